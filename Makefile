@@ -22,9 +22,9 @@ test: setup
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-# Search needs a server: .venv/bin/mkdocs serve
+# Search needs a server: .venv/bin/python -m mkdocs serve
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
 
 bench: setup
@@ -46,7 +46,8 @@ FLOWER ?= slow or not slow
 test-flower: .venv-flower/.installed
 	.venv-flower/bin/python -m pytest -m "$(FLOWER)" -n 3 --dist worksteal \
 		$(addprefix tests/stforecast/flower/test_,gate.py own_app.py server_app.py wire.py) \
-		$(addprefix tests/experiments/test_,strangers.py secure_federation.py node_command.py)
+		tests/stforecast/cli/test_node.py \
+		$(addprefix tests/experiments/test_,strangers.py secure_federation.py)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import click
 
-from experiments.cli import main
+from stforecast.cli.main import main
 
-FIGURES = ("predictions", "cdf", "communication", "rounds")
+FIGURES = ("predictions", "cdf", "communication", "rounds", "map")
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
 def demo(out: Path) -> None:
-    """Simulate a city, prepare it, compare methods, draw figures and forecast the next hour."""
+    """Simulate a city, prepare it, compare methods, draw figures and forecast the coming day."""
     start = time.perf_counter()
-    config = resources.files("experiments") / "configs" / "demo.toml"
+    config = resources.files("experiments") / "demo.toml"
     raw, cube, results = out / "raw", out / "milan.nc", out / "results"
-    fuels = results / "runs" / "milan" / "internet" / "fuels" / "seed-1"
+    day = out / "coming-day"
     if not raw.exists():
         _type("simulate", "--city", "milan", "--cells", 25, "--days", 21, "--out", raw)
     if not cube.exists():
@@ -33,11 +33,14 @@ def demo(out: Path) -> None:
     _type("bench", config, "--data", cube, "--out", results)
     for figure in FIGURES:
         _type("plot", figure, results / "runs", "--out", out / f"{figure}.png")
-    _type("predict", fuels, "--history", cube, "--out", out / "forecast.csv")
+    if not (day / "report.html").exists():
+        _type("forecast", cube, "--service", "internet", "--horizon", 24, "--out", day)
+    _type("plot", "intervals", day / "run", "--out", out / "intervals.png")
     click.echo(f"\nDone in {time.perf_counter() - start:.0f} s. Pictures:")
-    for figure in FIGURES:
+    for figure in (*FIGURES, "intervals"):
         click.echo(f"  {(out / figure).resolve()}.png")
-    click.echo(f"Report, with a map: {(results / 'report.html').resolve()}")
+    click.echo(f"The methods compared, with a map: {(results / 'report.html').resolve()}")
+    click.echo(f"The coming day, with bounds: {(day / 'forecast.csv').resolve()}")
 
 
 def _type(*words: object) -> None:

@@ -1,15 +1,16 @@
 """Generated parts of the documentation.
 
-    python -m experiments.docs                              # tables of the guides
-    python -m experiments.docs tutorials                    # what the tutorials print and draw
+    python -m experiments.docs                              # tables of guides and results
+    python -m experiments.docs tutorials                    # what README and tutorials print
     python -m experiments.docs results/milan25 results/city # docs/results/, these benchmarks
 
 The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
-A benchmark goes to the page of `docs/results/` that names it in its line `<!-- benchmarks: … -->`.
-Measurements on nodes, in docs/results/federation, of speed, in docs/results/performance, and of few
-cells, in docs/results/default, go to the pages of security, federation, performance and the default
-method. Tests fail if a page differs from the registries or from the results.
+A benchmark goes beside the page of `docs/results/` that names it in its line
+`<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
+docs/results/performance, and of few cells, in docs/results/default, goes to the pages of security,
+federation, performance and the default method. Tests fail if a page differs from the registries or
+from the results.
 """
 
 from __future__ import annotations
@@ -21,27 +22,30 @@ from pathlib import Path
 
 import click
 
-from experiments.lists import image_methods_table, methods_table
-from experiments.options import HELP, help_text
-from experiments.site.federations import (
-    hostile_live_table,
-    hostile_table,
-    kills_text,
-    nodes_tables,
-    robust_table,
-)
-from experiments.site.performance import (
+from experiments.site.default_method import few_cells, skill_figure, skill_table
+from experiments.site.guides import (
+    attacks_table,
     growth_figure,
     growth_table,
+    hostile_live_table,
+    hostile_table,
     images_table,
+    kills_text,
+    nodes_tables,
     prepare_table,
+    robust_table,
     rounds_table,
     secure_sum_table,
 )
-from experiments.site.results import gather, replaced, sections_of, shrunk
-from experiments.site.sent import forecasts_sent, images_sent
-from experiments.site.skills import few_cells_table, skill_figure, skill_table
+from experiments.site.markdown import replaced, shrunk
+from experiments.site.measured import load
+from experiments.site.references import forecasts_sent, images_sent
+from experiments.site.results import gather, write_pages
+from experiments.site.tables import chosen
 from experiments.site.tutorials import pictures, refreshed
+from stforecast.cli.lists import methods_table
+from stforecast.cli.options import HELP, help_text
+from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]
 METHODS = ROOT / "docs" / "methods.md"
@@ -65,6 +69,7 @@ PERFORMANCE = ROOT / "docs" / "performance.md"
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "hostile": (ROOT / "docs" / "security.md", hostile_table),
     "robust": (ROOT / "docs" / "security.md", robust_table),
+    "attacks": (ROOT / "docs" / "security.md", attacks_table),
     "hostile live": (ROOT / "docs" / "security.md", hostile_live_table),
     "kills": (ROOT / "docs" / "federation.md", kills_text),
     "nodes": (PERFORMANCE, nodes_tables),
@@ -72,7 +77,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "growth": (PERFORMANCE, growth_table),
     "secure sums": (PERFORMANCE, secure_sum_table),
     "image steps": (PERFORMANCE, images_table),
-    "few cells": (DEFAULT, few_cells_table),
+    "few cells": (DEFAULT, few_cells),
     "readers": (PERFORMANCE, prepare_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
@@ -90,16 +95,17 @@ def updated(text: str, measured: bool = False) -> str:
     return text
 
 
-def guided(text: str, results: str) -> str:
-    """Return the guide "Choose a method" with the skill that a page of results states."""
-    return replaced(text, "skill", lambda: skill_table(sections_of(results), "results/default.md"))
+def guided(text: str) -> str:
+    """Return the guide "Choose a method" with the skill that was measured."""
+    benchmarks = chosen(load(DEFAULT), ["who_wins*"])
+    return replaced(text, "skill", lambda: skill_table(benchmarks, "results/default.md"))
 
 
 def write_guide() -> None:
-    """Write the skill that the page of the default method states to the guide, and draw it."""
-    results = DEFAULT.read_text()
-    GUIDE.write_text(guided(GUIDE.read_text(), results))
-    (ROOT / "docs" / "figures" / "skill.png").write_bytes(skill_figure(sections_of(results)))
+    """Write the skill of methods to the guide, and draw it."""
+    GUIDE.write_text(guided(GUIDE.read_text()))
+    figure = skill_figure(chosen(load(DEFAULT), ["who_wins*"]))
+    (ROOT / "docs" / "figures" / "skill.png").write_bytes(figure)
 
 
 def run_tutorial(page: Path) -> None:
@@ -120,7 +126,7 @@ def run_tutorial(page: Path) -> None:
 def main(folders: tuple[Path, ...]) -> None:
     """Update the page of methods, run the tutorials, or gather benchmarks."""
     if folders == (Path("tutorials"),):
-        for page in sorted(TUTORIALS.glob("*.md")):
+        for page in (ROOT / "README.md", *sorted(TUTORIALS.glob("*.md"))):
             run_tutorial(page)
     elif folders:
         gather(folders, RESULTS)
@@ -130,6 +136,7 @@ def main(folders: tuple[Path, ...]) -> None:
         for name, (page, make) in BENCHMARKS.items():
             page.write_text(replaced(page.read_text(), name, make))
         (PERFORMANCE.parent / "figures" / "growth.png").write_bytes(growth_figure())
+        write_pages(RESULTS)
         write_guide()
 
 

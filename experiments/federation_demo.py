@@ -4,6 +4,8 @@ It simulates a tiny city and gives each node a part of it. Then it trains over F
 everything goes wrong: one node is hostile, another is killed in round 3, and the server in round 4.
 It draws who answered when, and compares the honest nodes' error with training in one process. All
 processes are stopped at the end, also on Ctrl-C.
+
+The demo's figure: losses by round, and which node answered when.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,94 @@ from data_prep.city.simulate import simulate
 from data_prep.cube import open_cube, write_cube
 from data_prep.sets.milan import prepare
 from experiments import hostile_node
-from experiments.federation_figure import draw
-from experiments.federation_log import follow
-from experiments.federation_status import status_text
-from experiments.flower_keys import make_node_key
-from experiments.flower_processes import LocalFlower
+from experiments.local_flower import LocalFlower, follow, make_node_key
 from stforecast.bench.run_groups import by_client, select
-from stforecast.config import resolve
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.flower.standing import Standing, read_events
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
+
+ANSWERED, LEFT_OUT, ABSENT = "answered", "left out", "not connected"
+COLOURS = {ANSWERED: "#4c956c", LEFT_OUT: "#d1495b", ABSENT: "#d9d9d9"}
+
+
+def node_rounds(
+    events: Iterable[Mapping[str, Any]], names: Mapping[int, str]
+) -> tuple[dict[str, list[str]], list[int]]:
+    """Return what each node did in each round, and after which rounds the server was started again.
+
+    Args:
+        events: events of the server.
+        names: names of the nodes by the number of their first client.
+    """
+    kept = list(events)
+    standing = Standing.of(kept)
+    n_rounds = max(standing.rounds, default=0)
+    done = {name: [ABSENT] * n_rounds for name in names.values()}
+    of_node = {number: names[n.first] for number, n in standing.nodes.items() if n.first in names}
+    restarts: list[int] = []
+    for each in kept:
+        kind, name = each.get("event"), of_node.get(each.get("node", -1), "")
+        first = max(each.get("round", 1) - 1, *restarts, 0)
+        if kind == "resumed":
+            restarts.append(each["round"])
+            for states in done.values():  # Nodes join again.
+                states[each["round"] :] = [ABSENT] * (n_rounds - each["round"])
+        elif name and kind in ("joined", "lost"):
+            done[name][first:] = [ANSWERED if kind == "joined" else ABSENT] * (n_rounds - first)
+        elif name and kind == "left_out" and first < n_rounds:
+            done[name][first] = LEFT_OUT
+    return done, restarts
+
+
+def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> Path:
+    """Draw the figure.
+
+    Args:
+        events: events of the server.
+        names: names of the nodes by the number of their first client.
+        path: file to write.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Patch
+
+    standing = Standing.of(events)
+    done, restarts = node_rounds(events, names)
+    rounds = sorted(standing.rounds)
+    figure, (top, below) = plt.subplots(
+        2, 1, sharex=True, figsize=(8, 5.4), height_ratios=(3, 1.3), layout="constrained"
+    )
+    for name, label in (("train_loss", "training"), ("validation_loss", "validation")):
+        values = [standing.rounds[r][name] for r in rounds]
+        top.plot(rounds, [float("nan") if v is None else v for v in values], "o-", label=label)
+    top.set(ylabel="loss (MSE of z-scores)", title=f"{standing.method} on {len(done)} nodes")
+    for axes in (top, below):
+        for after in restarts:
+            axes.axvline(after + 0.5, color="black", linestyle="--", linewidth=1,
+                         label="server killed, and started again")  # fmt: skip
+    top.legend(frameon=False)
+    for row, (_, states) in enumerate(done.items()):
+        below.barh(
+            [row] * len(states), 0.92, left=[i + 0.54 for i in range(len(states))], height=0.7,
+            color=[COLOURS[state] for state in states],
+        )  # fmt: skip
+    below.set(xlabel="round", yticks=range(len(done)), yticklabels=list(done), xticks=rounds,
+              xlim=(0.5, len(rounds) + 0.5))  # fmt: skip
+    below.invert_yaxis()
+    below.spines[["top", "right", "left"]].set_visible(False)
+    top.spines[["top", "right"]].set_visible(False)
+    figure.legend(
+        handles=[Patch(color=c, label=state) for state, c in COLOURS.items()],
+        loc="outside lower center", ncols=3, frameon=False,
+    )  # fmt: skip
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
 
 SHARES = {"north": (0, 4), "centre": (4, 7), "south": (7, 9)}
 """First cell of each node, and the one after its last."""
@@ -81,7 +158,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
     try:
         federate(out, method, rounds, tls)
     except InputError as e:
-        raise click.ClickException(str(e)) from e
+        raise click.ClickException(e.typed) from e
     events = list(read_events(out))
     names = {first: name for name, (first, _) in SHARES.items()}
     names[SHARES[HOSTILE][0]] += " (hostile)"

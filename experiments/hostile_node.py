@@ -93,7 +93,7 @@ class Spoil(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's specification with a loader that spoils it afterwards."""
+        """Return the module's specification with a loader that changes it afterwards."""
         if name != SPOILT:
             return None
         sys.meta_path.remove(self)

@@ -139,7 +139,7 @@ class WeightsAndBiases(Callback):
 
 
 def numbers(report: RoundReport) -> dict[str, float]:
-    """Return the finite numbers of a report by name, but its round."""
+    """Return the finite numbers of a report by name, without the number of the round."""
     found = {name: float(value) for name, value in dataclasses.asdict(report).items()}
     return {name: v for name, v in found.items() if name != "round" and math.isfinite(v)}
 

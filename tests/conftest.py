@@ -120,3 +120,28 @@ def data_dir() -> Path:
 @pytest.fixture(scope="session")
 def traffic_dir(data_dir: Path) -> Path:
     return data_dir / "traffic"
+
+
+@pytest.fixture(scope="session")
+def town(tmp_path_factory):
+    """Path of a cube: three cells, ten days of hours, services internet and sms."""
+    import numpy as np
+    import pandas as pd
+
+    from data_prep.cube import make_cube, write_cube
+
+    hours = pd.date_range("2013-11-01", periods=240, freq="h")
+    rng = np.random.default_rng(0)
+    wave = 1 + 0.5 * np.sin(2 * np.pi * hours.hour.to_numpy() / 24)
+    values = np.array([100.0, 50.0, 400.0]) * (wave[:, None] + 0.1 * rng.normal(size=(240, 3)))
+    cube = make_cube(
+        {"internet": values, "sms": 2 * values},
+        hours,
+        np.array([11, 22, 33]),
+        title="a small town",
+        source="invented",
+        license="none",
+        units="MB",
+        time_zone="Europe/Rome",
+    )
+    return write_cube(cube, tmp_path_factory.mktemp("town") / "town.nc")

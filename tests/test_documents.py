@@ -22,23 +22,20 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube, write_cube
-from experiments.cli import cli, main
-from experiments.config_file import is_image_file
-from experiments.forecasts.benchmark import FORECAST_KIND
-from experiments.images.benchmark import IMAGE_KIND
 from experiments.site.hooks import GENERATED, PAGES
 from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Peer
 from stforecast.bench.grid import load_grid
-from stforecast.config import defaults, unread
+from stforecast.cli.bench import find_config
+from stforecast.cli.main import cli, main
+from stforecast.forecasting.config import defaults, unread
 from stforecast.methods import METHODS
 from vision.config import defaults as image_defaults
 from vision.config import unread as image_unread
 from vision.methods import METHODS as IMAGE_METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = ROOT / "experiments" / "configs"
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 )
@@ -49,14 +46,13 @@ LONG = ("docs/compare.md", "docs/horizons.md")
 """Documents whose commands run among the slow tests."""
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
-QUICK = "experiments/configs/quick.toml"
+QUICK = "bench quick"
 
 SHORTER = {
     "README.md": {"--cells 100": "--cells 3"},
     "docs/choose.md": {"--method fedlean": "", "--folds 2": "--folds 1"},
     "docs/compare.md": {
         "--method fedlean --method lightgbm": "--method ridge --method seasonal_day",
-        "--rounds 50": "--rounds 1",
         "--folds 3": "--folds 2 --test 2d",
     },
     "docs/images.md": {
@@ -78,7 +74,7 @@ SHORTER = {
 
 SLOWER = {
     "README.md": {
-        f"bench {QUICK}": f"bench {QUICK} --data milan.nc --service internet --seed 1 --rounds 1",
+        QUICK: f"{QUICK} --data milan.nc --service internet --seed 1 --rounds 1",
     },
     "docs/images.md": {
         "--data mnist+usps+syn-generated --images FOLDER": (
@@ -99,7 +95,7 @@ NOT_RUN = {
         ),
     },
     "docs/federation.md": {
-        "ssh-keygen": "OpenSSH's; tests of experiments/flower_keys.py make keys",
+        "ssh-keygen": "OpenSSH's; tests of experiments/local_flower.py make keys",
         "stforecast federate serve": "a server that stays; tests of strangers start it",
         "export FLWR_HOME": "of that server",
         "flwr": "Flower's, talks to that server; make federation-demo does it",
@@ -187,10 +183,8 @@ def check_pip(line):
 def check_bench(line):
     """The benchmark exists, and its file and preset can be read."""
     words = shlex.split(line)
-    path = next((p for p in (ROOT / words[2], CONFIGS / words[2]) if p.exists()), None)
-    assert path, line
     preset = words[words.index("--preset") + 1] if "--preset" in words else None
-    assert load_grid(path, IMAGE_KIND if is_image_file(path) else FORECAST_KIND, preset).entries
+    assert load_grid(find_config(Path(words[2])), preset).entries
 
 
 CHECKED = {"make ": check_make, "pip install ": check_pip, "stforecast bench ": check_bench}
@@ -229,9 +223,8 @@ def write_new_cells(cube, path):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder to type in, beside the benchmarks."""
+    """A folder to type in."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     return tmp_path
 
 
@@ -247,7 +240,18 @@ def test_every_list_of_this_test_is_about_what_stands_there(document):
 
 
 def test_the_readme_can_be_typed_from_top_to_bottom(place):
-    read_aloud("README.md")
+    read_the_readme()
+
+
+def test_the_numbers_of_the_readme_stand_on_the_pages_that_it_links():
+    rows = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith("| ")]
+    checked = 0
+    for row in rows:
+        for page in re.findall(r"\]\((docs/[^)#]+)", row):
+            text, numbers = (ROOT / page).read_text(), re.findall(r"\*\*([\d.,]+)\*\*", row)
+            assert [n for n in numbers if not re.search(rf"\b{re.escape(n)}\b", text)] == []
+            checked += len(numbers)
+    assert checked > 7
 
 
 @pytest.mark.parametrize(
@@ -273,15 +277,19 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
     [pytest.param(d, marks=[pytest.mark.slow] if Path(d).stem in SLOW else []) for d in TUTORIALS],
 )
 def test_tutorials_print_what_they_show(document, place):
-    """Of each line that is shown, the first word is printed: numbers may differ by machine."""
     text = (ROOT / document).read_text()
+    check_printed(text)
+    drawn = pictures(text)
+    assert all((place / name).exists() for name in drawn)
+    assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)
+
+
+def check_printed(text):
+    """Of each line that is shown, the first word is printed: numbers may differ by machine."""
     for shown, printed in steps(text):
         assert first_words(shown) - {"…"} <= first_words(printed), (
             "run: python -m experiments.docs tutorials"
         )
-    drawn = pictures(text)
-    assert all((place / name).exists() for name in drawn)
-    assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)
 
 
 def first_words(text):
@@ -292,7 +300,7 @@ def first_words(text):
 
 @pytest.mark.slow
 def test_the_readme_can_be_typed_with_its_own_benchmark(place):
-    read_aloud("README.md", slow=True)
+    read_the_readme(slow=True)
 
 
 @pytest.mark.slow
@@ -302,17 +310,15 @@ def test_images_can_be_typed_with_their_own_images(place, data_dir):
         do("docs/images.md", line)
 
 
-def read_aloud(document, slow=False):
-    """Type the commands; the Python blocks come once their data are there."""
-    pythons = [b.text for b in blocks(document) if b.language == "python"]
-    for line in shortened(document, slow):
-        if pythons and line.startswith("stforecast bench"):
-            for text in pythons:
-                exec(text, {})
-            pythons = []
-        if not reason_not_to_run(document, line):
-            do(document, line, slow)
-    assert not pythons
+def read_the_readme(slow=False):
+    """Run the blocks that show what they print, then check or type what stands outside them."""
+    text = (ROOT / "README.md").read_text()
+    for old, new in SHORTER["README.md"].items():
+        text = text.replace(old, new)
+    check_printed(text)
+    for line in shortened("README.md", slow):
+        if line.startswith(tuple(CHECKED)):
+            do("README.md", line, slow)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -329,8 +335,6 @@ def test_what_is_quoted_within_the_text_exists(document):
             assert (ROOT / (words[2].replace(".", "/") + ".py")).exists(), text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
-        elif words[0].startswith("experiments/configs/") and words[0].endswith(".toml"):
-            assert (ROOT / words[0]).exists(), text
 
 
 def check_command(words):

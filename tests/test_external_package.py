@@ -61,7 +61,7 @@ SCRIPT = """
 import contextlib, io, json, os, signal, sys
 
 import utopia.near
-from experiments.cli import main
+from stforecast.cli.main import main
 
 aggregate = utopia.near.Near.aggregate
 

@@ -5,25 +5,39 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("data_prep", "stforecast", "vision", "experiments")
+PACKAGES = ("data_prep", "stforecast", "vision")
 
-DATA = (".c", ".css", ".html", ".js", ".toml", "py.typed")
+DATA = (".c", ".css", ".csv", ".html", ".js", ".toml", "py.typed")
 """Endings of files in packages that are no modules."""
 
 SESSION = (
-    "simulate --cells 2 --days 9 --out raw",
+    "simulate --cells 2 --days 15 --out raw",
     "prepare milan --raw raw --out city.nc",
-    "run --data city.nc --service internet --method ridge --split days:6,1,2 --out run",
+    "run --data city.nc --service internet --method ridge --split days:9,3,3 --out run",
     "predict run --history city.nc --out next.csv",
     "report run --out report.html",
     "list methods",
+    "bench --list",
+    "bench quick --data city.nc --service internet --seed 1 --rounds 1 --set split=days:9,3,3 "
+    "--set hidden_size=8 --out results",
+    "vision list data",
 )
+
+
+def test_the_installed_entry_points_are_those_of_this_source():
+    """Kinds and commands are found by them: after a change, install again (`make setup`)."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, points in groups.items():
+        found = {p.name: p.value for p in entry_points(group=group) if p.dist.name == "stforecast"}
+        assert found == points, "run: pip install -e . --no-deps"
 
 
 def test_every_package_is_typed():
@@ -75,13 +89,13 @@ def test_the_source_distribution_says_what_it_is(built):
 def test_the_wheel_works_in_an_environment_of_its_own(built, tmp_path):
     """The environment borrows the packages that ours depends on, but not ours."""
     _, wheel, _ = built
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HOME": str(tmp_path)}
     call(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     call(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps",
-         "--no-index", wheel, cwd=tmp_path)  # fmt: skip
+         "--no-index", wheel, cwd=tmp_path, env=env)  # fmt: skip
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HOME": str(tmp_path)}
     where = "import data_prep, stforecast; print(data_prep.__file__, stforecast.__file__)"
     assert all(
         Path(p).is_relative_to(site) for p in call(python, "-c", where, cwd="/", env=env).split()

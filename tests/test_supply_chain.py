@@ -26,7 +26,7 @@ FILES = [p for layer in LAYERS for p in sorted((ROOT / layer).rglob("*.py"))]
 NETWORK = {"aiohttp", "ftplib", "http", "httpx", "requests", "smtplib", "socket", "urllib3"}
 ALLOWED = {
     "data_prep/download/http.py",
-    "experiments/flower_processes.py",
+    "experiments/local_flower.py",
     "stforecast/flower/gate.py",  # To the SuperLink on this machine.
     "stforecast/flower/superlink.py",  # Listens for nodes, for whoever starts a server.
     "stforecast/flower/app_starter.py",  # A Unix socket, for processes of this machine.
@@ -53,7 +53,7 @@ import importlib, pkgutil
 extras = ["dp_accounting", "flwr", "holidays", "openpyxl", "ray", "timm", "torchvision"]
 sys.modules.update(dict.fromkeys(extras))
 
-import experiments.cli, experiments.federation_demo, stforecast, vision
+import stforecast.cli.main, experiments.federation_demo, stforecast, vision
 try:
     stforecast.Forecaster("fuels", holidays="IT")
 except ValueError as e:
@@ -69,7 +69,7 @@ print("imported", len([m for m in sys.modules if m.partition(".")[0] in LAYERS])
 """
 
 A_TOUR = """
-from experiments.cli import main
+from stforecast.cli.main import main
 
 def call(words):
     try:

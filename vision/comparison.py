@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
@@ -218,7 +218,8 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> Estimate
     if not ours["samples"].equals(theirs["samples"]):
         raise InputError(
             f"{name} was tested on other images than the row it is compared with: clients have "
-            "other numbers of them; compare runs of one --partition and its settings"
+            "other numbers of them; ",
+            Words("compare runs of one {partition} and its settings"),
         )
     known = ours["share"].notna() & theirs["share"].notna()
     ours, theirs = (table.assign(share=table["share"].where(known)) for table in (ours, theirs))

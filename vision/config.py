@@ -182,7 +182,8 @@ def defaults(method: str) -> dict[str, Any]:
 def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that are not read, to the condition that some of them are read on.
 
-    As `stforecast.config.unread`; the folder `images` is read for data sets with files only.
+    As `stforecast.forecasting.config.unread`; the folder `images` is read for data sets with files
+    only.
     """
     chosen = defaults(method) | dict(settings)
     types = sections(method, str(chosen["model"]), str(chosen["partition"]))

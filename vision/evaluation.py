@@ -19,7 +19,7 @@ from torch import Tensor
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.trainer import Way, predictions, predictions_of
+from stforecast.federated.engine.predictions import Way, predictions, predictions_of
 from stforecast.federated.uploads.payload import Payload
 
 MASKS = ("all classes", "own classes")
@@ -68,13 +68,13 @@ def judged_models(method: Method, state: State, data: ClientData) -> tuple[Judge
     """
     found = []
     ways: tuple[Way, Way] = ("own", "averaged")
-    usual, other = ways if method.predicts_as_trained else ways[::-1]
+    usual, other = ways if _predicts_as_trained(method) else ways[::-1]
     for view in method.views:
         if not _reads_averages(method, state, data, view):
             found.append(JudgedModel(view, view))
             continue
         found.append(JudgedModel(view, view, usual))
-        if method.keeps_trained:
+        if _keeps_trained(method):
             name = _other_name(method, view, other)
             found.append(JudgedModel(name, view, other, method_way=False))
     return tuple(found)
@@ -82,9 +82,19 @@ def judged_models(method: Method, state: State, data: ClientData) -> tuple[Judge
 
 def possible_names(method: type[Method]) -> list[str]:
     """Return the names of all models of a method that may be judged."""
-    other: Way = "averaged" if method.predicts_as_trained else "own"
-    others = [_other_name(method, view, other) for view in method.views if method.keeps_trained]
+    other: Way = "averaged" if _predicts_as_trained(method) else "own"
+    others = [_other_name(method, view, other) for view in method.views if _keeps_trained(method)]
     return [*method.views, *others]
+
+
+def _predicts_as_trained(method: Method | type[Method]) -> bool:
+    """Return whether clients predict with the model that they trained, not with the average."""
+    return bool(getattr(method, "predicts_as_trained", False))
+
+
+def _keeps_trained(method: Method | type[Method]) -> bool:
+    """Return whether clients keep the model that they trained until they receive the next."""
+    return bool(getattr(method, "keeps_trained", True))
 
 
 def _other_name(method: Method | type[Method], view: str, way: Way) -> str:
@@ -104,7 +114,7 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
         }
 
     changed = overridden(method, broadcast=broadcast)
-    way: Way | None = "averaged" if method.predicts_as_trained else None
+    way: Way | None = "averaged" if _predicts_as_trained(method) else None
     some = data.sizes.nonzero()[0]
     logits = [next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)]
     return not torch.equal(*logits)

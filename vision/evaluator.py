@@ -10,8 +10,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
@@ -24,26 +22,6 @@ STAGE_COLUMNS = (
     "round", "stage", "test_stage", "view", "mask", "client", "participant", "right", "samples",
 )  # fmt: skip
 """Columns of the table of stages."""
-
-
-class ImageFederation(Federation):
-    """A federation that keeps the participants of its latest round."""
-
-    latest: Participants
-
-    def participants(self) -> Participants:
-        """Return the clients of the next round, as drawn by the core.
-
-        Raises:
-            InputError: if none of the drawn clients has images in the stage.
-        """
-        self.latest = super().participants()
-        if not len(self.latest.ids):
-            raise InputError(
-                f"none of the clients drawn for round {self.state.round + 1} has images in stage "
-                f"{self.latest.stage}; use a larger participation or a smaller stage_spread"
-            )
-        return self.latest
 
 
 class Evaluator:
@@ -71,7 +49,7 @@ class Evaluator:
 
     def __init__(
         self,
-        federation: ImageFederation,
+        federation: Federation,
         stream: TaskStream,
         images: ImageSet,
         every: int,

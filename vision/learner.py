@@ -20,9 +20,10 @@ from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
+from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import pick_device
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import (
     check_shapes,
@@ -37,7 +38,7 @@ from vision.config import Config, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out, long_tailed
 from vision.evaluation import MASKS
-from vision.evaluator import Evaluator, ImageFederation
+from vision.evaluator import Evaluator
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import Partition
@@ -124,7 +125,7 @@ class Learner:
         stream = TaskStream.of(self.partition)
         seen = stream.accumulated() if self._method.keeps_data else stream
         seen = seen.pooled() if self._method.pooled else seen
-        federation = ImageFederation(
+        federation = Federation(
             self._method,
             Stream(self._training_data(seen), seen.order),
             seed=run.seed,

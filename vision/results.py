@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import InputError, choose
+from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import Run, read_csv, write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
@@ -214,6 +215,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
             "masks": learner.counts_.masks,
             "data": images.name,
             "source": images.source,
+            "content": fingerprint(*learner.images.identity()),
             "images": len(images),
             "classes": images.class_names,
             "domains": images.domain_names,

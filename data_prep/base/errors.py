@@ -1,23 +1,89 @@
-"""The error that bad input raises."""
+"""The error that bad input raises, and the words in which messages name options.
+
+A message that names an option of the command does so in `Words`, never in plain text:
+
+    raise InputError(f"{path}: no column of times; ", Words("name it with {time}"))
+    log.info("%s: using column %r; %s", path, column, Words("pass {time} for another"))
+
+Its `str` is for Python, where an option is a parameter (`time`); the command writes what
+`for_command` and `CommandFormatter` return (`--time`).
+"""
 
 from __future__ import annotations
 
-import functools
+import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+import signal as signals
+import string
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from typing import Any
 
 LONGEST_REASON = 200
 """Maximum number of characters quoted from a library's error message."""
 
-_NUMPY_SCALAR = re.compile(r"\bnp\.\w+\(('[^']*'|[^'()]*)\)")
-"""A NumPy scalar's `repr`, whose type name only distracts the reader of a message."""
+
+@dataclass(frozen=True)
+class _Option:
+    """An option of the command, which is a parameter in Python, with or without a value.
+
+    Attributes:
+        name: name of the parameter.
+        value: value to give; True or False for a flag, None if only the name is meant.
+    """
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+    @property
+    def typed(self) -> str:
+        """The option as one types it in a shell."""
+        name = self.name.replace("_", "-")
+        if self.value is None or isinstance(self.value, bool):
+            return f"--no-{name}" if self.value is False else f"--{name}"
+        return f"--{name} {shlex.quote(str(self.value))}"
+
+
+class Words:
+    """Text that names options of the command, which are parameters in Python.
+
+    Args:
+        template: text with a field for each option: `{lr}`, or `{model:vit}` for one with a value.
+        *texts: what replaces the fields without a name.
+        **values: values of options that are no text.
+
+    >>> words = Words("give {} {events}, {model:vit} or {batch_size}", "no", batch_size=24)
+    >>> str(words)
+    "give no events, model='vit' or batch_size=24"
+    >>> words.typed
+    'give no --events, --model vit or --batch-size 24'
+    >>> Words("pass {allow_gaps} and {scale}", allow_gaps=True, scale=False).typed
+    'pass --allow-gaps and --no-scale'
+    """
+
+    def __init__(self, template: str, *texts: object, **values: object) -> None:
+        self.parts: list[object] = []
+        rest = iter(texts)
+        for text, name, value, _ in string.Formatter().parse(template):
+            self.parts.append(text)
+            if name:
+                self.parts.append(_Option(name, values.get(name, value or None)))
+            elif name is not None:
+                self.parts.append(next(rest))
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.parts))
+
+    @property
+    def typed(self) -> str:
+        """The text, with options as one types them in a shell."""
+        return "".join(str(for_command(part)) for part in self.parts)
 
 
 class InputError(ValueError):
@@ -27,25 +93,61 @@ class InputError(ValueError):
     was found, what was expected and what to do. The `stforecast` command prints it and exits with
     code 2.
 
-    >>> import numpy as np
-    >>> str(InputError(f"column {np.int64(4142)!r}, cell {np.str_('a')!r}"))
-    "column 4142, cell 'a'"
+    Args:
+        *parts: the message, whose parts that name options are `Words`.
+
+    >>> error = InputError("the loss is nan; ", Words("try a smaller {lr}"))
+    >>> str(error)
+    'the loss is nan; try a smaller lr'
+    >>> error.typed
+    'the loss is nan; try a smaller --lr'
     """
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(_NUMPY_SCALAR.sub(r"\1", message))
+    def __init__(self, *parts: str | Words | InputError) -> None:
+        self.parts = parts
+        super().__init__("".join(map(str, parts)))
+
+    @property
+    def typed(self) -> str:
+        """The message, with options as one types them in a shell."""
+        return "".join(map(for_command, self.parts))
+
+
+def for_command(value: Any) -> Any:
+    """Return the text of words or of an error as the user of the command types it.
+
+    Other values are returned unchanged.
+    """
+    return value.typed if isinstance(value, _Option | Words | InputError) else value
+
+
+class CommandFormatter(logging.Formatter):
+    """Formats log records for users of the command, to whom options are `--lr`, not `lr`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        record.message = log_text(record)
+        return super().formatMessage(record)
+
+
+def log_text(record: logging.LogRecord) -> str:
+    """Return the message of a log record for users of the command."""
+    text, args = str(for_command(record.msg)), record.args
+    if isinstance(args, tuple):  # else the one value, a dictionary
+        args = tuple(map(for_command, args))
+    return text % args if args else text
 
 
 def error_text(error: Exception) -> str:
-    """Return an error's message, with its type unless the input is to blame.
+    """Return an error's message for users of the command, with its type if it is a fault of ours.
 
-    >>> error_text(InputError("give another file")), error_text(KeyError("x"))
-    ('give another file', "KeyError: 'x'")
+    >>> error_text(InputError(Words("give another {out}"))), error_text(KeyError("x"))
+    ('give another --out', "KeyError: 'x'")
     """
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return error.typed if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
-def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
+def choose(kind: str | Words, name: str, valid: Iterable[object]) -> InputError:
     """Return an error that lists the valid names and suggests the closest one.
 
     >>> str(choose("service", "nett", ["sms", "net"]))
@@ -53,7 +155,8 @@ def choose(kind: str, name: str, valid: Iterable[object]) -> InputError:
     """
     names = sorted(str(v) for v in valid)
     listed = ", ".join(names)
-    return InputError(f"unknown {kind} {name!r}; choose one of: {listed}{close_to(name, names)}")
+    found = f" {name!r}; choose one of: {listed}{close_to(name, names)}"
+    return InputError("unknown ", kind, found)
 
 
 def close_to(name: str, names: Iterable[object]) -> str:
@@ -69,16 +172,16 @@ def close_to(name: str, names: Iterable[object]) -> str:
     return f" (did you mean {spelt[close[0]]!r}?)" if close else ""
 
 
-def no_file(path: Path, what: str, remedy: str) -> InputError:
+def no_file(path: Path, what: str, remedy: str | Words) -> InputError:
     """Return an error for a path that is not a file.
 
     >>> str(no_file(Path("traffic.csv"), "table", "give a .csv or .parquet file"))
     'traffic.csv: no table here (found nothing); give a .csv or .parquet file'
     """
-    return InputError(f"{path}: no {what} here (found {_found_at(path)}); {remedy}")
+    return InputError(f"{path}: no {what} here (found {_found_at(path)}); ", remedy)
 
 
-def check_regular(path: Path, what: str, remedy: str) -> None:
+def check_regular(path: Path, what: str, remedy: str | Words) -> None:
     """Raise if a path exists but is not a file, such as a folder or a dangling link.
 
     Reading a named pipe would block forever. A path that does not exist is accepted.
@@ -107,7 +210,7 @@ def _found_at(path: Path) -> str:
 
 
 @contextmanager
-def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
+def reading(origin: object, how: str, remedy: str | Words) -> Iterator[None]:
     """Turn any exception within the context into a one-line error that names the file.
 
     Parsers raise many types for a damaged file: HDF5 `RuntimeError`, zip archives `EOFError`, deep
@@ -132,67 +235,23 @@ def reading(origin: object, how: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as e:
         reason = " ".join(str(getattr(e, "strerror", None) or e).split()) or type(e).__name__
-        raise InputError(
-            f"{origin}: cannot be read {how} ({reason[:LONGEST_REASON]}); {remedy}"
-        ) from e
+        cause = f"{origin}: cannot be read {how} ({reason[:LONGEST_REASON]}); "
+        raise InputError(cause, remedy) from e
 
 
-_OPTION = re.compile(r"--(no-)?([a-z][a-z-]*[a-z])(?: (?!and |or |to |of |in |is )([\w.,:]*\w))?")
-"""An option of the command line in a message, and the value that follows it, if any."""
+class Stopped(BaseException):
+    """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
 
-_FLAGS = frozenset({"allow-gaps", "tune", "shuffle", "zero-is-missing", "non-negative"})
-"""Options without a value that messages name."""
-
-_command_line = False
-
-
-@contextmanager
-def command_line() -> Iterator[None]:
-    """Keep the names of options in messages, as within a command."""
-    global _command_line
-    before, _command_line = _command_line, True
-    try:
-        yield
-    finally:
-        _command_line = before
-
-
-def for_python(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function, so that its errors name parameters of Python, not options.
-
-    Within `command_line`, messages stay as they are.
+    Attributes:
+        signal: number of the signal; the exit code is 128 more.
+        place: progress of the run.
+        again: instructions to resume.
     """
 
-    @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except InputError as e:
-            if not _command_line:
-                e.args = (python_names(str(e)),)
-            raise
+    def __init__(self, signal: int, place: str, again: str) -> None:
+        super().__init__(signal, place, again)
+        self.signal, self.place, self.again = signal, place, again
 
-    return called
-
-
-def python_names(message: str) -> str:
-    """Write the options in a message as parameters of Python.
-
-    >>> python_names("choose another --split, or pass --allow-gaps; no --shuffle")
-    'choose another split, or pass allow_gaps=True; no shuffle=True'
-    >>> python_names("set --batch-size 24, --intervals normalised or another --period")
-    "set batch_size=24, intervals='normalised' or another period"
-    """
-
-    def named(found: re.Match[str]) -> str:
-        no, name, value = found.groups()
-        python = name.replace("-", "_")
-        if no or name in _FLAGS:
-            rest = f" {value}" if value else ""
-            return f"{python}={not no}{rest}"
-        if not value:
-            return python
-        plain = value.replace(".", "", 1).isdigit() or value.isupper()
-        return f"{python}={value if plain else repr(value)}"
-
-    return _OPTION.sub(named, message)
+    def __str__(self) -> str:
+        """Describe the stop in one line."""
+        return f"stopped by {signals.Signals(self.signal).name} {self.place}; {self.again}"

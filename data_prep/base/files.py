@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 
 try:
     import fcntl
@@ -92,7 +92,8 @@ def _lock(handle: int, path: Path, place: Path) -> None:
         if e.errno in HELD:
             holder = path.read_text(errors="replace").strip() or "another process"
             raise InputError(
-                f"{place}: {holder} is writing there; wait for it or choose another --out"
+                f"{place}: {holder} is writing there; ",
+                Words("wait for it or choose another {out}"),
             ) from e
         log.warning(
             "%s: cannot be locked (%s); make sure that no other process writes there",
@@ -128,6 +129,7 @@ then try again'
         code = int(match[1]) if match else cause.errno
         reason = os.strerror(code) if code else " ".join(str(cause).split())
         OSError.__init__(self, code or errno.EIO, reason, str(path))
+        self.parts = (str(self),)
 
     def __reduce__(self) -> tuple[type[WriteError], tuple[Path, OSError]]:
         # Processes exchange errors by pickling; the inherited method passes other arguments.

@@ -59,7 +59,8 @@ class Registry(Mapping[str, T]):
         self._found: dict[str, Found] = {}
 
     def __getitem__(self, name: str) -> T:
-        return self.found()[name].entry
+        result: T = self.found()[name].entry
+        return result
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.found())

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, check_regular, reading
+from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
 from data_prep.download.archive import DamagedError, unpack
@@ -109,7 +109,7 @@ def download(
             paths.append(_fetch(item, out, progress))
             _record(item, paths[-1], out)
     if not paths:
-        raise InputError(f"no file matches {only!r}; give another pattern with --only")
+        raise InputError(f"no file matches {only!r}; ", Words("give another pattern with {only}"))
     return paths
 
 
@@ -177,8 +177,8 @@ def _obtain(item: Item, part: Path, progress: bool) -> None:
             shutil.copyfile(item.origin, copy)
     else:
         raise InputError(
-            f"{item.origin}: no such file, and not an http(s) address; add it to the mirror or "
-            "choose others with --only"
+            f"{item.origin}: no such file, and not an http(s) address; ",
+            Words("add it to the mirror or choose others with {only}"),
         )
 
 

@@ -21,7 +21,7 @@ from requests import exceptions as failures
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.download.sources import Item
 
 
@@ -50,8 +50,8 @@ def check_space(out: Path, items: list[Item]) -> None:
         free = shutil.disk_usage(out).free
     if needed > free:
         raise InputError(
-            f"{out}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free; free some "
-            "space, choose another folder or fetch fewer files with --only"
+            f"{out}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free; ",
+            Words("free some space, choose another folder or fetch fewer files with {only}"),
         )
 
 
@@ -177,14 +177,17 @@ def _check_answer(item: Item, response: requests.Response, size: int | None) -> 
     coding = response.headers.get("Content-Encoding", "identity")
     if coding != "identity":
         raise InputError(
-            f"{item.origin}: {item.name} came compressed for the way (Content-Encoding: {coding}), "
-            "though it was asked for as it is; fetch it by hand and pass it with --source"
+            f"{item.origin}: {item.name} came compressed for the way (Content-Encoding: "
+            f"{coding}), though it was asked for as it is; ",
+            Words("fetch it by hand and pass it with {source}"),
         )
     kind = response.headers.get("Content-Type", "")
     if kind.startswith("text/html") and not item.name.endswith((".html", ".htm")):
         raise InputError(
-            f"{item.origin}: a web page came instead of {item.name}; open the address in a "
-            "browser, fetch the file by hand and pass it with --source"
+            f"{item.origin}: a web page came instead of {item.name}; ",
+            Words(
+                "open the address in a browser, fetch the file by hand and pass it with {source}"
+            ),
         )
     if item.size is not None and size != item.size:
         raise InputError(
@@ -269,8 +272,8 @@ def _open(url: str, headers: dict[str, str]) -> requests.Response:
     except failures.RequestException as e:
         if "NameResolutionError" in str(e):
             raise InputError(
-                f"{url}: the name of the host is not known; check the network, or pass a mirror or "
-                "a local folder with --source"
+                f"{url}: the name of the host is not known; ",
+                Words("check the network, or pass a mirror or a local folder with {source}"),
             ) from e
         dropped = "no answer in time" if isinstance(e, failures.Timeout) else "no connection"
         raise DroppedError(dropped) from e
@@ -280,12 +283,12 @@ def _open(url: str, headers: dict[str, str]) -> requests.Response:
         response.close()
         raise DroppedError(status, min(float(wait), 60.0) if wait.isdigit() else 0.0)
     if response.status_code not in (200, 206, 416):
-        raise InputError(_refusal(url, status, response))
+        raise _refusal(url, status, response)
     return response
 
 
-def _refusal(url: str, status: str, response: requests.Response) -> str:
-    """Return the message of a refused request: advice, and the server's own message if any."""
+def _refusal(url: str, status: str, response: requests.Response) -> InputError:
+    """Return the error of a refused request, with advice and the server's message if any."""
     with response:
         try:
             said = " ".join(str(response.json()["message"]).split())[:200]
@@ -293,8 +296,10 @@ def _refusal(url: str, status: str, response: requests.Response) -> str:
         except (failures.RequestException, KeyError, TypeError):
             pass
     if response.status_code in (400, 401, 403):
-        return (
+        return InputError(
             f"{url}: refused ({status}); if it asks for its terms of use or guestbook, accept them "
-            "in a browser, fetch the files by hand and pass their folder with --source"
+            "in a browser, ",
+            Words("fetch the files by hand and pass their folder with {source}"),
         )
-    return f"{url}: unavailable ({status}); it may have moved, pass a mirror with --source"
+    advice = Words("it may have moved, pass a mirror with {source}")
+    return InputError(f"{url}: unavailable ({status}); ", advice)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.download.http import persist, read
 from data_prep.download.sources import Archive, Dataverse, File, Item, Source
 
@@ -28,7 +28,9 @@ def plan(sources: Sequence[Source], source: str | None) -> list[Item]:
         InputError: if a listing is unavailable, or names or checksums are invalid.
     """
     if not sources:
-        raise InputError("this data set has no official files to download; use your own with --raw")
+        raise InputError(
+            Words("this data set has no official files to download; use your own with {raw}")
+        )
     if source is not None and not is_url(source) and not Path(source).exists():
         raise InputError(f"{source}: no such folder or file; give one, or an http(s) address")
     items: list[Item] = []
@@ -110,7 +112,7 @@ def _fetch_listing(url: str, saved: Path | None) -> bytes:
     except InputError as e:
         if saved is None:
             raise
-        raise InputError(f"{saved}: no listing here, and the official one fails: {e}") from e
+        raise InputError(f"{saved}: no listing here, and the official one fails: ", e) from e
 
 
 def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:

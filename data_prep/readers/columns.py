@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, close_to
+from data_prep.base.errors import InputError, Words, close_to
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet", ".xlsx")
 """Ends of the names of files that hold tables."""
@@ -114,7 +114,7 @@ class Origin:
         """Return the number of a row in the file, or in the frame."""
         return self.first + int(row if self.rows is None else self.rows[row])
 
-    def either(self, option: str, *steps: str) -> str:
+    def either(self, option: Words, *steps: str) -> str | Words:
         """Return advice: an option for a file, statements that change the frame `df` otherwise."""
         return option if self.is_file else f"`{'; '.join(steps)}`"
 
@@ -192,8 +192,9 @@ MAX_NAMES = 400
 
 log = logging.getLogger(__name__)
 
-LARGEST = 1e16
-"""Largest absolute value; sums of a million squares fit into single precision."""
+LARGEST = 2.0**53 - 1
+"""Largest absolute value: integers beyond are rounded without a word. Sums of a million squares fit
+into single precision."""
 
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
@@ -241,11 +242,22 @@ def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
     known = named(names, CALENDAR | LONGITUDES | LATITUDES)
     if known and len(known) < len(columns):
         log.info(
-            "%s: not taken as values: %s; --values names columns to take", origin.name,
+            "%s: not taken as values: %s; %s",
+            origin.name,
             ", ".join(known),
-        )  # fmt: skip
+            Words("pass {values} to choose columns"),
+        )
         return [c for c in columns if c not in known]
     return columns
+
+
+def written(value: object) -> str:
+    """Return a value as Python writes it, and a NumPy scalar as the number or text that it holds.
+
+    >>> written(np.int64(4142)), written(np.str_("a")), written("b")
+    ('4142', "'a'", "'b'")
+    """
+    return repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def is_text(column: pd.Series) -> bool:
@@ -263,14 +275,16 @@ def _refuse_commas(column: pd.Series, origin: Origin) -> None:
     first = column.iloc[filled[0]] if filled.size else None
     if not isinstance(first, str) or not has_comma(first):
         return
-    at = f"df[{column.name!r}]"
+    name = written(column.name)
+    at = f"df[{name}]"
     advice = origin.either(
-        "pass --decimal comma", f"{at} = {at}.str.replace(',', '.').astype(float)"
+        Words("pass {decimal:comma}"), f"{at} = {at}.str.replace(',', '.').astype(float)"
     )
     raise InputError(
-        f"{origin.at(filled[0])}: column {column.name!r} holds {first!r}, which has a decimal "
-        f"comma, expected numbers with a decimal point in all rows; {advice}, and look at the rows "
-        "that are not numbers"
+        f"{origin.at(filled[0])}: column {name} holds {first!r}, which has a decimal "
+        "comma, expected numbers with a decimal point in all rows; ",
+        advice,
+        ", and look at the rows that are not numbers",
     )
 
 
@@ -286,9 +300,9 @@ def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
     if wrong.size:
         row = int(wrong[0])
         raise InputError(
-            f"{origin.at(row)}: column {column.name!r} holds {str(column.iloc[row])!r}, expected a "
-            f"finite number of at most {LARGEST:g}; correct it, leave it empty if missing, or "
-            "choose other columns"
+            f"{origin.at(row)}: column {written(column.name)} holds {str(column.iloc[row])!r}, "
+            f"expected a finite number of at most {LARGEST:g}; correct it, leave it empty if "
+            "missing, or choose other columns"
         )
     return values
 
@@ -308,8 +322,8 @@ def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
     """
     if ids.has_duplicates:
         raise InputError(
-            f"{origin.name}: cell {ids[ids.duplicated()][0]!r} occurs more than once among the "
-            "columns, expected one column per cell; rename or merge them"
+            f"{origin.name}: cell {written(ids[ids.duplicated()][0])} occurs more than once "
+            "among the columns, expected one column per cell; rename or merge them"
         )
     if types.is_integer_dtype(ids):
         return ids.to_numpy(dtype=np.int64)
@@ -346,6 +360,6 @@ def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
     empty = np.flatnonzero(column.isna())
     if empty.size:
         raise InputError(
-            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all), expected one in every "
-            "row; fill it in or remove the row"
+            f"{origin.at(empty[0])}: empty {what} ({empty.size} in all; NA, N/A, NaN, nan and null "
+            "count as empty), expected one in every row; fill it in, rename it or remove the row"
         )

@@ -20,7 +20,7 @@ from typing import Literal, TextIO
 
 import polars as pl
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.limits import CHUNK, check_size, gunzip
 from data_prep.base.text import some
 from data_prep.readers.columns import WITH_COMMA, Origin, looks_like_values
@@ -59,15 +59,20 @@ def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> D
             continue
         if texts.str.contains(_SURELY).any():
             log.info(
-                "%s: decimal commas, such as %r in column %r; pass --decimal point if they "
-                "separate thousands", origin.name, with_comma[0], column.name,
-            )  # fmt: skip
+                "%s: decimal commas, such as %r in column %r; %s",
+                origin.name,
+                with_comma[0],
+                column.name,
+                Words("pass {decimal:point} if they separate thousands"),
+            )
             return "comma"
         unclear = unclear or f"column {column.name!r} holds {with_comma[0]!r}"
     if unclear:
         raise InputError(
-            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? pass "
-            "--decimal comma if it is decimal, --decimal point if it separates thousands"
+            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
+            Words(
+                "pass {decimal:comma} if it is decimal, {decimal:point} if it separates thousands"
+            ),
         )
     return "point"
 
@@ -218,7 +223,8 @@ def _names(path: Path, first: list[str], dialect: Dialect) -> list[str]:
     if looks_like_values(first):
         raise InputError(
             f"{path.name}, line 1: {', '.join(map(repr, first[:4]))} are values, expected the "
-            "columns' names; pass --no-header to number the columns from 1, or add names"
+            "columns' names; ",
+            Words("pass {no_header} to number the columns from 1, or add names", no_header=True),
         )
     repeated = [name for name, count in Counter(first).items() if count > 1]
     if repeated or not first:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, close_to, no_file, reading
+from data_prep.base.errors import InputError, Words, close_to, no_file, reading
 from data_prep.base.limits import check_expansion
 from data_prep.base.text import as_text, some
 from data_prep.readers.columns import SUFFIXES, Origin
@@ -85,7 +85,7 @@ def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
         return str(wanted)
     listed = f"its sheets are {some(map(repr, names), 12)}"
     if wanted is None:
-        raise InputError(f"{file}: {listed}; choose one with --sheet")
+        raise InputError(f"{file}: {listed}; ", Words("choose one with {sheet}"))
     raise InputError(f"{file}: no sheet {wanted!r}{close_to(wanted, names)}; {listed}")
 
 
@@ -107,14 +107,16 @@ def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
 
 def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str]:
     if not rows:
-        raise InputError(f"{file}, row 1: empty, expected column names; choose another --sheet")
+        raise InputError(
+            f"{file}, row 1: empty, expected column names; ", Words("choose another {sheet}")
+        )
     if not dialect.header:
         return dialect.numbered(len(rows[0]))
     names = ["" if value is None else str(value).strip() for value in rows[0]]
     if any(isinstance(value, datetime.datetime | float) for value in rows[0]):
         raise InputError(
-            f"{file}, row 1: {some(map(repr, names), 4)} are values, expected the columns' names; "
-            "pass --no-header to number the columns from 1, or add names"
+            f"{file}, row 1: {some(map(repr, names), 4)} are values, expected the columns' names; ",
+            Words("pass {no_header} to number the columns from 1, or add names", no_header=True),
         )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -329,7 +331,8 @@ def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
         texts = column.unique()
         places = pl.arange(len(texts), eager=True)
         at = column.replace_strict(texts, places, return_dtype=pl.Int64)
-        return texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        return result
     values = column.to_numpy()
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
         return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)

@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from pandas.api import types
 
-from data_prep.base.errors import InputError, choose, close_to
+from data_prep.base.errors import InputError, Words, choose, close_to
 from data_prep.base.limits import check_size
 from data_prep.base.text import counted, some
 from data_prep.cube import CLOCKS, make_cube
@@ -94,7 +94,7 @@ def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndar
     named = np.array([cell in chosen for cell in cells])
     kept = ~named if text.startswith(ALL_BUT) else named
     if not kept.any():
-        raise InputError(f"{name}: --cells {text!r} leaves no cell; leave out fewer")
+        raise InputError(f"{name}: ", Words("{cells} leaves no cell; leave out fewer", cells=text))
     return kept
 
 
@@ -108,8 +108,9 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
         if found:
             return found
     raise InputError(
-        f"{name}: no cell {part!r} among its {len(known)} cells, such as {next(iter(known))!r}"
-        f"{close_to(part, known)}; correct --cells"
+        f"{name}: no cell {part!r} among its {len(known)} cells, such as "
+        f"{next(iter(known))!r}{close_to(part, known)}; ",
+        Words("correct {cells}"),
     )
 
 
@@ -207,13 +208,16 @@ def from_frame(
     repeat = _first_repeat(axis.times)
     if repeat and options.duplicates == "error":
         advice = origin.either(
-            "name the column of cells with --cell if the table is long, or pass --duplicates sum "
-            "or mean",
+            Words(
+                "name the column of cells with {cell} if the table is long, or pass "
+                "{duplicates:sum} or {duplicates:mean}"
+            ),
             "cube = open_cube(df, duplicates='sum')",
         )
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
-            f"{origin.number(repeat[0])}, expected one row per time; {advice}"
+            f"{origin.number(repeat[0])}, expected one row per time; ",
+            advice,
         )
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
     rows, record = _records(axis.times)
@@ -263,8 +267,8 @@ def from_long(
     if repeat and options.duplicates == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
-            f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for "
-            "each; remove one or pass --duplicates sum or mean"
+            f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for each; ",
+            Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
         )
     if options.resampling is None:
         check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
@@ -338,7 +342,8 @@ def _place(
 
 def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
     """Return which values were recorded, in their shape."""
-    return ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    return result
 
 
 def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
@@ -352,7 +357,7 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     if not cells.size:
         return
     advice = origin.either(
-        f"--cells {ALL_BUT}{','.join(map(str, cells[:SHOWN]))}",
+        Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, cells[:SHOWN]))}"),
         f"df.drop(columns={cells[:SHOWN].tolist()})",
     )
     log.warning(
@@ -371,8 +376,8 @@ def _make_cube(
     odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
     if odd:
         raise InputError(
-            f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); "
-            "rename it or choose columns with --values"
+            f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
+            Words("rename it or choose columns with {values}"),
         )
     for variable, grid in values.items():
         _warn_of_empty(variable, cells[~_seen(grid, options).any(axis=0)], options.origin)

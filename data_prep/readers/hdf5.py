@@ -129,4 +129,5 @@ def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.nda
         InputError: if `check_array` refuses it.
     """
     check_array(item, origin, cost)
-    return item[()]
+    result: np.ndarray = item[()]
+    return result

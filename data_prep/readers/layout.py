@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, close_to
+from data_prep.base.errors import InputError, Words, close_to
 from data_prep.base.text import some
 from data_prep.readers.columns import (
     CELLS,
@@ -139,13 +139,16 @@ def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> s
         return str(df.columns[0])
     found = named(df.columns, TIMES) if time == TIME else []
     if len(found) == 1:
-        log.info("%s: using column %r for the times; --time names another", origin.name, found[0])
+        another = Words("pass {time} for another")
+        log.info("%s: using column %r for the times; %s", origin.name, found[0], another)
         return found[0]
     names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
     raise InputError(
-        f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; "
-        "name the column of times with --time or, if there is none, give the first time and the "
-        "step, such as --start 2024-01-01T00:00 --step 1h"
+        f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; ",
+        Words(
+            "name the column of times with {time} or, if there is none, give the first time and "
+            "the step, such as {start:2024-01-01T00:00} {step:1h}"
+        ),
     )
 
 
@@ -204,16 +207,17 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     if len(found) == 1:
         ids = some(df[found[0]].dropna().unique(), 5)
         log.info(
-            "%s: using column %r for the cells: %s; --cell names another",
+            "%s: using column %r for the cells: %s; %s",
             origin.name,
             found[0],
             ids,
+            Words("pass {cell} for another"),
         )
         return found[0]
     if usual or found:
         raise InputError(
-            f"{origin.name}: {some(map(repr, found or usual), SHOWN)} may name the cells; choose "
-            "one with --cell"
+            f"{origin.name}: {some(map(repr, found or usual), SHOWN)} may name the cells; ",
+            Words("choose one with {cell}"),
         )
     return None
 
@@ -230,8 +234,8 @@ def _ask_if_wide(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None
     if found := [c for c in usual if _may_be_values(df, time, c)]:
         raise InputError(
             f"{origin.name}: {some(map(repr, found), SHOWN)} may hold the ids of cells or be a "
-            "cell itself, as its numbers change and no time occurs twice; say --layout wide if "
-            "each column is a cell, --layout long if it holds ids"
+            "cell itself, as its numbers change and no time occurs twice; ",
+            Words("say {layout:wide} if each column is a cell, {layout:long} if it holds ids"),
         )
 
 
@@ -250,9 +254,11 @@ def _of_wide(columns: list[str], origin: Origin) -> str:
     if len(columns) == 1 or number_cells(columns):
         return "wide"
     raise InputError(
-        f"{origin.name}: {len(columns)} columns ({some(columns, SHOWN)}) and no column of cells; "
-        "say what they are: --layout wide if each is a cell, --layout services if they are "
-        "services of one cell, or --cell NAME if a column names the cells"
+        f"{origin.name}: {len(columns)} columns ({some(columns, SHOWN)}) and no column of cells; ",
+        Words(
+            "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
+            "services of one cell, or name the column of cells with {cell}"
+        ),
     )
 
 
@@ -261,6 +267,10 @@ def _show(kind: str, columns: list[str], origin: Origin) -> None:
     if len(columns) > 1:
         what = "cells" if kind == "wide" else "services"
         log.info(
-            "%s: using %d columns as %s: %s; --values names columns to take", origin.name,
-            len(columns), what, some(columns, SHOWN),
-        )  # fmt: skip
+            "%s: using %d columns as %s: %s; %s",
+            origin.name,
+            len(columns),
+            what,
+            some(columns, SHOWN),
+            Words("pass {values} to choose columns"),
+        )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.limits import check_size
 from data_prep.base.text import in_minutes
 from data_prep.readers.columns import Origin
@@ -24,6 +24,9 @@ from data_prep.readers.times import regular_steps, usual_step
 if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
 
+
+WEEK, MONDAY = pd.Timedelta(days=7), pd.Timedelta(days=4)
+"""A week, and the first Monday after 1970-01-01, from which times count."""
 
 Records = tuple[np.ndarray, np.ndarray]
 """Times in ns and positions of the longer steps of one cell's records, each `(records,)`."""
@@ -107,11 +110,13 @@ class Resampling:
         if step is None and agg is None:
             return None
         if step is None:
-            raise InputError(f"agg is {agg!r} without a step; give --resample too, such as 10min")
+            raise InputError(
+                f"agg is {agg!r} without a step; ", Words("give {resample} too, such as 10min")
+            )
         if agg is None:
             raise InputError(
-                f"resample is {step!r}; say how to merge the records of a step: --agg sum for "
-                "counts, --agg mean for levels such as a speed"
+                f"resample is {step!r}; say how to merge the records of a step: ",
+                Words("{agg:sum} for counts, {agg:mean} for levels such as a speed"),
             )
         return cls(step_length(step, "resample"), agg)
 
@@ -124,10 +129,13 @@ class Resampling:
         unique = times.unique().sort_values()
         if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
-                f"{name}: its records are {in_minutes(usual)} apart, more than the "
-                f"{in_minutes(self.step)} of --resample; give at least that"
+                f"{name}: its records are {in_minutes(usual)} apart, more than the steps of "
+                f"{in_minutes(self.step)}; ",
+                Words("give at least that as {resample}"),
             )
-        return regular_steps(times.floor(self.step), name, self.step)
+        # Times count from a Thursday; weeks begin on Mondays.
+        first = MONDAY if self.step % WEEK == pd.Timedelta(0) else pd.Timedelta(0)
+        return regular_steps((times - first).floor(self.step) + first, name, self.step)
 
     def merge_cells(
         self,
@@ -169,8 +177,8 @@ class Resampling:
         merged = np.where(partial & is_sum, np.nan, merged)
         if np.isnan(merged).all():
             raise InputError(
-                f"{message}; none is complete: write a 0 where nothing happened, or choose a "
-                "shorter --resample or --agg mean"
+                f"{message}; none is complete: write a 0 where nothing happened, or ",
+                Words("choose a shorter {resample} or {agg:mean}"),
             )
         log.warning("%s", message)
         return merged
@@ -222,8 +230,9 @@ def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
     """
     message = f"{origin.name}: {message}"
     if not allow_gaps:
-        advice = origin.either("pass --allow-gaps", "cube = open_cube(df, allow_gaps=True)")
-        raise InputError(f"{message}; add what is missing or {advice} to leave NaN there")
+        allow = Words("pass {allow_gaps}", allow_gaps=True)
+        advice = origin.either(allow, "cube = open_cube(df, allow_gaps=True)")
+        raise InputError(f"{message}; add what is missing or ", advice, " to leave NaN there")
     log.warning("%s; left as NaN", message)
 
 

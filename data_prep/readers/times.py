@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.limits import check_size
 from data_prep.base.text import in_minutes
 from data_prep.readers.columns import date_formats, frequency, refuse_empty
@@ -63,8 +63,9 @@ def read_times(
         return times, None
     if clock == "local":
         raise InputError(
-            f"{origin.at(0)}: time {column.iloc[0]} has an offset or counts from 1970 UTC, but the "
-            "clock is set to local; leave out --clock local"
+            f"{origin.at(0)}: time {column.iloc[0]} has an offset or counts from 1970 UTC, but "
+            "the clock is set to local; ",
+            Words("leave out {clock:local}"),
         )
     return times.tz_convert("UTC").tz_localize(None), zone_name(str(times.tz))
 
@@ -82,7 +83,10 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
             "seconds or milliseconds since 1970 (years 1985 to 2030, one unit in all rows); write "
             "ISO 8601 such as 2013-11-01T00:00+01:00"
         )
-    return pd.to_datetime(np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True)
+    result: pd.DatetimeIndex = pd.to_datetime(
+        np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True
+    )
+    return result
 
 
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
@@ -120,13 +124,14 @@ def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeI
     if known:
         first, other = (form for _, form in known)
         advice = origin.either(
-            "pass --time-format dayfirst or monthfirst", f"{_conversion(first)}  # or {other!r}"
+            Words("pass {time_format:dayfirst} or {time_format:monthfirst}"),
+            f"{_conversion(first)}  # or {other!r}",
         )
-        raise InputError(f"{found}: day and month cannot be told apart; {advice}")
-    advice = origin.either("--time-format '%d %b %Y %H:%M'", _conversion("%d %b %Y %H:%M"))
+        raise InputError(f"{found}: day and month cannot be told apart; ", advice)
+    example = "%d %b %Y %H:%M"
     raise InputError(
-        f"{found}, expected ISO 8601 such as 2013-11-01T00:00+01:00; give its own format, such as "
-        f"{advice}"
+        f"{found}, expected ISO 8601 such as 2013-11-01T00:00+01:00; give its own format, such as ",
+        origin.either(Words("{time_format}", time_format=example), _conversion(example)),
     )
 
 
@@ -151,9 +156,9 @@ def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.Dateti
         form = known.get(ORDERS[form], "")
         if not form:
             raise InputError(
-                f"{origin.at(0)}: times such as {texts.iloc[0]!r} are not all {ORDERS[time_format]}"
-                " with a year of four digits; give their strptime format, such as --time-format "
-                "'%d/%m/%y %H:%M'"
+                f"{origin.at(0)}: times such as {texts.iloc[0]!r} are not all "
+                f"{ORDERS[time_format]} with a year of four digits; ",
+                Words("give their strptime format, such as {time_format:%d/%m/%y %H:%M}"),
             )
     elif "%" not in form:
         raise InputError(
@@ -168,8 +173,8 @@ def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.Dateti
     if wrong.size:
         row = int(wrong[0])
         raise InputError(
-            f"{origin.at(row)}: time {texts.iloc[row]!r} is not {form}, the format of the others; "
-            "correct it or give another --time-format"
+            f"{origin.at(row)}: time {texts.iloc[row]!r} is not {form}, the format of the others; ",
+            Words("correct it or give another {time_format}"),
         )
     return pd.DatetimeIndex(times)
 
@@ -218,10 +223,13 @@ def regular_steps(
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
-            f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} "
-            f"({len(uneven)} of {len(gaps)} are not a multiple of it); put the records into even "
-            f"steps with --resample {frequency(length)} --agg mean (or sum), a DataFrame with "
-            "df.resample"
+            f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} ({len(uneven)} of "
+            f"{len(gaps)} are not a multiple of it); ",
+            Words(
+                "put the records into even steps with {resample} {agg:mean} (or sum), a "
+                "DataFrame with df.resample",
+                resample=frequency(length),
+            ),
         )
     n_steps = int((unique[-1] - unique[0]) // length) + 1
     check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")

@@ -24,7 +24,7 @@ from data_prep.sets.matrices import FIRST_DAYS, TrafficMatrices
 
 _PLACE = "https://www.cs.utexas.edu/~yzhang/research/AbileneTM"
 
-SOURCES: tuple = tuple(
+SOURCES = tuple(
     File(f"{_PLACE}/{name}", name) for name in (*(f"{week}.gz" for week in FIRST_DAYS), "demands")
 )
 

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, Words, no_file
 from data_prep.base.files import atomic_path, checksum
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.cube import check_cube, make_cube, observed, step_of, write_cube
@@ -35,7 +35,7 @@ from data_prep.readers.hdf5 import NUMBER, open_hdf5, read_array
 from data_prep.readers.resampling import check_steps
 from data_prep.readers.times import check_time_zone, regular_steps
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 # Each service, and the variables whose sum replaces it in a cube without it.
 SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net": ("internet",)}
 # Smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
@@ -192,7 +192,8 @@ def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
     check_steps(axis, at, Origin(name, is_file=True), allow_gaps=False)
     if not times.equals(axis):
         raise InputError(f"{name}: idx is out of order or repeats a time; sort and deduplicate it")
-    return times
+    result: pd.DatetimeIndex = times
+    return result
 
 
 def _read_positions(
@@ -289,8 +290,9 @@ def _write_activity(
             if fill is None:
                 step, cell = np.argwhere(missing)[0]
                 raise InputError(
-                    f"{name} is missing at {part.indexes['time'][step]}, cell {columns[cell] + 1}, "
-                    "but FedDA's layout cannot mark it; pass --fill-missing 0 to write 0 there"
+                    f"{name} is missing at {part.indexes['time'][step]}, cell "
+                    f"{columns[cell] + 1}, but FedDA's layout cannot mark it; ",
+                    Words("pass {fill_missing} to write 0 there", fill_missing=0),
                 )
             values[missing] = fill
         slab = np.zeros((len(values), width))

@@ -22,7 +22,7 @@ from data_prep.sets.matrices import TOTEM, TrafficMatrices
 
 _ARCHIVE = "traffic-matrices-anonymized-v2.tar.bz2"
 
-SOURCES: tuple = (File(f"https://totem.run.montefiore.uliege.be/files/data/{_ARCHIVE}", _ARCHIVE),)
+SOURCES = (File(f"https://totem.run.montefiore.uliege.be/files/data/{_ARCHIVE}", _ARCHIVE),)
 
 GEANT = TrafficMatrices(
     title="Traffic matrices of GÉANT",

@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, Words, no_file
 from data_prep.base.files import checksum
 from data_prep.base.limits import check_expansion
 from data_prep.cube import make_cube, write_cube
@@ -50,7 +50,7 @@ from data_prep.sets.roads.common import (
 from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 BY_HAND = (
     "fetch ca_his_raw_2019.h5 (or another year), ca_meta.csv and ca_rn_adj.npy by hand from "
     "https://www.kaggle.com/datasets/liuxu77/largest, which asks for an account"
@@ -162,7 +162,8 @@ def _find_years(raw: Path, years: str) -> list[Path]:
         )
     paths = [raw / f"ca_his_raw_{year}.h5" for year in chosen]
     if absent := [path for path in paths if not path.is_file()]:
-        raise no_file(absent[0], "year of records", f"{BY_HAND}, or choose other --years")
+        remedy = Words("{}, or choose other {years}", BY_HAND)
+        raise no_file(absent[0], "year of records", remedy)
     return paths
 
 
@@ -183,8 +184,9 @@ def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:
     at = np.flatnonzero(chosen)
     if not at.size:
         raise InputError(
-            f"{path.name}: no sensor of {subset} (District {', '.join(map(str, districts))}) among "
-            f"{len(table)} rows; give the published ca_meta.csv, or choose another --subset"
+            f"{path.name}: no sensor of {subset} (District {', '.join(map(str, districts))}) "
+            f"among {len(table)} rows; ",
+            Words("give the published ca_meta.csv, or choose another {subset}"),
         )
     return table.iloc[at], at
 

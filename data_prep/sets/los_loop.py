@@ -19,7 +19,7 @@ from __future__ import annotations
 from data_prep.download import File
 from data_prep.sets.roads.tgcn import DATA, Tgcn
 
-SOURCES: tuple = (
+SOURCES = (
     File(
         f"{DATA}/los_speed.csv",
         "los_speed.csv",

@@ -22,7 +22,7 @@ from data_prep.download import Archive
 from data_prep.sets.roads.dcrnn import Dcrnn
 
 # The mirror of torch-spatiotemporal, because DCRNN's authors link to shared drives only.
-SOURCES: tuple = (
+SOURCES = (
     Archive(
         "https://drive.switch.ch/index.php/s/Z8cKHAVyiDqkzaG/download",
         members=("metr_la.h5", "distances_la.csv", "sensor_locations_la.csv"),

@@ -21,7 +21,7 @@ from data_prep.download import Archive
 from data_prep.sets.roads.pems import Pems
 
 # The mirror of torch-spatiotemporal, because the authors link to a shared drive only.
-SOURCES: tuple = (
+SOURCES = (
     Archive(
         "https://drive.switch.ch/index.php/s/rLQzOhOFF2jIBAk/download",
         name="pems07.zip",

@@ -29,7 +29,7 @@ _SENSORS = (
 
 # The records from the mirror of torch-spatiotemporal, because DCRNN's authors link to shared drives
 # only; the sensors from the authors, at a fixed commit.
-SOURCES: tuple = (
+SOURCES = (
     Archive(
         "https://drive.switch.ch/index.php/s/5NPcgGFAIJ4oFcT/download",
         name="pems_bay.zip",

@@ -19,7 +19,7 @@ from __future__ import annotations
 from data_prep.download import File
 from data_prep.sets.roads.tgcn import DATA, Tgcn
 
-SOURCES: tuple = (
+SOURCES = (
     File(f"{DATA}/sz_speed.csv", "sz_speed.csv"),
     File(
         f"{DATA}/sz_adj.csv",

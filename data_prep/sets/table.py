@@ -39,7 +39,7 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
 from data_prep.cube import write_cube
 from data_prep.readers.columns import KeyColumns, Origin, is_text
@@ -49,7 +49,7 @@ from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_c
 from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
 from data_prep.readers.resampling import Resampling, step_length
 
-SOURCES: tuple = ()
+SOURCES: tuple[()] = ()
 
 
 def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
@@ -157,9 +157,28 @@ def read(
         origin=origin,
     )
     found = find_layout(df, layout, time, cell, chosen, origin)
+    _check_read(found.kind, raw, cell, name, sheet)
     if found.kind == "wide":
         return from_frame(_wide(df, found, cells, origin), name=name, options=options)
     return _long(df, found, cells, options)
+
+
+def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
+    """Refuse options that the layout of the table does not read.
+
+    Raises:
+        InputError: naming the option and what reads it.
+    """
+    other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
+    if cell != CELL and kind != "long":
+        remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
+        raise InputError(f"{other_layout} cell {cell!r}: ", remedy)
+    if name != "value" and kind != "wide":
+        remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
+        raise InputError(f"{other_layout} name {name!r}: ", remedy)
+    if sheet and raw.suffix != ".xlsx":
+        remedy = Words("only an Excel file reads it; leave out {sheet}")
+        raise InputError(f"{raw.name} has no use for sheet {sheet!r}: ", remedy)
 
 
 def _set_times(
@@ -177,8 +196,8 @@ def _set_times(
         )
     if time in df.columns:
         raise InputError(
-            f"{origin.name}: has times in column {time!r}; leave out --start and --step, or "
-            "--values the columns to take and another --time"
+            f"{origin.name}: has times in column {time!r}; ",
+            Words("leave out {start} and {step}, or name the columns with {values} and {time}"),
         )
     length = step_length(step, "step")
     try:
@@ -208,9 +227,11 @@ def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOpt
 
 def _ids(column: pd.Series) -> pd.Series:
     """Return ids that were read as text as integers, if all of them look like integers."""
-    if not is_text(column):
+    if not is_text(column) or column.isna().all():
         return column
     at, texts = pd.factorize(column)
+    if not len(texts):
+        return column
     ids = whole_numbers(pl.Series(list(texts), dtype=pl.String))
     return column if ids.dtype == pl.String else pd.Series(ids.to_numpy()[at]).where(at >= 0)
 

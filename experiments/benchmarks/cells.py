@@ -21,7 +21,7 @@ from data_prep.cube import open_cube, services_of, step_of
 from experiments.benchmarks.frame import Results, benchmark, geometric_mean
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.forecaster import Forecaster
 
 CELLS, DRAWS = (1, 2, 4), 3
 """Numbers of cells, and how often they are drawn."""
@@ -29,7 +29,7 @@ CELLS, DRAWS = (1, 2, 4), 3
 SPLIT = "time:0.65,0.15,0.2"
 
 MANY = 10**6
-"""A limit of rounds for each cell that is none."""
+"""A limit of rounds for each cell that is never reached."""
 
 FEW: dict[str, tuple[str, dict[str, Any]]] = {
     "fedlean": ("fedlean", {}),
@@ -106,8 +106,8 @@ def measure_few(cube: xr.Dataset, run: Run) -> float:
     return float(found.set_index("selection")["value"]["last"])
 
 
-def few_table(rows: pd.DataFrame) -> str:
-    """Tabulate by how much each method's error is above the default's, in per cent.
+def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return by how many per cent each method's error is above the default's, by what is ahead.
 
     Geometric means over the cubes, of which each has the mean of its draws, with intervals of
     Student's t: draws from one cube are not independent of each other.
@@ -115,18 +115,29 @@ def few_table(rows: pd.DataFrame) -> str:
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
     logs = np.log(rows.set_index([*Run._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
     above = logs.sub(logs["fedlean"], axis=0)
-    columns = list(itertools.product(("one step", "a day"), CELLS))
-    cells = [
-        [name, *(_above(above[name].xs((n, ahead), level=["cells", "ahead"]))
-                 for ahead, n in columns)]
-        for name in list(FEW)[1:]
-    ]  # fmt: skip
-    heads = [f"{ahead}, {counted(n, 'cell')}" for ahead, n in columns]
-    return tabulate.tabulate(cells, ["% above fedlean", *heads], tablefmt="github")
+    return {
+        method: {
+            f"{ahead}, {counted(n, 'cell')}": above_by_data(
+                above[method].xs((n, ahead), level=["cells", "ahead"])
+            )
+            for ahead, n in itertools.product(("one step", "a day"), CELLS)
+        }
+        for method in list(FEW)[1:]
+    }
 
 
-def _above(logs: pd.Series) -> str:
-    """Return the mean of logarithms of ratios as per cent, with its 95 % interval."""
+def few_table(rows: pd.DataFrame) -> str:
+    """Tabulate the same."""
+    table = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
+    return tabulate.tabulate(table, headers="keys", tablefmt="github")
+
+
+def above_by_data(logs: pd.Series) -> str:
+    """Return the mean of logarithms of ratios as per cent, with its 95 % interval.
+
+    Args:
+        logs: logarithms, with a level "data" in the index; each data set counts once.
+    """
     means = logs.groupby("data").mean().tolist()
     return str(geometric_mean(means, lambda log: 100 * math.expm1(log)))
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.config import resolve
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.state import generator
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.sizing import parse_bytes
 from stforecast.federated.engine.trainer import Trainer
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.trained_method import build_method
 from stforecast.methods.fuels import FuelsOptions
-from stforecast.trained_method import build_method
 
 BATCH, STEPS, HIDDEN = 24, 3, 128
 """Batch size (the period), steps of each GRU and its hidden size, as in the paper."""

@@ -24,8 +24,9 @@ import tabulate
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from experiments.benchmarks.machine import machine, processor
-from experiments.options import HELP, PATH, SuggestingGroup, from_function, help_text
 from stforecast.bench.statistics.estimate import Estimate, Variation
+from stforecast.cli.commands import SuggestingGroup
+from stforecast.cli.options import HELP, PATH, from_function, help_text
 
 T = TypeVar("T")
 Key = TypeVar("Key")

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import logging
 import math
+import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-import tabulate
 import xarray as xr
 from torch import Tensor
 from tqdm import tqdm
@@ -33,7 +33,7 @@ from data_prep.sets import milan
 from experiments import hostile_node
 from experiments.benchmarks.frame import Results, benchmark, timed
 from experiments.federation_demo import mean_error
-from stforecast.config import resolve
+from stforecast.bench.tables import markdown
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.engine.server import Server
@@ -41,11 +41,12 @@ from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES, Robust, Rule
-from stforecast.fitting import Fitted, fit
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.fit import Fitted, fit
 from stforecast.methods import METHODS as ALL
 
 N_NODES, SHARE, DAYS = 10, 2, 21
@@ -234,7 +235,7 @@ class WireLink(Link):
         return set(self.configs)
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Return each node's answer after the way there and back."""
+        """Return each node's answer, encoded and decoded as on a real link."""
         return {node: self._answer(node, message) for node, message in messages.items()}
 
     def _answer(self, node: int, message: Message) -> Message | str:
@@ -285,19 +286,38 @@ def honest_error_of(run: Run, cubes: list[Path], **changed: Any) -> float:
 
 
 def table_of(rows: pd.DataFrame) -> str:
-    """Tabulate the honest nodes' errors against the undisturbed run without a defence."""
-    known = {Run(*(row[f] for f in Run._fields)): row["mse"] for row in rows.to_dict("records")}
-    cells = []
-    for method, hostile in itertools.product(METHODS, (0, *hostile_numbers(N_NODES))):
-        base = known.get(Run(method, 0, "-", "none"), math.nan)
-        for behaviour in BEHAVIOURS if hostile else ("-",):
-            found = [known.get(Run(method, hostile, behaviour, d), math.nan) for d in DEFENCES]
-            if not math.isnan(found[0]):
-                who = f"{hostile} of {N_NODES}" if hostile else "none"
-                changes = [change(mse / base) for mse in found]
-                cells.append([f"`{method}`", who, behaviour.replace("-", " "), *changes])
-    headers = ["method", "hostile", "behaviour", "no defence", *(f"`{d}`" for d in DEFENCES[1:])]
-    return tabulate.tabulate(cells, headers, "github", disable_numparse=True)
+    """Tabulate the worst that hostile nodes do to honest ones, by defence."""
+    errors = rows.pivot_table("mse", list(Run._fields[:-1]), "robust", sort=False)
+    heads = {name: f"`{name}`" for name in DEFENCES[1:]}
+    return worst_table(errors.reindex(columns=list(DEFENCES)).rename(columns=heads), N_NODES)
+
+
+def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
+    """Tabulate the largest error of all behaviours, by method and number of hostile nodes.
+
+    Args:
+        errors: errors by method, number of hostile nodes and behaviour; the first column is without
+            a defence, and its error without hostile nodes is what all are compared with.
+        n_nodes: number of all nodes.
+    """
+    bare = errors.columns[0]
+    rows = []
+    for method in errors.index.unique("method"):
+        of_method = errors.loc[[method]]
+        base = of_method[bare].xs(0, level="hostile").iloc[0]
+        for hostile in sorted(of_method.index.unique("hostile")):
+            found = of_method[of_method.index.get_level_values("hostile") == hostile]
+            (*_, behaviour), *_ = found.sort_values(bare, ascending=False).index
+            row = {
+                "method": f"`{method}`",
+                "hostile": f"{hostile} of {n_nodes}" if hostile else "none",
+                "worst without defence": behaviour.strip("-").replace("-", " "),
+                "no defence": change(found[bare].max() / base),
+            }
+            rows.append(
+                row | {head: change(found[head].max() / base) for head in errors.columns[1:]}
+            )
+    return markdown(rows)
 
 
 def change(ratio: float) -> str:
@@ -406,13 +426,21 @@ def sound(of_rule: list[float]) -> bool:
 
 
 def robust_table(rows: pd.DataFrame) -> str:
-    """Tabulate the errors of each rule without liars and beside them."""
+    """Tabulate for which methods each rule is sound, and the errors of those."""
     found = ratios(rows)
-
-    def cell(method: str, rule: str) -> str:
-        text = ", ".join(change(ratio) for ratio in found[method, rule])
-        return text if rule in ("none", *ALL[method].guards) else f"refused ({text})"
-
-    cells = [[f"`{m}`", *(cell(m, rule) for rule in ("none", *RULES))] for m in EVERY_METHOD]
-    headers = ["method", "no defence", *(f"`{rule}`" for rule in RULES)]
-    return tabulate.tabulate(cells, headers, "github", disable_numparse=True)
+    table = []
+    for rule in ("none", *RULES):
+        known = [m for m in EVERY_METHOD if not math.isnan(sum(found[m, rule]))]
+        refused = [m for m in known if rule not in ("none", *ALL[m].guards)]
+        honest, attacked = zip(*(found[m, rule] for m in known if m not in refused), strict=True)
+        table.append(
+            {
+                "rule": "no defence" if rule == "none" else f"`{rule}`",
+                "methods": f"{len(honest)} of {len(known)}",
+                "refused for": ", ".join(f"`{m}`" for m in refused) or "none",
+                "nobody lies, worst": change(max(honest)),
+                "liars, median": change(statistics.median(attacked)),
+                "liars, worst": change(max(attacked)),
+            }
+        )
+    return markdown(table)

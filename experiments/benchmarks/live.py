@@ -21,7 +21,6 @@ import click
 import numpy as np
 import pandas as pd
 import psutil
-import tabulate
 
 from data_prep.base.errors import InputError
 from experiments import hostile_node
@@ -33,21 +32,20 @@ from experiments.benchmarks.hostile import (
     SHARE,
     Run,
     WireLink,
-    change,
     cubes_of,
     honest_error,
     honest_error_of,
     hostile_numbers,
     is_absent,
     quiet,
+    worst_table,
 )
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
-from experiments.federation_log import events_of, follow
-from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
+from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.forecasting.config import resolve
 
 N_NODES, ROUNDS, DEFENCE = 5, 3, "clip"
 """Nodes, rounds, and the server's defence."""
@@ -201,29 +199,12 @@ class LiveNodes:
 
 
 def live_table(rows: pd.DataFrame) -> str:
-    """Tabulate the honest nodes' errors against the undisturbed run in one process, bare."""
-    base = {r["method"]: r[BARE] for r in rows.to_dict("records") if not r["hostile"]}
-    known = {Run(*(r[f] for f in Run._fields)): r for r in rows.to_dict("records")}
-    methods, behaviours = list(METHODS), ["-", *BEHAVIOURS]
-
-    def place(run: Run) -> tuple[int, int, int]:
-        return methods.index(run.method), run.hostile, behaviours.index(run.behaviour)
-
-    cells = []
-    for run in sorted(known, key=place):
-        row, mse = known[run], base[run.method]
-        apart = abs(row["mse"] / row[ALONE] - 1)
-        who = f"{run.hostile} of {N_NODES}" if run.hostile else "none"
-        cells.append(
-            [f"`{run.method}`", who, run.behaviour.strip("-").replace("-", " "),
-             change(row[BARE] / mse), change(row[ALONE] / mse), change(row["mse"] / mse),
-             f"{apart:.0e}" if apart else "0"]
-        )  # fmt: skip
-    headers = [
-        "method", "hostile", "behaviour", "no defence", f"`{DEFENCE}`", f"`{DEFENCE}`, live",
-        "apart by",
-    ]  # fmt: skip
-    return tabulate.tabulate(cells, headers, "github", disable_numparse=True)
+    """Tabulate the worst that hostile nodes do, and tell how far live runs are from one process."""
+    heads = {BARE: "no defence", ALONE: f"`{DEFENCE}`", "mse": f"`{DEFENCE}`, live"}
+    errors = rows.set_index(list(Run._fields[:-1]))[list(heads)].rename(columns=heads)
+    apart = (rows["mse"] / rows[ALONE] - 1).abs().max()
+    same = f"differ by {apart:.0e} at most from" if apart else "are equal to"
+    return f"{worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
 
 
 class Killed:

@@ -18,9 +18,7 @@ import torch
 from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
 from experiments.benchmarks.hostile import cubes_of, quiet
 from experiments.benchmarks.machine import memory, processor_time
-from experiments.federation_log import events_of, follow
-from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
+from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
@@ -29,6 +27,7 @@ from stforecast.federated.nodes.secure_sum import SecureSum
 from stforecast.federated.uploads.masking import PublicKeys, SecureSums
 from stforecast.federated.uploads.payload import joined, total_bytes
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.forecasting.config import resolve
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""

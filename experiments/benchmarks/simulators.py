@@ -18,7 +18,7 @@ from experiments.benchmarks.client_loop import EPOCH, LoneClient, make_federatio
 from experiments.benchmarks.frame import Results, Timed, benchmark, in_turns, ratio, table, timed
 from experiments.benchmarks.rounds import WARM_UP
 from stforecast.bench.ray_actors import RayActors, ray_actors
-from stforecast.federated.engine.spread import SpreadTrainer
+from stforecast.federated.engine.actors import SpreadTrainer
 from stforecast.federated.uploads.payload import total_bytes
 
 ACTORS = {

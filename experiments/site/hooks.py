@@ -1,13 +1,21 @@
-"""Hooks of MkDocs, named in `mkdocs.yml`: pages of the root's files, generated pages, equations."""
+"""What MkDocs does with pages, named in `mkdocs.yml`: hooks, and an extension of mkdocstrings.
+
+Files of the root become pages, references are generated, and equations become MathML. A page that
+holds `<!-- docstring of vision.methods.gldp from "Choices where" -->` shows that part of the
+docstring, so that what a method's module says about its choices stands in one place.
+"""
 
 from __future__ import annotations
 
+import ast
+import html
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.site.choices import with_docstrings
-from experiments.site.maths import with_mathml
+import griffe
+
 from experiments.site.references import commands_page, options_page
 
 if TYPE_CHECKING:
@@ -24,6 +32,14 @@ PAGES = {
 
 GENERATED = {"reference/commands.md": commands_page, "reference/options.md": options_page}
 """Functions that write a page, by the page."""
+
+PART = re.compile(r'^<!-- docstring of ([\w.]+) from "([^"]+)" -->$', re.M)
+
+MATHS = re.compile(r'<(span|div) class="arithmatex">\\[\[(](.*?)\\[\])]</\1>', re.S)
+"""An equation as pymdownx's arithmatex leaves it."""
+
+DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
+"""An example that stands in no section, up to the next empty line."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -59,3 +75,48 @@ def moved(text: str) -> str:
     for name, page in PAGES.items():
         text = text.replace(f"]({name}", f"]({page}")
     return text
+
+
+def with_docstrings(page: str) -> str:
+    """Return a page with the parts of docstrings that it asks for."""
+    return PART.sub(lambda found: docstring_from(found[1], found[2]), page)
+
+
+def docstring_from(module: str, begin: str) -> str:
+    """Return a module's docstring from some words on.
+
+    Raises:
+        ValueError: if the docstring does not have them.
+
+    >>> docstring_from("experiments.site.hooks", "Files of the root").partition(" become")[0]
+    'Files of the root'
+    """
+    source = (ROOT / module.replace(".", "/")).with_suffix(".py").read_text()
+    _, found, rest = (ast.get_docstring(ast.parse(source)) or "").partition(begin)
+    if not found:
+        raise ValueError(f"the docstring of {module} has no {begin!r}")
+    return begin + rest
+
+
+def with_mathml(page: str) -> str:
+    """Return the HTML of a page with every equation as MathML."""
+    return MATHS.sub(_mathml, page)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    from latex2mathml.converter import convert  # of the extra `docs`
+
+    tag, latex = found[1], html.unescape(found[2])
+    return convert(latex, display="block" if tag == "div" else "inline")
+
+
+class Examples(griffe.Extension):
+    """Puts every example into a section `Examples:`, the only place where it is read as code."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Rename the section `Example:` of a docstring, and give its other examples one."""
+        if obj.docstring:
+            text = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.MULTILINE)
+            obj.docstring.value = DOCTEST.sub(
+                lambda example: "Examples:\n" + textwrap.indent(example[0], "    "), text
+            )

@@ -1,21 +1,45 @@
-"""The reference of the commands and of the methods' options, as Markdown."""
+"""What the registries say, as Markdown: commands, options of methods, and what methods send.
+
+What a method sends is measured in two rounds of a small federation: its row names what its messages
+hold, and counts the floats of a client's message in the second round. So nothing of it is written
+by hand but `Method.needs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
 import click
+import numpy as np
+import torch
 
-from experiments.options import OptionSections, from_dataclass, help_text
+from stforecast.cli.commands import OptionSections
+from stforecast.cli.options import from_dataclass, help_text
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Task, overridden
+from stforecast.federated.core.population import Population, SplitModel
+from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.uploads.payload import Payload
 
 NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` change some of them."
+
+N_CLIENTS, DAY, N_CLASSES, SIDE = 2, 24, 10, 32
+"""Clients, steps of a period, and classes and pixels a side of the images."""
+
+HEADERS = [
+    "method", "a client sends", "the server sends", "floats a round, up / down", "sums suffice",
+    "needs",
+]  # fmt: skip
 
 
 def commands_page() -> str:
     """Return the page of all commands."""
-    from experiments.cli import cli
+    from stforecast.cli.main import cli
 
     sections = _sections(cli, click.Context(cli, info_name="stforecast"))
     return "\n\n".join(["# Commands", NOTE, *sections])
@@ -24,7 +48,7 @@ def commands_page() -> str:
 def options_page() -> str:
     """Return the page of the options that methods and models have of their own."""
     from stforecast.baselines import BASELINES
-    from stforecast.config import defaults
+    from stforecast.forecasting.config import defaults
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
     from vision.config import defaults as image_defaults
@@ -88,3 +112,108 @@ def _table(options: list[click.Option], ctx: click.Context) -> str:
     )
     body = "\n".join(rows)
     return f'<table class="options">\n{body}\n</table>' if body else ""
+
+
+def forecasts_sent() -> str:
+    """Tabulate what the federated methods for forecasts send."""
+    from stforecast.data.window_spec import WindowSpec
+    from stforecast.data.windows import make_windows
+    from stforecast.forecasting.task import ForecastTask, client_data
+    from stforecast.methods import METHODS
+    from stforecast.models import MODELS
+
+    def row(name: str, method: type[Method]) -> list[str]:
+        own = method.defaults.get("model")  # fedlean's and fedtrees' part of the method.
+        spec = WindowSpec(closeness=1, periods=1, period=DAY) if own else WindowSpec(period=DAY)
+        steps = np.arange(spec.max_lag + spec.period)
+        random = np.random.default_rng(0).normal(size=(len(steps), N_CLIENTS))
+        windows = make_windows(
+            random.astype(np.float32), steps[spec.max_lag :], spec, steps % spec.period,
+            with_next=True,
+        )  # fmt: skip
+        task = ForecastTask(spec.period, window=spec)
+        model = MODELS[own or "dual_gru"]
+        return _sent(name, method, lambda: model(spec), task, client_data(windows), Training())
+
+    return _tabulated(row(name, m) for name, m in METHODS.items() if not m.pooled)
+
+
+def images_sent() -> str:
+    """Tabulate what the federated methods for images send."""
+    from vision.backbones import TINY
+    from vision.methods import METHODS
+    from vision.models import MODELS
+    from vision.models.vit import FrozenViT, ViTOptions
+    from vision.task import Classification
+
+    shape = (3, SIDE, SIDE)
+    x = torch.rand(N_CLIENTS, 2 * N_CLASSES, *shape, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(2 * N_CLASSES).expand(N_CLIENTS, -1) % N_CLASSES
+    data = ClientData({"x": x, "y": y.clone()}, torch.full((N_CLIENTS,), 2 * N_CLASSES))
+    task = Classification(N_CLASSES, {"x": x[:1], "y": y[:1].clone()})
+
+    def row(name: str, method: type[Method]) -> list[str]:
+        def build() -> SplitModel:
+            if method.defaults.get("model") == "vit":
+                return FrozenViT(shape, N_CLASSES, ViTOptions(backbone=TINY, input_size=8))
+            return MODELS["convnet"](shape, N_CLASSES)
+
+        training = Training(batch_size=10, epochs=method.defaults.get("epochs", 2))
+        return _sent(name, method, build, task, data, training)
+
+    ours = {n: m for n, m in METHODS.items() if m.__module__.startswith("vision.methods.")}
+    return _tabulated(row(name, m) for name, m in ours.items())
+
+
+def _sent(
+    name: str,
+    method: type[Method],
+    build: Callable[[], SplitModel],
+    task: Task,
+    data: ClientData,
+    training: Training,
+) -> list[str]:
+    """Return the cells of a method, after two rounds."""
+    options = method.Options(**_short(method.Options))
+    made = method(Population(build), task, training, options)
+    up, down = set[str](), set[str]()
+
+    def watched(cohort: Cohort, payload: Payload) -> Payload:
+        upload = made.local_update(cohort, payload)
+        up.update(upload)
+        down.update(payload)
+        return upload
+
+    federation = Federation(overridden(made, local_update=watched), data)
+    federation.run_round()
+    report = federation.run_round()
+    floats = [f"{n / N_CLIENTS / 4:,.0f}" for n in (report.bytes_up, report.bytes_down)]
+    sums = {"none": "no"}.get(method.sums, "yes") if up else "-"
+    needs = ", ".join(method.needs) or "-"
+    return [f"`{name}`", parts(up), parts(down), " / ".join(floats), sums, needs]
+
+
+def _short(options: type) -> dict[str, int]:
+    """Return one step for whatever a method does many steps of, which sends nothing."""
+    names = [f.name for f in dataclasses.fields(options)]
+    return {name: 1 for name in names if name.endswith(("_steps", "server_epochs"))}
+
+
+def parts(names: Collection[str]) -> str:
+    """Name the parts of a message in words, the model's first.
+
+    >>> parts(["encoder.0.weight", "head.bias", "control.head.bias"])
+    'model, control'
+    >>> parts(["counts", "encoder.0.weight"]), parts([])
+    ('encoder, counts', 'nothing')
+    """
+    found = {n.replace("/", ".").partition(".")[0].replace("_", " ") for n in names}
+    halves = sorted(found & {"encoder", "head"})
+    model = ["model"] if len(halves) == 2 else halves
+    return ", ".join([*model, *sorted(found - set(halves))]) or "nothing"
+
+
+def _tabulated(rows: Iterable[list[str]]) -> str:
+    from tabulate import tabulate
+
+    return tabulate(list(rows), headers=HEADERS, tablefmt="github", disable_numparse=True)

@@ -1,47 +1,79 @@
-"""The pages of `docs/results/`: tables of benchmarks, what their numbers show, and the contents.
+"""The pages of `docs/results/`: answers, tables, how they were made, and the contents.
 
-A page names its benchmarks in a line `<!-- benchmarks: who_wins_*, fedlean -->` and shows them in
-the part `results`; where it has a part `claims`, what their numbers show is listed there.
-`index.md` has the part `contents`. A page of `docs/papers/` of the same name may have the part
-`answers`: the answers to the paper's claims that stand in the tables.
+A page shows what `PAGES` says of it in the parts `answer` and `table`, and lists its benchmarks in
+the part `made`. `index.md` has the part `contents`. A page of `docs/papers/` of the same name may
+have the part `answers`: the answers to the paper's claims.
 """
 
 from __future__ import annotations
 
-import io
-import re
-import textwrap
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from PIL import Image
-
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
-from experiments.images.answers import HEADING
-from experiments.site.coverages import coverage_table
-from experiments.site.markdown_tables import data_of
-from experiments.site.standings import standing_table
-
-MOST_BYTES = 200_000
-"""Maximum size of a figure in the repository."""
+from data_prep.base.text import counted
+from experiments.site import default_method, tables
+from experiments.site.markdown import replaced, shrunk, wrapped
+from experiments.site.measured import (
+    Benchmarks,
+    load,
+    page_of,
+    pages,
+    read_folder,
+    save,
+)
+from vision.cli.claims import HEADING
 
 INDEX = "index.md"
 
-WIDTH = 100
+Write = Callable[[Benchmarks], str]
 
-NAMES = re.compile(r"^<!-- benchmarks: (.*) -->$", re.M)
 
-Sections = dict[str, str]
-"""Sections of benchmarks by the benchmark's name."""
+class Page(NamedTuple):
+    """What a page tells.
+
+    Attributes:
+        names: names of the benchmarks that its table is about, as patterns.
+        table: returns that table.
+        answer: returns the answer to the page's question, of the same benchmarks.
+    """
+
+    names: tuple[str, ...]
+    table: Write
+    answer: Write
+
+
+PAGES = {
+    "city": Page(("*",), tables.errors, tables.lowest),
+    "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
+    "fedta": Page(
+        ("fedta_table1", "fedta_office"), tables.points, tables.claims
+    ),
+    "fuels": Page(
+        ("fuels_*",), partial(tables.differences, ablations=True), tables.said
+    ),
+    "gldp": Page(("*",), tables.points, tables.claims),
+    "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
+    "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
+    "milan": Page(("backtest_*",), tables.differences, tables.verdicts),
+    "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
+    "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
+    "peers": Page(("*",), tables.differences, tables.verdicts),
+    "pfpl": Page(
+        ("pfpl_digits", "pfpl_pacs"), tables.points, tables.claims
+    ),
+}  # fmt: skip
+"""What each page tells, by its name."""
 
 
 def gather(folders: Sequence[Path], results: Path) -> None:
-    """Put the tables of benchmarks on their pages, and their figures in `../figures/`.
+    """Put what benchmarks measured beside their pages, and update these.
 
-    Tables of other benchmarks and all other text of the pages are kept.
+    Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
+    shows are copied to `../figures/`.
 
     Args:
         folders: folders written by `stforecast bench`, with different names.
@@ -51,20 +83,27 @@ def gather(folders: Sequence[Path], results: Path) -> None:
         InputError: if a folder has no table, two have the same name, or not exactly one page names
             a benchmark.
     """
-    tables = {folder.resolve().name: _table(folder) for folder in folders}
-    if len(tables) < len(folders):
+    found = {folder.resolve().name: read_folder(folder) for folder in folders}
+    if len(found) < len(folders):
         raise InputError("two of these folders have the same name; rename one")
-    places = {name: page_of(name, results) for name in tables}
-    for folder, (name, text) in zip(folders, tables.items(), strict=True):
-        for figure in sorted((folder / "figures").glob("*.png")):
-            copy = results.parent / "figures" / f"{name}-{figure.name}"
-            with atomic_path(copy) as part:
-                part.write_bytes(shrunk(figure))
-            text = text.replace(f"(figures/{figure.name})", f"(../figures/{copy.name})")
-        tables[name] = wrapped(f"#{text.strip()}")
+    places = {name: page_of(name, results) for name in found}
     for page in set(places.values()):
-        new = {name: text for name, text in tables.items() if places[name] == page}
-        _write(page, with_sections(page.read_text(), new))
+        new = {name: benchmark for name, benchmark in found.items() if places[name] == page}
+        save(page, load(page) | new)
+    for folder in folders:
+        shown = places[folder.resolve().name].read_text()
+        for figure in sorted((folder / "figures").glob("*.png")):
+            copy = results.parent / "figures" / f"{folder.resolve().name}-{figure.name}"
+            if f"(../figures/{copy.name})" in shown:
+                with atomic_path(copy) as part:
+                    part.write_bytes(shrunk(figure))
+    write_pages(results)
+
+
+def write_pages(results: Path) -> None:
+    """Write the generated parts of all pages anew."""
+    for page in pages(results):
+        _write(page, updated(page.read_text(), page))
         paper = results.parent / "papers" / page.name
         if paper.is_file():
             _write(paper, with_answers(paper.read_text(), page))
@@ -72,153 +111,62 @@ def gather(folders: Sequence[Path], results: Path) -> None:
     _write(index, replaced(index.read_text(), "contents", lambda: contents(results)))
 
 
-def pages(results: Path) -> list[Path]:
-    """Return the pages that show benchmarks, by title."""
-    found = [path for path in results.glob("*.md") if NAMES.search(path.read_text())]
-    return sorted(found, key=lambda path: path.read_text().casefold())
+def updated(text: str, page: Path) -> str:
+    """Return the text of a page with its generated parts as its benchmarks say today."""
+    benchmarks = load(page)
+    if told := PAGES.get(page.stem):
+        own = tables.chosen(benchmarks, told.names)
+        text = replaced(text, "answer", lambda: wrapped(told.answer(own)))
+        text = replaced(text, "table", lambda: wrapped(told.table(own)))
+    return replaced(text, "made", lambda: made(benchmarks, page))
 
 
-def page_of(name: str, results: Path) -> Path:
-    """Return the page that names a benchmark.
-
-    Raises:
-        InputError: if no page does, or several do.
-    """
-    every = {page: NAMES.findall(page.read_text())[0].split(", ") for page in pages(results)}
-    found = [page for page, names in every.items() if any(fnmatchcase(name, n) for n in names)]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(page.name for page in found or every)
-    wrong = "pages name this benchmark" if found else "no page names this benchmark"
-    raise InputError(
-        f"{name}: {wrong} ({known}); name it in the line <!-- benchmarks: … --> of one page in "
-        f"{results}"
-    )
+def made(benchmarks: Benchmarks, page: Path) -> str:
+    """List the benchmarks with their commands, and link the whole tables."""
+    files = sorted(page.with_suffix("").glob("*.csv"))
+    links = ", ".join(f"[{path.name}]({page.stem}/{path.name})" for path in files)
+    items = [_made(name, benchmarks) for name in benchmarks]
+    told = f"[benchmarks.json]({page.stem}/benchmarks.json)"
+    head = f"All numbers: {links}. Versions, machines, and what the columns mean: {told}."
+    return "\n".join([wrapped(head), "", *items])
 
 
-def sections_of(page: str) -> Sections:
-    """Return the sections that a page has."""
-    pieces = re.split(r'^<a id="([^"]+)"></a>$', _part(page, "results"), flags=re.M)
-    return {name: text.strip() for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+def _made(name: str, benchmarks: Benchmarks) -> str:
+    about = benchmarks[name].about
+    date = about["facts"]["written"].partition(" ")[0]
+    title = tables.title_of(name, benchmarks)
+    return f'- <a id="{name}"></a>{title}, {date}:<br>`{about["command"]}`'
 
 
-def with_sections(page: str, new: Mapping[str, str]) -> str:
-    """Return a page with these sections in place of its own of the same names, or after them."""
-    every = _told_apart({**sections_of(page), **new})
-    parts = [f'<a id="{name}"></a>\n\n{text}' for name, text in every.items()]
-    page = replaced(page, "results", lambda: "\n\n".join(parts))
-    page = replaced(page, "coverage", lambda: coverage_table(every))
-    page = replaced(page, "standing", lambda: standing_table(every))
-    return replaced(page, "claims", lambda: _claims(every))
+def with_answers(paper: str, page: Path) -> str:
+    """Return a paper's page with the answers to its claims that its benchmarks give."""
+    return replaced(paper, "answers", lambda: _answers(load(page), page))
 
 
-def with_answers(paper: str, results: Path) -> str:
-    """Return a paper's page with the answers to its claims that stand on its page of results."""
-    return replaced(paper, "answers", lambda: _answers(results))
+def _answers(benchmarks: Benchmarks, page: Path) -> str:
+    """Gather the answers of a page; the rows of one claim stand together."""
+    head = f"| {HEADING} | of | here | answer |\n|---|---|---|---|"
+    by_claim: dict[str, list[str]] = {}
+    for name, benchmark in benchmarks.items():
+        for row in benchmark.tables.get("claims", []):
+            data = row["of"]
+            place = data if data == "-" else f"[{data}](../results/{page.name}#{name})"
+            own = by_claim.setdefault(row[HEADING], [])
+            if not own or data != "-":
+                claim = "" if own else row[HEADING]
+                own.append(f"| {claim} | {place} | {row['here']} | **{row['answer']}** |")
+    return "\n".join([head, *(line for own in by_claim.values() for line in own)])
 
 
 def contents(results: Path) -> str:
-    """List the pages and their sections, with links."""
-    lines = []
-    for path in pages(results):
-        text = path.read_text()
-        lines.append(f"- [{_title(text)}]({path.name})")
-        sections = sections_of(text).items()
-        lines += [f"    - [{_title(section)}]({path.name}#{name})" for name, section in sections]
-    return "\n".join(lines)
-
-
-def replaced(text: str, name: str, make: Callable[[], str]) -> str:
-    """Return the text with one part updated, if it has that part."""
-    begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
-    before, found, rest = text.partition(begin)
-    return f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if found else text
-
-
-def wrapped(text: str) -> str:
-    """Return Markdown with paragraphs and items of lists filled; tables and code are kept."""
-    return "\n\n".join(map(_filled, text.split("\n\n")))
-
-
-def shrunk(path: Path) -> bytes:
-    """Return a PNG with a colour palette, scaled down if necessary to stay below `MOST_BYTES`."""
-    with Image.open(path) as opened:
-        image = opened.convert("RGB")
-    while True:
-        buffer = io.BytesIO()
-        image.quantize(256).save(buffer, "PNG", optimize=True)
-        if buffer.tell() <= MOST_BYTES:
-            return buffer.getvalue()
-        image = image.resize((image.width * 4 // 5, image.height * 4 // 5))
-
-
-def _table(folder: Path) -> str:
-    path = folder / "table.md"
-    if not path.is_file():
-        raise no_file(path, "table", "give folders that `stforecast bench` wrote")
-    return path.read_text()
+    """List the pages with links, and the number of their benchmarks."""
+    return "\n".join(
+        f"- [{path.read_text().partition(chr(10))[0].lstrip('# ')}]({path.name}): "
+        f"{counted(len(load(path)), 'benchmark')}"
+        for path in pages(results)
+    )
 
 
 def _write(path: Path, text: str) -> None:
     with atomic_path(path) as part:
         part.write_text(text)
-
-
-def _part(page: str, name: str) -> str:
-    return page.partition(f"<!-- {name}: generated -->")[2].partition(f"<!-- {name}: end -->")[0]
-
-
-def _title(text: str) -> str:
-    return text.partition("\n")[0].lstrip("# ")
-
-
-def _told_apart(sections: Sections) -> Sections:
-    """Return the sections with their data, or their names, in the titles that several share."""
-    marks = {name: data_of(text) or name for name, text in sections.items()}
-    bare = {n: _title(text).removesuffix(f": {marks[n]}") for n, text in sections.items()}
-    often = Counter(bare.values())
-    titles = {n: f"{t}: {marks[n]}" if often[t] > 1 else t for n, t in bare.items()}
-    return {n: "\n".join([f"## {titles[n]}", *_below(text)]) for n, text in sections.items()}
-
-
-def _below(text: str) -> list[str]:
-    return text.splitlines()[1:]
-
-
-def _claims(sections: Sections) -> str:
-    """List what the numbers of benchmarks show, with links to their tables."""
-    lists = []
-    for name, text in sections.items():
-        said = [part for part in text.split("\n\n") if part.startswith("On ")]
-        if said:
-            items = "\n".join(_filled("- " + " ".join(part.split())) for part in said)
-            lists.append(f"**[{_title(text)}](#{name})**\n\n{items}")
-    return "\n\n".join(lists)
-
-
-def _answers(results: Path) -> str:
-    """Gather the tables of answers of a page; the rows of one claim stand together."""
-    head = f"| {HEADING} | of | here | answer |\n|---|---|---|---|"
-    by_claim: dict[str, list[str]] = {}
-    for name, text in sections_of(results.read_text()).items():
-        table = text.partition(f"\n| {HEADING} ")[2].partition("\n\n")[0]
-        for row in table.splitlines()[2:]:
-            claim, data, here, answer = (cell.strip() for cell in row.strip("|").split("|"))
-            place = data if data == "-" else f"[{data}](../results/{results.name}#{name})"
-            own = by_claim.setdefault(claim, [])
-            if not own or data != "-":
-                own.append(f"| {'' if own else claim} | {place} | {here} | **{answer}** |")
-    return "\n".join([head, *(line for own in by_claim.values() for line in own)])
-
-
-def _filled(paragraph: str) -> str:
-    if paragraph.startswith(("|", "#", "!", "<", "    ")):
-        return paragraph
-    items = re.split(r"\n(?=- )", paragraph)
-    return "\n".join(
-        textwrap.fill(
-            item, WIDTH, subsequent_indent="  " if item.startswith("- ") else "",
-            break_long_words=False, break_on_hyphens=False,
-        )
-        for item in items
-    )  # fmt: skip

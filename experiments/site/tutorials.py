@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from experiments.cli import main
+from stforecast.cli.main import main
 
 BLOCK = re.compile(r"^```(sh|python|toml|text)\n(.*?)^```$", re.M | re.S)
 PICTURE = re.compile(r"\]\(figures/([\w-]+\.png)\)")

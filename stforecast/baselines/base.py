@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from pydantic import PositiveFloat
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
@@ -24,7 +24,7 @@ from stforecast.federated.core.options import CheckedOptions, NoOptions
 
 
 class Baseline(ABC):
-    """A forecaster that is fitted once, without rounds; a `stforecast.predictor.Predictor`.
+    """A forecaster that is fitted once, without rounds; see `stforecast.forecasting.predictor`.
 
     Attributes:
         levels: empty, since it forecasts one value.
@@ -40,7 +40,7 @@ class Baseline(ABC):
             cell by itself; empty for one that learns nothing of a cell.
         reads_covariates: whether it reads all inputs of windows: `inputs`, `static`, `events`.
         reads: names of settings that most reference forecasters do not read and it does, such as
-            `device`; see `stforecast.config.unread`.
+            `device`; see `stforecast.forecasting.config.unread`.
         reads_target: whether it learns `training_targets`, so that the setting `target` applies.
         Options: frozen dataclass of the options.
         config: the options.
@@ -198,8 +198,8 @@ class Baseline(ABC):
         y, mask = training_targets(series, validation, self.spec, calendar)
         if not mask.any():
             raise InputError(
-                f"{self.name}: tune needs observed targets in the validation part; choose another "
-                "--split, or leave out --tune"
+                f"{self.name}: tune needs observed targets in the validation part; ",
+                Words("choose another {split}, or leave out {tune}"),
             )
         return y, mask
 
@@ -272,7 +272,8 @@ class TimeLimit:
         if not self.left and done < total:
             raise InputError(
                 f"{self.peer}: stopped by its time limit of {self.seconds:g} s after {done} of "
-                f"{total} {what}; raise --time-limit, or give fewer cells or windows"
+                f"{total} {what}; ",
+                Words("raise {time_limit}, or give fewer cells or windows"),
             )
 
 

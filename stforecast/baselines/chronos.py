@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from pydantic import PositiveInt
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Peer, PeerOptions
 from stforecast.data.clock import Calendar
 
@@ -52,7 +52,7 @@ class Chronos(Peer):
     """
 
     name = "chronos"
-    summary = "a pretrained Chronos-Bolt, which is not trained further (--weights FOLDER)"
+    summary = "a pretrained Chronos-Bolt, which is not trained further (needs weights)"
     package = "chronos"
     learned = ("checksum",)
     Options = ChronosOptions
@@ -79,13 +79,15 @@ class Chronos(Peer):
         """
         if not self.config.weights:
             raise InputError(
-                "chronos: no weights; give --weights FOLDER with config.json and model.safetensors "
-                "of a Chronos-Bolt model, such as amazon/chronos-bolt-small"
+                Words(
+                    "chronos: no weights; give {weights}, a folder with config.json and "
+                    "model.safetensors of a Chronos-Bolt model, such as amazon/chronos-bolt-small"
+                )
             )
         digest = hashlib.sha256()
         for path in (Path(self.config.weights) / name for name in FILES):
             if not path.is_file():
-                raise InputError(f"chronos: {path} does not exist; --weights needs {FILES}")
+                raise InputError(f"chronos: no {path}; ", Words("{weights} needs {}", FILES))
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return np.frombuffer(digest.digest(), np.uint8)

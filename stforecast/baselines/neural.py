@@ -30,7 +30,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import NonNegativeInt
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
@@ -87,7 +87,8 @@ class NeuralPeer(Peer):
         if n_steps < input_size + self.spec.horizon:
             raise InputError(
                 f"{self.name}: the training part has {n_steps} steps, one window needs "
-                f"{input_size + self.spec.horizon}; choose a smaller --input-size or a longer part"
+                f"{input_size + self.spec.horizon}; ",
+                Words("choose a smaller {input_size} or a longer part"),
             )
         values, seen = _filled(past)
         table = np.stack([values.T.ravel(), seen.T.ravel()], axis=1)

@@ -22,7 +22,7 @@ from annotated_types import Ge, Le
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Baseline, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
@@ -244,8 +244,9 @@ class Boosting(PooledTrees):
         if "neighbours" in getattr(self, "arrays", {}):
             return self.arrays["neighbours"]
         raise InputError(
-            f"{self.name}: neighbours is {self.config.neighbours}, but the data have no adjacency; "
-            "prepare them with their roads, or leave out --neighbours"
+            f"{self.name}: neighbours is {self.config.neighbours}, but the data have no "
+            "adjacency; ",
+            Words("prepare them with their roads, or leave out {neighbours}"),
         )
 
     def _restore(self, arrays: dict[str, np.ndarray]) -> None:

@@ -2,3 +2,6 @@
 
 It depends on finished runs (`stforecast.federated.runs.run_folder`) only, not on what is learned.
 """
+
+LOCAL, RAY = "local", "ray"
+"""Engines: sequential in this process, or parallel by Ray."""

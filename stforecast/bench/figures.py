@@ -153,7 +153,7 @@ def draw_figures(
                     figure = plots[spec.plot](chosen, **spec.options)
                 drawn.append(save_figure(figure, path, dates_tested(chosen)))
             except Exception as e:
-                undrawn[path.stem] = str(e) if isinstance(e, InputError) else repr(e)
+                undrawn[path.stem] = e.typed if isinstance(e, InputError) else repr(e)
                 log.warning("figure %s: %s", path.stem, undrawn[path.stem])
                 path.unlink(missing_ok=True)
     return Gallery(drawn, undrawn)

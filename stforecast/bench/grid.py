@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import shown
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import (
@@ -19,7 +19,7 @@ from stforecast.bench.grid_file import (
     parse_entries,
     read_toml,
 )
-from stforecast.bench.kind import Kind, Scenario
+from stforecast.bench.kind import Kind, Scenario, kind_of, packaged
 from stforecast.bench.published import Published, parse_published
 from stforecast.bench.run_groups import R
 
@@ -64,7 +64,7 @@ class Grid(Generic[R]):
         """Refuse keys that contradict each other."""
         if "seed" in self.settings:
             raise InputError(
-                "seed cannot be set for all rows; give seeds = [1, 2] in the file, or --seed"
+                Words("seed cannot be set for all rows; give seeds = [1, 2] in the file, or {seed}")
             )
         self.kind.check_grid(self)
         self._check_read()
@@ -125,12 +125,11 @@ class Grid(Generic[R]):
         return shlex.join([*self.command, "--out", shown(out)])
 
 
-def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
+def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
     """Read a benchmark's TOML file.
 
     Args:
         path: path of the file.
-        kind: kind of the runs.
         preset: name of one of the file's presets.
 
     Raises:
@@ -138,11 +137,13 @@ def load_grid(path: Path, kind: Kind[R], preset: str | None = None) -> Grid[R]:
     """
     table = {"title": path.stem, **read_toml(path)}
     try:
-        grid = make_grid(kind, _with_preset(kind, table, preset))
+        kind = kind_of(table)
+        grid = make_grid(kind, _with_preset(kind, table, preset), path.parent)
     except InputError as e:
-        raise InputError(f"{path}: {e}") from e
+        raise InputError(f"{path}: ", e) from e
     chosen = ("--preset", preset) if preset else ()
-    return dataclasses.replace(grid, command=(*grid.command, shown(path), *chosen))
+    name = next((name for name, file in packaged().items() if file == path), shown(path))
+    return dataclasses.replace(grid, command=(*grid.command, name, *chosen))
 
 
 def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> dict[str, Any]:
@@ -171,12 +172,13 @@ def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> di
     }
 
 
-def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
+def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) -> Grid[R]:
     """Make a benchmark from the keys of a file.
 
     Args:
         kind: kind of the runs.
         table: contents of the file, with a title and without presets.
+        folder: the file's folder, where files that rows name are looked for, too.
 
     Raises:
         InputError: naming the error.
@@ -185,7 +187,7 @@ def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
-        rows = [*found["methods"], *found.get("references", ())]
+        rows = [_located(row, folder) for row in (*found["methods"], *found.get("references", ()))]
         entries = parse_entries(rows, shared, kind.check)
     published = found.get("published")
     labels = [entry.label for entry in entries]
@@ -207,3 +209,17 @@ def make_grid(kind: Kind[R], table: dict[str, Any]) -> Grid[R]:
         published=published
         and parse_published(published, kind.row_labels(entries), [s.name for s in scenarios]),
     )
+
+
+def _located(row: str | dict[str, Any], folder: Path | None) -> str | dict[str, Any]:
+    """Return a row with the paths of those files that lie beside the benchmark's file."""
+    if isinstance(row, str) or folder is None:
+        return row
+    return {name: _found(value, folder) for name, value in row.items()}
+
+
+def _found(value: Any, folder: Path) -> Any:
+    if isinstance(value, str) and Path(value).suffix and not Path(value).exists():
+        beside = folder / value
+        return str(beside) if beside.is_file() else value
+    return value

@@ -30,6 +30,7 @@ SEEDS = (list[StrictInt], "a list of whole numbers")
 """Type and description of a list of seeds."""
 
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
+    "task": (str, "text: the kind of the runs, such as images"),
     "title": (str, "text"),
     "note": (str, "text, printed above the table"),
     "seeds": SEEDS,
@@ -156,7 +157,7 @@ def _seeds_of(label: str, own: dict[str, Any]) -> tuple[int, ...]:
         found = _check("seeds", own.pop("seeds"), *SEEDS)
         _check_seeds(found)
     except InputError as e:
-        raise InputError(f"{label}: {e}") from e
+        raise InputError(f"{label}: ", e) from e
     return tuple(found)
 
 

@@ -16,18 +16,18 @@ from typing import Any, Generic
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, error_text
+from data_prep.base.errors import InputError, Stopped, Words, error_text
 from data_prep.base.text import slug
+from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.progress import doing, rounds_bar
-from stforecast.bench.ray import LOCAL, RAY, do_runs
+from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import write_page
 from stforecast.federated.runs.run_folder import Run, is_begun, is_finished, read_begun, write_csv
-from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.runs.unfinished_run import locked
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Job(Generic[R]):
         """Return the run if it is finished.
 
         Raises:
-            InputError: if the folder holds another run, finished or not.
+            InputError: if the folder holds another run, finished or not, or one on other data.
         """
         if is_begun(self.folder):
             self._refuse_other(read_begun(self.folder, self.kind.run_type.command))
@@ -87,7 +87,16 @@ class Job(Generic[R]):
             return None
         found = self.kind.run_type.open(self.folder)
         self._refuse_other(found.about)
+        self._refuse_changed(found.about)
         return found
+
+    def _refuse_changed(self, found: Mapping[str, Any]) -> None:
+        """Refuse a finished run whose data have changed since; older versions recorded none."""
+        if "content" in found and self.kind.content(self) not in (None, found["content"]):
+            raise InputError(
+                f"{self.folder} was run on other data: {self.data} has changed since; delete it or "
+                "choose another --out"
+            )
 
     def _refuse_other(self, found: Mapping[str, Any]) -> None:
         settings = {"method": self.entry.method, **self.settings}
@@ -96,8 +105,8 @@ class Job(Generic[R]):
         changed = sorted(k for k in wanted.keys() | made.keys() if wanted.get(k) != made.get(k))
         if changed:
             raise InputError(
-                f"{self.folder} was run with other settings ({', '.join(changed)}); delete it or "
-                "choose another --out"
+                f"{self.folder} was run with other settings ({', '.join(changed)}); ",
+                Words("delete it or choose another {out}"),
             )
 
     def _identity(self, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,23 +1,34 @@
-"""Interface of a kind of run, such as forecasts or images, to benchmarks."""
+"""Interface of a kind of run, such as forecasts or images, to benchmarks and to the command line.
+
+An installed package brings a kind by an entry point of the group `stforecast.kinds`, named after
+the kind, and its benchmarks as TOML files in the folder `configs` of its top package.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-import pandas as pd
-
-from stforecast.bench.figures import Plots
-from stforecast.bench.grid_file import Entry, Keys
-from stforecast.bench.run_groups import R
-from stforecast.federated.runs.unfinished_run import AfterRound
+from data_prep.base.errors import InputError
+from data_prep.base.registry import find
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
+    from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
+    from stforecast.federated.runs.run_folder import Run
+    from stforecast.federated.runs.unfinished_run import AfterRound
+
+R = TypeVar("R", bound="Run")
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,35 @@ class Fold:
     description: str
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Result of `stforecast compare`.
+
+    Attributes:
+        text: tables and what they show, for the terminal.
+        numbers: every number, a row for each table and method.
+        write: function that writes the tables to a folder, and figures, whose number it returns.
+    """
+
+    text: str
+    numbers: pd.DataFrame
+    write: Callable[[Path], int]
+
+
 class Kind(ABC, Generic[R]):
     """Adapter of one kind of run; it has no state, so processes may copy it."""
+
+    name: ClassVar[str]
+    """Name, such as "images"; the key `task` in files of benchmarks and runs."""
+
+    metric: ClassVar[str | None] = None
+    """Metric of comparisons by default; None if there is no choice."""
+
+    options: ClassVar[frozenset[str]] = frozenset()
+    """Options of `stforecast bench` that it has: `service` or `images`."""
+
+    results: ClassVar[str]
+    """What its runs are judged by, such as "errors"."""
 
     run_type: type[R]
     """Type of its finished runs."""
@@ -131,6 +169,14 @@ class Kind(ABC, Generic[R]):
         """
         return (None,)
 
+    def open_data(self, text: str) -> Any:
+        """Return the data set of an option `--data`."""
+        return text
+
+    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
+        """Return the scenarios of the options `--service`."""
+        return ()
+
     @abstractmethod
     def data_name(self, data: Any) -> str:
         """Return the name of a data set."""
@@ -153,6 +199,10 @@ class Kind(ABC, Generic[R]):
         """Return the facts that identify a run, besides its settings."""
         return {}
 
+    @abstractmethod
+    def content(self, job: Job[R]) -> str | None:
+        """Return the fingerprint of a job's data, as `run.json` has it; None without the data."""
+
     def tables(self, run: R) -> dict[str, pd.DataFrame]:
         """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
         return {"metrics": run.metrics()}
@@ -168,3 +218,67 @@ class Kind(ABC, Generic[R]):
     @abstractmethod
     def go_on(self, job: Job[R], after_round: AfterRound) -> R:
         """Resume a run."""
+
+    @abstractmethod
+    def compare(
+        self, folders: Sequence[Path], metric: str | None, reference: str | None
+    ) -> Compared:
+        """Compare the finished runs in folders.
+
+        Raises:
+            InputError: if the reference or the metric is unknown, or runs were tested on different
+                data.
+        """
+
+    @abstractmethod
+    def add_to_page(
+        self, page: Any, runs: Sequence[R], metric: str | None, reference: str | None
+    ) -> None:
+        """Add what is shown of runs to a page of `stforecast.report.write`."""
+
+    @abstractmethod
+    def describe(self, run: R) -> dict[str, Any]:
+        """Return the facts of a run for `stforecast info`, besides those of every kind."""
+
+    @abstractmethod
+    def facts(self, about: Mapping[str, Any]) -> dict[str, str]:
+        """Return the lines of `stforecast info`, from the facts of a run."""
+
+
+GROUP = "stforecast.kinds"
+"""Entry point group of the kinds."""
+
+DEFAULT = "forecasts"
+"""Kind of the files without a key `task`."""
+
+
+def kind_of(about: Mapping[str, Any]) -> Kind[Any]:
+    """Return the kind that a benchmark's file or the description of a run names.
+
+    Raises:
+        InputError: if no installed package has such a kind.
+    """
+    known = _kinds()
+    if not known:
+        raise InputError("the package stforecast is not installed whole; run pip install again")
+    kind: Kind[Any] = find("task", str(about.get("task", DEFAULT)), known).load()
+    return kind
+
+
+def packaged() -> dict[str, Path]:
+    """Return the benchmarks that come with the installed kinds, by name."""
+    folders = {
+        Path(str(resources.files(point.module.partition(".")[0]))) / "configs"
+        for point in _kinds().values()
+    }
+    files = {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in folder.glob("**/*.toml")
+    }
+    return dict(sorted(files.items()))
+
+
+@cache
+def _kinds() -> dict[str, EntryPoint]:
+    return {point.name: point for point in sorted(entry_points(group=GROUP))}

@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-LOCAL, RAY = "local", "ray"
-"""Engines: sequential in this process, or parallel by Ray."""
-
 ONE_THREAD = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
 """Environment of tasks and actors, which have one core each; Ray sets OMP_NUM_THREADS itself."""
 

@@ -1,4 +1,4 @@
-"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.spread`."""
+"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.actors`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.bench.ray import cluster
-from stforecast.federated.engine.spread import Lost, Part
+from stforecast.federated.engine.actors import Lost, Part
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
         if n * threads > cores:
             raise InputError(
                 f"{counted(n, 'actor')} with {counted(threads, 'core')} each, but the Ray cluster "
-                f"has {counted(cores, 'core')}; take fewer --actors or --workers"
+                f"has {counted(cores, 'core')}; ",
+                Words("take fewer {actors} or {workers}"),
             )
         log.info("clients train in %s of Ray", counted(n, "actor"))
         actors = RayActors(ray, n, threads)
@@ -50,7 +51,7 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
 
 
 class RayActors:
-    """Actors of Ray; see `stforecast.federated.engine.spread.Actors`.
+    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`.
 
     Args:
         ray: the connected package.

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.curves import Curve, as_curves
 from stforecast.bench.drawing import PlainFigure, add_legend, panels
 from stforecast.bench.run_groups import R
@@ -116,7 +116,9 @@ def _swept(runs: Sequence[R]) -> str:
     if len(differing) == 1:
         return differing[0]
     found = f"differ in {', '.join(differing)}" if differing else "differ in no number"
-    raise InputError(f"these runs {found}; choose one with --setting, and runs that differ in it")
+    raise InputError(
+        f"these runs {found}; ", Words("choose one with {setting}, and runs that differ in it")
+    )
 
 
 def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:

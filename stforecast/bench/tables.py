@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,6 +82,26 @@ def plus_minus(mean: float, deviation: float) -> str:
 
 def _exponent(value: float) -> int:
     return math.floor(math.log10(abs(value))) if value else 0
+
+
+def privacy_sentence(about: Mapping[str, Any]) -> str:
+    """Tell the guarantee of a run's uploads; empty without one.
+
+    Args:
+        about: the run's `run.json`.
+
+    Example:
+        >>> found = {"epsilon": 2.5, "delta": 1e-5, "of": "a client's series", "uploads": 3}
+        >>> privacy_sentence({"privacy": {**found, "not_covered": ["validation losses"]}})
+        "(2.5, 1e-05)-differential privacy of a client's series over 3 uploads; not covered: \
+validation losses"
+    """
+    if not (found := about.get("privacy")):
+        return ""
+    return (
+        f"({found['epsilon']:.3g}, {found['delta']:g})-differential privacy of {found['of']} over "
+        f"{found['uploads']} uploads; not covered: {'; '.join(found.get('not_covered', []))}"
+    )
 
 
 def floats(rounds: pd.DataFrame, way: str) -> float:

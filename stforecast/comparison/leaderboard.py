@@ -23,8 +23,8 @@ from stforecast.bench.statistics.tests import holm, permutation_test
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task
 from stforecast.comparison.rows import Row, TaskErrors, Wanted, read_errors
+from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import METRICS
-from stforecast.results import ForecastRun
 
 LEVEL = 0.05
 """Significance level of a claim."""

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 
 from stforecast.bench.run_groups import RunGroup, group_runs
+from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.metrics import METRICS
-from stforecast.results import ForecastRun, data_of
 
 WORDS = frozenset({"bias", "coverage", "width", "pinball", "scaled_pinball"})
 """Metrics with a name that is no abbreviation."""

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.comparison.errors import (
@@ -29,8 +29,8 @@ from stforecast.comparison.errors import (
     summed_by,
     variables,
 )
+from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics.metric import mean
-from stforecast.results import ForecastRun
 
 
 def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
@@ -55,7 +55,10 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 
 
 def joined_errors(
-    runs: Iterable[ForecastRun], metric: str, selection: str | None = None
+    runs: Iterable[ForecastRun],
+    metric: str,
+    selection: str | None = None,
+    beside: Iterable[ForecastRun] = (),
 ) -> ModelErrors:
     """Compute the errors on the test parts of all folds.
 
@@ -63,13 +66,19 @@ def joined_errors(
         runs: runs of one seed.
         metric: name of the error, as for `model_errors`.
         selection: model, as for `model_errors`.
+        beside: runs tested on the same targets that these are shown with; scaled errors have the
+            scales of the first of each fold, as in `read_errors`.
 
     Raises:
         InputError: as `model_errors`.
     """
-    return join_errors(
-        [model_errors(run.forecasts(), metric, selection) for run in folds_of(runs).values()]
-    )
+    first, parts = folds_of(beside), []
+    for fold, run in folds_of(runs).items():
+        forecasts = run.forecasts()
+        if fold in first and first[fold].folder != run.folder:
+            forecasts = _scaled_as(first[fold].forecasts(), run, forecasts, [Wanted(metric)])
+        parts.append(model_errors(forecasts, metric, selection))
+    return join_errors(parts)
 
 
 def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:
@@ -241,10 +250,12 @@ def _scaled_as(
     }
     if other:
         log.warning(
-            "%s: its training part or --scale differs, and so would its scale (%s); its errors "
-            "are divided by that of the first run, and differ from those in its metrics.csv",
-            run.folder, ", ".join(map(str, other)),
-        )  # fmt: skip
+            "%s: %s, and so would its scale (%s); its errors are divided by that of the first "
+            "run, and differ from those in its metrics.csv",
+            run.folder,
+            Words("its training part or {scale} differs"),
+            ", ".join(map(str, other)),
+        )
     return forecasts.assign(other)
 
 
@@ -278,7 +289,8 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
         if not ours.equals(others):
             raise InputError(
                 f"{run.folder}: tested on other {what} ({_extent(ours)}) than the first run "
-                f"({_extent(others)}); compare runs of one --split and --horizon"
+                f"({_extent(others)}); ",
+                Words("compare runs of one {split} and {horizon}"),
             )
     zones = [str(part.attrs.get("time_zone", "local time")) for part in (forecasts, expected)]
     if zones[0] != zones[1]:
@@ -338,6 +350,7 @@ def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
         parts.append(coverages(run.forecasts()))
         if not parts[-1]:
             raise InputError(
-                f"{run.folder}: a run without intervals; train it with --intervals normalised"
+                f"{run.folder}: a run without intervals; ",
+                Words("train it with {intervals:normalised}"),
             )
     return {nominal: join_errors([part[nominal] for part in parts]) for nominal in parts[0]}

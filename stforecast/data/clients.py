@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, close_to
+from data_prep.base.errors import InputError, Words, close_to
 from data_prep.base.text import counted, some
 from stforecast.data.events import read_texts
 from stforecast.federated.core.data import ClientData
@@ -307,14 +307,15 @@ def _places(series: Series) -> np.ndarray:
     """
     if series.locations is None:
         raise InputError(
-            f"{series.name} has no locations, which kmeans and grid need; prepare it with the "
-            "longitude and latitude of each cell, or give --clients a file"
+            f"{series.name} has no locations, which kmeans and grid need; ",
+            Words("prepare it with the place of each cell, or give a file of {clients}"),
         )
     lost = ~np.isfinite(series.locations).all(axis=1)
     if lost.any():
         raise InputError(
             f"{series.name}: cell {series.cells[lost][0]} has no location, which kmeans and grid "
-            "need; add it, or give --clients a file"
+            "need; ",
+            Words("add it, or give a file of {clients}"),
         )
     east, north = series.locations.T
     return np.stack([east * np.cos(np.radians(north.mean())), north], axis=1)

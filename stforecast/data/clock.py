@@ -18,6 +18,8 @@ from stforecast.data.window_spec import WindowSpec
 if TYPE_CHECKING:
     import xarray as xr
 
+    from stforecast.data.covariates import Covariates
+
 MONDAY = pd.Timestamp("1970-01-05")
 
 
@@ -59,12 +61,14 @@ class Calendar:
         step: length of a step.
         time_zone: IANA name of the time zone, or None if `start` is local time already.
         events: events known in advance, or None if no table was read.
+        covariates: z-scored covariates of the steps of the series, or None if none were read.
     """
 
     start: pd.Timestamp
     step: pd.Timedelta
     time_zone: str | None = None
     events: Events | None = field(default=None, repr=False, compare=False)
+    covariates: Covariates | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_cube(cls, ds: xr.Dataset) -> Calendar:
@@ -162,7 +166,7 @@ class Calendar:
         return shares[:, steps].reshape(len(shares), len(starts), spec.n_events)
 
     def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return the covariates of windows, which a calendar alone does not have.
+        """Return the further services and static columns of windows.
 
         Args:
             starts: `(windows,)` indices of first target steps.
@@ -174,9 +178,12 @@ class Calendar:
         Raises:
             InputError: if there are none.
         """
-        raise InputError(
-            "windows read further services or static columns, but the data were read without them"
-        )
+        if self.covariates is None:
+            raise InputError(
+                "windows read further services or static columns, but the data were read without "
+                "them"
+            )
+        return self.covariates.inputs(starts, spec)
 
     def steps_in(self, span: pd.Timedelta) -> int:
         """Number of steps in `span`.

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.base.errors import InputError, choose, reading
+from data_prep.base.errors import InputError, Words, choose, reading
 from data_prep.cube import check_finite, observed, services_of
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
@@ -59,6 +59,23 @@ class Covariates:
         gap = np.full((n_steps, *self.observed.shape[1:]), np.nan)
         return dataclasses.replace(self, observed=np.concatenate([gap, self.observed]))
 
+    def inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
+        """Return services and static columns of windows; see `Calendar.covariate_inputs`."""
+        n_cells = self.observed.shape[1]
+        steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
+        known = (steps >= 0) & (steps < len(self.observed))
+        newest = self.observed[np.where(known, steps, 0)] if len(self.observed) else np.nan
+        newest = np.where(known[..., None, None], newest, np.nan)
+        by_cell = np.moveaxis(newest, 2, 0).reshape(n_cells, len(starts), -1)
+        own = np.broadcast_to(self.static[:, None], (n_cells, len(starts), self.static.shape[1]))
+        return np.concatenate([by_cell, own], axis=-1, dtype=np.float32)
+
+    def altered(self, start: int, rng: np.random.Generator) -> Covariates:
+        """Return other services from a step on, to look for leaks."""
+        observed = self.observed.copy()
+        observed[start:] = rng.normal(3.0, 10.0, observed[start:].shape)
+        return dataclasses.replace(self, observed=observed)
+
 
 @dataclass(frozen=True, eq=False)
 class CovariateScaler:
@@ -92,10 +109,10 @@ class CovariateScaler:
         Raises:
             InputError: if a service or a column has no value at all.
         """
-        mean, std = _scales(covariates.observed[training], "--inputs", like)
+        mean, std = _scales(covariates.observed[training], "inputs", like)
         if like is not None:
             return cls(mean, std, like.static_mean, like.static_std)
-        of_static = _scales(covariates.static[:, None], "--static")
+        of_static = _scales(covariates.static[:, None], "static")
         return cls(mean, std, *(values[0] for values in of_static))
 
     def transform(self, covariates: Covariates) -> Covariates:
@@ -151,43 +168,6 @@ def _scales(
     return np.where(n > 0, mean, others[0]), np.where(std > 1e-12 * (1 + abs(mean)), std, 1.0)
 
 
-@dataclass(frozen=True)
-class CovariateCalendar(Calendar):
-    """Local time of a series, its events, and the z-scored covariates of its cells.
-
-    Attributes:
-        covariates: of the steps of the series.
-    """
-
-    covariates: Covariates = field(kw_only=True, repr=False, compare=False)
-
-    def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return services and static columns of windows, see `Calendar.covariate_inputs`."""
-        observed, static = self.covariates.observed, self.covariates.static
-        n_cells = observed.shape[1]
-        steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
-        known = (steps >= 0) & (steps < len(observed))
-        newest = observed[np.where(known, steps, 0)] if len(observed) else np.nan
-        newest = np.where(known[..., None, None], newest, np.nan)
-        by_cell = np.moveaxis(newest, 2, 0).reshape(n_cells, len(starts), -1)
-        own = np.broadcast_to(static[:, None], (n_cells, len(starts), static.shape[1]))
-        return np.concatenate([by_cell, own], axis=-1, dtype=np.float32)
-
-    def altered(self, start: int, rng: np.random.Generator) -> CovariateCalendar:
-        """Return the calendar with other services from a step on, to look for leaks."""
-        observed = self.covariates.observed.copy()
-        observed[start:] = rng.normal(3.0, 10.0, observed[start:].shape)
-        covariates = dataclasses.replace(self.covariates, observed=observed)
-        return dataclasses.replace(self, covariates=covariates)
-
-
-def with_covariates(calendar: Calendar, covariates: Covariates) -> CovariateCalendar:
-    """Return a calendar with z-scored covariates."""
-    return CovariateCalendar(
-        calendar.start, calendar.step, calendar.time_zone, calendar.events, covariates=covariates
-    )
-
-
 def read_covariates(
     cube: xr.Dataset,
     service: str,
@@ -215,12 +195,12 @@ def read_covariates(
     others = [s for s in services_of(cube) if s != service]
     numbers = {n: values for n, values in columns.items() if values.dtype.kind in "iufb"}
     for asked, known, what in (
-        (window.services, others, "further service (--inputs)"),
-        (window.columns, list(numbers), "static column (--static)"),
+        (window.services, others, Words("further service ({inputs})")),
+        (window.columns, list(numbers), Words("static column ({static})")),
     ):
         for entry in asked:
             if entry not in known:
-                raise InputError(f"{name}: {choose(what, entry, known or ['none'])}")
+                raise InputError(f"{name}: ", choose(what, entry, known or ["none"]))
     with reading(name, f"at {window.inputs}", "prepare it again"):
         services = [observed(cube, s).transpose("time", "cell").to_numpy() for s in window.services]
     for s, values in zip(window.services, services, strict=True):

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 
 DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
@@ -96,8 +96,8 @@ def natural_period(step: pd.Timedelta) -> int:
         if n_steps > 1 and not rest:
             return n_steps
     raise InputError(
-        f"steps are {in_words(1, step)} long: neither a day nor a week is several whole steps; "
-        "give the steps of a period, such as --period 52 for a year of weeks"
+        f"steps are {in_words(1, step)} long: neither a day nor a week is several whole steps; ",
+        Words("give the steps of a period, such as {period} for a year of weeks", period=52),
     )
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, check_regular, choose, no_file, reading
+from data_prep.base.errors import InputError, Words, check_regular, choose, no_file, reading
 from data_prep.base.text import some
 from data_prep.readers.times import OFFSET
 
@@ -165,7 +165,8 @@ class Events:
                 raise InputError(
                     f"{self.name}: no {kind!r} in the training part of {data}, {part[0]} to "
                     f"{part[1]} (its events lie from {known[0]} to {known[1]}, local time), so "
-                    "its effect cannot be learned; remove it, or train on another --split"
+                    "its effect cannot be learned; ",
+                    Words("remove it, or train on another {split}"),
                 )
         return 1 / np.sqrt(shares.clip(RAREST, 1.0))
 

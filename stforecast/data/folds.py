@@ -290,5 +290,5 @@ def plan_folds(
             try:
                 make_split(split, n_steps, calendar.step, window, local_times)
             except InputError as e:
-                raise InputError(f"fold {number} of {len(splits)}, {name}: {e}") from e
+                raise InputError(f"fold {number} of {len(splits)}, {name}: ", e) from e
     return FoldPlan(tuple(splits), describe_folds(n_steps, calendar.step, options))

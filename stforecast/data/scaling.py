@@ -1,21 +1,22 @@
-"""Z-scores per cell or over all cells, fitted on the training part."""
+"""Z-scores per cell or over all cells, fitted on the training part, and limits of the values."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import counted
-from stforecast.data.covariates import PREFIX, CovariateScaler, with_covariates
+from stforecast.data.covariates import PREFIX, CovariateScaler
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
     from stforecast.data.series import Series
+
 
 SCOPES = ("cell", "global")
 
@@ -44,7 +45,8 @@ class Scaler:
             calendar = dataclasses.replace(calendar, events=events)
         if self.covariates is None or series.covariates is None:
             return calendar
-        return with_covariates(calendar, self.covariates.transform(series.covariates))
+        covariates = self.covariates.transform(series.covariates)
+        return dataclasses.replace(calendar, covariates=covariates)
 
     def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
         """Convert a series to z-scores: (series - mean) / std; NaN stays NaN.
@@ -151,6 +153,41 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
         names = ", ".join(shown) + (", …" if len(empty) > 5 else "")
         raise InputError(
             f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
-            f"steps: {names}; leave them out of the table, by --cells not:{','.join(shown)} of "
-            "`prepare table`, or train on a longer part"
+            f"steps: {names}; ",
+            Words("leave them out of the table by {cells}, ", cells=f"not:{','.join(shown)}"),
+            "or train on a longer part",
         )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Lowest and highest possible value in the data's units; infinite for none.
+
+    Raises:
+        InputError: if nothing lies between them, or one is NaN.
+    """
+
+    lower: float = -np.inf
+    upper: float = np.inf
+
+    def __post_init__(self) -> None:
+        """Refuse limits between which nothing lies, and NaN."""
+        if not self.lower < self.upper:
+            raise InputError(
+                f"lower_limit is {self.lower:g} and upper_limit is {self.upper:g}; the first must "
+                "be lower"
+            )
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.lower, self.upper))
+
+    def scores(self, scaler: Scaler, n_cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the z-scores of both, each `(cells, 1, 1)`.
+
+        They equal the targets of these values in all their digits.
+        """
+        low, high = (
+            scaler.transform(np.full((1, n_cells), limit)).astype(np.float32).T[..., None]
+            for limit in self
+        )
+        return low, high

@@ -15,18 +15,15 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from data_prep.base.errors import InputError, choose, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import (
-    check_cube,
     check_finite,
     check_values,
     observed,
-    open_cube,
-    services_of,
 )
-from data_prep.readers.frames import from_frame
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
+from stforecast.data.cubes import Data, choose_service, name_of, open_cube
 from stforecast.data.events import Events, read_events
 from stforecast.data.units import factor
 from stforecast.data.window_spec import WindowSpec
@@ -38,9 +35,6 @@ LOCAL = "local"
 
 UNPLACED = ({"", LOCAL}, {"", "UTC"})
 """Zones of which one is of a table without a zone, and whose times count alike."""
-
-Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
-"""A cube, a wide table (time × cell) or the path of a cube."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +103,10 @@ class Series:
             return self
         if own in ("", LOCAL):
             raise InputError(
-                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its times "
-                f"cannot be placed; prepare them with their --time-zone, or a DataFrame by "
-                f"table.tz_localize('{zone}')"
+                f"{self.name} has {_times_in(own)}, those of {of} are {_times_in(zone)}: its "
+                "times cannot be placed; ",
+                Words("prepare them with their {time_zone}, "),
+                f"or a DataFrame by table.tz_localize('{zone}')",
             )
         if zone in ("", LOCAL):
             raise InputError(
@@ -141,7 +136,8 @@ class Series:
         except InputError as e:
             raise InputError(
                 f"{self.name}: {self.service} is in {_unit(self.units)}, that of {of} in "
-                f"{_unit(units)}; give it in that unit (prepare table --units {units})"
+                f"{_unit(units)}; ",
+                Words("give it in that unit, and prepare it with {units}", units=units),
             ) from e
         log.info("%s: %s times %g is in %s, as %s has it", self.name, self.units, scale, units, of)
         return dataclasses.replace(self, values=self.values * scale, units=units)
@@ -230,14 +226,14 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
     """Read one service from data of any accepted kind.
 
     Args:
-        data: a cube, a wide table (time × cell) or the path of a cube.
-        service: name of the variable; None if the cube has only one.
+        data: a cube, a table, or the path of either.
+        service: name of the variable; None if there is only one.
         window: windows whose covariates to read, too.
 
     Raises:
-        InputError: if it is not a cube, or listing the services if none or an unknown one is named.
+        InputError: if it is no such data; listing the services if none or an unknown one is named.
     """
-    cube, name = as_cube(data)
+    cube, name = open_cube(data), name_of(data)
     calendar = Calendar.from_cube(cube)
     values, columns = observed(cube, choose_service(cube, service, name)), _columns(cube, name)
     return Series(
@@ -352,61 +348,3 @@ def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
             "more; prepare the cube again"
         )
     return array
-
-
-def as_cube(data: Data) -> tuple[xr.Dataset, str]:
-    """Convert data of any accepted kind to a cube, and return its name in messages.
-
-    Raises:
-        InputError: if it is not a cube.
-    """
-    if isinstance(data, pd.DataFrame):
-        return from_frame(data), "the table"
-    if isinstance(data, xr.Dataset):
-        name = str(data.attrs.get("title", "the data set"))
-        return check_cube(data, name), name
-    if isinstance(data, str | os.PathLike):
-        return open_cube(data), str(data)
-    raise InputError(_not_data(data))
-
-
-def _not_data(thing: object) -> str:
-    """Describe what is no data, and how to make a table of it."""
-    expected = (
-        "expected a DataFrame (a row for each time, a column for each cell), a cube or a path"
-    )
-    kind = f"data is a {type(thing).__module__.partition('.')[0]} {type(thing).__name__}"
-    if thing is None:
-        return f"data is None, {expected}"
-    if isinstance(thing, pd.Series):
-        return f"{kind}, {expected}; make one of a single cell by series.to_frame('cell')"
-    if isinstance(thing, np.ndarray):
-        return (
-            f"{kind} without times, {expected}; make one by pd.DataFrame(array, "
-            f"index=pd.date_range('2024-01-01', periods={len(thing) if thing.ndim else 0}, "
-            "freq='1h')) with your own start and step"
-        )
-    if isinstance(thing, xr.DataArray):
-        return f"{kind}, {expected}; make one by array.to_dataset(name='traffic')"
-    return f"{kind}, {expected}"
-
-
-def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
-    """Return the named service, or the only one.
-
-    Args:
-        cube: the cube.
-        service: name of one of its services; None means its only one.
-        name: name of the cube in messages.
-
-    Raises:
-        InputError: listing the services if it is unknown, or None and there are several.
-    """
-    services = services_of(cube)
-    if service is None and len(services) > 1:
-        raise InputError(
-            f"{name} has several services; choose one with --service: {', '.join(services)}"
-        )
-    if service is not None and service not in services:
-        raise InputError(f"{name}: {choose('service', service, services)}")
-    return service or services[0]

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.data.clock import day_slots
 from stforecast.data.dates import DAY, PARTS, Span, divides_a_day, find_steps, parse_dates
 from stforecast.data.window_spec import WindowSpec
@@ -294,9 +294,9 @@ def make_split(
         begin = f"; the first begins a period of {spec.period}" if begins_period else ""
         raise InputError(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
-            f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); "
-            + _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps)
-            + _shorter(rule, step, spec, local_times)
+            f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); ",
+            _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps),
+            _shorter(rule, step, spec, local_times),
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])
     _check_lags(rule, spec, train[-1], step)
@@ -318,14 +318,17 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
     if (furthest := max(spec.further_lags, default=0)) > last:
         raise InputError(
             f"split {rule.text!r}: the last training window begins at step {last}, so none can "
-            f"read {furthest} steps ({furthest * step / DAY:.3g} days) back; give a longer series, "
-            f"or only lags within it: --extra-lags {','.join(known) or repr('')}"
+            f"read {furthest} steps ({furthest * step / DAY:.3g} days) back; ",
+            Words(
+                "give a longer series, or only lags within it: {extra_lags}",
+                extra_lags=",".join(known),
+            ),
         )
 
 
 def _remedy(
     rule: SplitRule, cut: Callable[[int], Cut], example: Callable[[int], Cut], n_steps: int
-) -> str:
+) -> str | Words:
     """Return advice: the length that gives every part a window, if a longer series helps."""
     needed = bisect_left(
         range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
@@ -333,12 +336,12 @@ def _remedy(
     if needed == MAX_STEPS:
         return "give that part more of the series or use shorter windows"
     such = "" if _empty_part(EXAMPLE, example(n_steps)) else f" such as {EXAMPLE.text}"
-    return f"give at least {needed} steps or another --split{such}"
+    return Words("give at least {} steps or another {split}{}", needed, such)
 
 
 def _shorter(
     rule: SplitRule, step: pd.Timedelta, spec: WindowSpec, local_times: pd.DatetimeIndex
-) -> str:
+) -> str | Words:
     """Return advice: the largest horizon with which every part has a window, if one is shorter."""
 
     def is_too_long(horizon: int) -> bool:
@@ -346,7 +349,7 @@ def _shorter(
         return _empty_part(rule, cut_at(len(local_times))) is not None
 
     largest = bisect_left(range(1, spec.horizon), True, key=is_too_long)
-    return f", or a --horizon of at most {largest}" if largest else ""
+    return Words(", or a {horizon} of at most {}", largest) if largest else ""
 
 
 def _cutter(
@@ -385,16 +388,18 @@ def _spans(
     if sum(rule.parts) not in (n_steps // per_day, n_days):
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
-            f"steps, the series has {n_steps}; {_fitting_days(rule, n_days)}"
+            f"steps, the series has {n_steps}; ",
+            _fitting_days(rule, n_days),
         )
     return lambda n: day_spans(rule.parts, n, per_day)
 
 
-def _fitting_days(rule: SplitRule, n_days: int) -> str:
+def _fitting_days(rule: SplitRule, n_days: int) -> str | Words:
     """Return advice: days that add up to those of the series, the change being in training."""
     _, validation, test = (int(part) for part in rule.parts)
     if (train := n_days - validation - test) > 0:
-        return f"give --split days:{train},{validation},{test}, whose days add up to {n_days}"
+        split = f"days:{train},{validation},{test}"
+        return Words("give {split}, whose days add up to {}", n_days, split=split)
     return f"give days that add up to {n_days}, or a longer series"
 
 

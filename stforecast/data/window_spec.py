@@ -14,7 +14,7 @@ import pandas as pd
 from annotated_types import Le
 from pydantic import NonNegativeInt, PositiveInt
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL, Target
 from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
 from stforecast.data.dates import DAY, UNITS, WEEK, in_steps, natural_period, unit_of
@@ -325,7 +325,7 @@ def _lag_in_steps(lag: str, step: pd.Timedelta) -> str:
     if n_steps is None:
         raise InputError(
             f"extra_lags: {lag} is not a whole number of steps of "
-            f"{step / pd.Timedelta(minutes=1):g} minutes; give lags that are, or count steps "
-            "(--extra-lags 1,2)"
+            f"{step / pd.Timedelta(minutes=1):g} minutes; ",
+            Words("give lags that are, or count steps ({extra_lags:1,2})"),
         )
     return str(n_steps)

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""
@@ -157,9 +157,10 @@ def check_closed(superlink: str, doors: Iterable[str]) -> None:
     for door in doors:
         if found := tried(door):
             raise InputError(
-                f"{door}: whoever reaches this address can {' and '.join(found)} (tried just now), "
-                "which is to run any code on this server; start the server with `stforecast "
-                "federate serve`, which lets only nodes in, or accept it with --unsafe-open"
+                f"{door}: whoever reaches this address can {' and '.join(found)} (tried just "
+                "now), which is to run any code on this server; start the server with `stforecast "
+                "federate serve`, which lets only nodes in, or ",
+                Words("accept it with {unsafe_open}"),
             )
 
 

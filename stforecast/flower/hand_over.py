@@ -1,4 +1,4 @@
-"""The way of a message from Flower's process to the node's long-lived worker, and back.
+"""Hand a message over from Flower's process to the node's long-lived worker, and its answer back.
 
 Flower 1.41 starts a process for every message. That process is quick to start as long as it imports
 neither torch nor pandas, so it hands the message over to `stforecast.flower.worker`. This module is

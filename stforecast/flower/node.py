@@ -21,13 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import in_minutes
 from stforecast.bench.run_groups import pooled, select
-from stforecast.config import Config, resolve, sections
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.evaluation import Evaluation, error_table
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import flatten
 from stforecast.federated.core.state import Clients, State
@@ -39,8 +37,10 @@ from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.hand_over import SECURE_ONLY
 from stforecast.flower.settings import RunSettings
-from stforecast.saved_forecaster import SavedForecaster
-from stforecast.trained_method import (
+from stforecast.forecasting.config import Config, resolve, sections
+from stforecast.forecasting.evaluate import Evaluation, error_table
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
     cells_of_clients,
@@ -92,8 +92,8 @@ class Place(NamedTuple):
             data, first = Path(str(node_config["data"])), int(node_config["first-client"])
         except (KeyError, ValueError) as e:
             raise InputError(
-                f"the node's configuration has no usable {e}; start the node with "
-                "--node-config 'data=\"CUBE.nc\" first-client=0'"
+                f"the node's configuration has no usable {e}; ",
+                Words('start the node with {node_config:data="CUBE.nc" first-client=0}'),
             ) from e
         if not data.is_file():
             raise InputError(f"{data}: no such file; give the path of this node's cube as data")
@@ -113,8 +113,9 @@ def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
     """
     if run.secure is None and node_config.get(SECURE_ONLY):
         raise SecureAggregationRequired(
-            "the run has no secure aggregation, which this node requires; ask the server's owner "
-            "for federate --secure-aggregation, or leave out --require-secure-aggregation"
+            "the run has no secure aggregation, which this node requires; ",
+            Words("ask the server's owner for {secure_aggregation} of federate, or leave out "),
+            Words("{require_secure_aggregation}"),
         )
 
 
@@ -135,13 +136,15 @@ class FlowerNode:
         if window.columns:
             raise InputError(
                 f"static is {window.static!r}, but a node cannot scale columns over the cells of "
-                "all nodes; leave out --static"
+                "all nodes; ",
+                Words("leave out {static}"),
             )
         series = as_series(place.data, run.config.data.service, window)
         if series.calendar.step != run.step:
             raise InputError(
                 f"{place.data}: steps of {in_minutes(series.calendar.step)}, the federation's are "
-                f"{in_minutes(run.step)}; resample the cube, or give federate --step"
+                f"{in_minutes(run.step)}; ",
+                Words("resample the cube, or give federate {step}"),
             )
         if run.units:
             series = series.in_units(run.units, "the federation")
@@ -200,7 +203,8 @@ class FlowerNode:
             name: TrainedMethod(config, method, state, self.data.clients, view)
             for name, state in states.items()
         }
-        evaluations = {n: Evaluation(config, self.data, t) for n, t in trained.items()}
+        models = {n: FittedModel.of(config, self.data, t) for n, t in trained.items()}
+        evaluations = {n: Evaluation(model, self.data) for n, model in models.items()}
         table = error_table(evaluations)
         write_csv(table, self.folder / "metrics.csv")
         if not self.data.clients.by_cell:
@@ -212,11 +216,17 @@ class FlowerNode:
         own = select(pooled(table), split="test", selection=config.run.select)
         errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
         _, known = self.data.test_targets
-        return self.node.report(message, errors, int(known.sum()), saved)
+        has_best = config.run.select == "last" or self.node.has_best(message)
+        if not has_best:
+            log.warning(
+                "this node was not there for the best round, %d: its models and errors are those "
+                "of another one, and do not count in the federation's", message.about["best"],
+            )  # fmt: skip
+        return self.node.report(message, errors, int(known.sum()), saved, has_best)
 
     def _save(self, state: State) -> None:
         """Save the clients' models with the server's last message as a forecaster."""
-        series, config, divided = self.data.series, alone(self.config), self.data.clients
+        config = alone(self.config)
         method = build_method(config, cells_of_clients(config, self.data))
         whole = {**state.clients.params, **state.clients.buffers, **state.server}
         clients = Clients(
@@ -226,12 +236,8 @@ class FlowerNode:
             sizes=state.clients.sizes,
         )
         alone_state = State(clients, {}, state.round, state.seed)
-        predictor = TrainedMethod(config, method, alone_state, divided)
-        SavedForecaster(
-            config, series.cells, series.calendar.step, series.service, series.units,
-            self.data.scaler, predictor, non_negative=self.data.non_negative, clients=divided,
-            time_zone=series.time_zone,
-        ).write(self.folder / "model")  # fmt: skip
+        predictor = TrainedMethod(config, method, alone_state, self.data.clients)
+        FittedModel.of(config, self.data, predictor).save(self.folder / "model")
 
 
 def make_node(

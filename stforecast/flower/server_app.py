@@ -15,10 +15,20 @@ from typing import Any
 
 import pandas as pd
 
+from data_prep.base.errors import CommandFormatter, for_command
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.membership import Reported, bounded_mean, event, sound_errors
+from stforecast.federated.nodes.membership import (
+    MOST_TARGETS,
+    Reported,
+    bounded,
+    bounded_mean,
+    event,
+    moved_by,
+    sound_errors,
+    tell_left_out,
+)
 from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.uploads.uplink import guarantee
@@ -26,7 +36,7 @@ from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.standing import EVENTS, JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
-from stforecast.trained_method import build_method
+from stforecast.forecasting.trained_method import build_method
 
 log = logging.getLogger(__name__)
 
@@ -92,16 +102,24 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
-        numbers = {} if run.secure else coordinator.membership.numbers
-        test, left_out = pooled_errors({n: finished[n] for n in finished if n in numbers}, numbers)
+        test, left_out = coordinator.test_errors, coordinator.left_out
+        doubtful: dict[int, str] = {}
+        if not run.secure:
+            sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
+            test, odd, doubtful = pooled_errors(
+                {n: f for n, f in finished.items() if n not in left_out},
+                {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
+            )
+            left_out = left_out | odd
         about = {
             "settings": config.flat(),
             "clients": run.n_clients,
             "best_round": coordinator.server.best_round,
             "nodes": len(finished),
             "left_out": left_out,
+            "doubtful": doubtful,
             "models": sum(f.model for f in finished.values()),
-            "test": coordinator.test_errors or test,
+            "test": test,
             **guarantee(config.uplink, coordinator.uploads, SERIES),
         }
         if "privacy" in about:
@@ -134,7 +152,9 @@ def logged(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lines = logging.FileHandler(folder / EVENTS)
     lines.setFormatter(JsonLines())
-    handlers = [logging.FileHandler(folder / "server.log"), lines, MetricsFile(folder)]
+    text = logging.FileHandler(folder / "server.log")
+    text.setFormatter(CommandFormatter())
+    handlers = [text, lines, MetricsFile(folder)]
     package = logging.getLogger("stforecast")
     level = package.level
     package.setLevel(logging.INFO)
@@ -143,7 +163,7 @@ def logged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        log.error("the run ends: %s", e, extra=event("failed", reason=str(e)))
+        log.error("the run ends: %s", e, extra=event("failed", reason=str(for_command(e))))
         raise
     finally:
         package.setLevel(level)
@@ -153,28 +173,42 @@ def logged(folder: Path) -> Iterator[None]:
 
 
 def pooled_errors(
-    finished: Mapping[int, Finished], numbers: Mapping[int, range]
-) -> tuple[dict[str, float], dict[int, str]]:
-    """Return test MSE and MAE over the nodes' targets, and why some nodes' are left out.
+    finished: Mapping[int, Finished], samples: Mapping[int, int]
+) -> tuple[dict[str, float], dict[int, str], dict[int, str]]:
+    """Return test MSE and MAE over the nodes' targets, and which nodes' are left out or doubtful.
+
+    With three nodes or more, a node's targets count at most `MOST_TARGETS` times as much per
+    training sample as the median node's. A node that claims more, or without which an error would
+    be another by a factor of more than `MOVED`, counts but is doubtful.
 
     Args:
         finished: the nodes' last answers, see `sound_errors`.
-        numbers: the nodes' clients.
+        samples: the nodes' training samples.
     """
     names = ("mse", "mae")
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
     counted, left_out = sound_errors(errors, names)
-    for node, why in left_out.items():
+    tell_left_out(left_out)
+    test: dict[str, float] = {}
+    doubtful: dict[int, list[str]] = {node: [] for node in counted}
+    for name in names if counted else ():
+        sums = {
+            node: Reported(errors[node][name] * n, n, samples[node])
+            for node in counted
+            for n in [finished[node].targets]
+        }
+        test[name] = bounded_mean([*sums.values()], MOST_TARGETS)
+        for node, why in bounded(sums, MOST_TARGETS).items():
+            doubtful[node] += [why] if name == names[0] else []
+        for node, (mean, rest) in moved_by(sums, MOST_TARGETS).items():
+            doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
+    reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
+    for node, why in reasons.items():
         log.warning(
-            "node %d does not count in the test errors: %s", node, why,
-            extra=event("errors_left_out", node=node, reason=why),
+            "node %d counts in the test errors, but %s", node, why,
+            extra=event("errors_doubtful", node=node, reason=why),
         )  # fmt: skip
-    sums: dict[str, list[Reported]] = {name: [] for name in names}
-    for node in counted:
-        n = finished[node].targets
-        for name, reported in sums.items():
-            reported.append(Reported(errors[node][name] * n, n, len(numbers[node])))
-    return {name: bounded_mean(reported) for name, reported in sums.items() if reported}, left_out
+    return test, left_out, reasons
 
 
 def _log_round(report: RoundReport) -> None:

@@ -17,16 +17,16 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.files import atomic_path
 from data_prep.readers.times import check_time_zone
-from stforecast.bench.ray import LOCAL
-from stforecast.config import Config, resolve
+from stforecast.bench import LOCAL
 from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
+from stforecast.forecasting.config import Config, resolve
+from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
-from stforecast.trained_method import build_method
 
 LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
 """Fields of `Patience` in the run's configuration."""
@@ -147,8 +147,9 @@ def parse_owner(text: str) -> tuple[int, range]:
     found = re.fullmatch(r"(\d+)=(\d+)-(\d+)", text)
     if found is None or int(found[2]) > int(found[3]):
         raise InputError(
-            f"--node is {text!r}; give the number that `flwr supernode register` printed, and the "
-            "node's first and last client, like 1234567=0-11"
+            Words("{node}"),
+            f" is {text!r}; give the number that `flwr supernode register` printed, and the node's "
+            "first and last client, like 1234567=0-11",
         )
     return int(found[1]), range(int(found[2]), int(found[3]) + 1)
 
@@ -164,8 +165,9 @@ def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
         odd = next(i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1
                    or i >= n_clients)  # fmt: skip
         raise InputError(
-            f"--node names client {odd} {claimed.count(odd)} times; each of the clients 0 to "
-            f"{n_clients - 1} belongs to one node"
+            Words("{node}"),
+            f" names client {odd} {claimed.count(odd)} times; each of the clients 0 to "
+            f"{n_clients - 1} belongs to one node",
         )
 
 
@@ -192,8 +194,8 @@ def check_config(config: Config) -> None:
     """
     if not config.federated or METHODS[config.method].pooled:
         raise InputError(
-            f"{config.method} does not train in rounds of clients, so nodes cannot run it; choose "
-            "another --method"
+            f"{config.method} does not train in rounds of clients, so nodes cannot run it; ",
+            Words("choose another {method}"),
         )
     if config.data.scale != "cell":
         raise InputError(
@@ -206,7 +208,7 @@ def check_config(config: Config) -> None:
         )
     if config.rolling.refit != "never" or config.interval.intervals != "none":
         raise InputError(
-            "nodes neither refit nor calibrate intervals; leave out --refit and --intervals"
+            Words("nodes neither refit nor calibrate intervals; leave out {refit} and {intervals}")
         )
     if config.window.events:
         raise InputError(
@@ -219,7 +221,8 @@ def check_config(config: Config) -> None:
         )
     if config.window.target == CHOSEN:
         raise InputError(
-            f"target is {CHOSEN!r}: the server has no validation data to choose it; give a --target"
+            f"target is {CHOSEN!r}: the server has no validation data to choose it; ",
+            Words("give a {target}"),
         )
     config.robust.check(METHODS[config.method])
     if config.uplink.private and (
@@ -230,8 +233,8 @@ def check_config(config: Config) -> None:
     ):
         raise InputError(
             f"{config.method} with model {config.run.model} also sends counters, which the "
-            "Gaussian mechanism does not cover; leave out --clip, or choose another --method or "
-            "--model"
+            "Gaussian mechanism does not cover; ",
+            Words("leave out {clip}, or choose another {method} or {model}"),
         )
     if config.uplink.delta_coding:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import CommandFormatter, InputError, Words, log_text
 from data_prep.base.files import atomic_path
 
 EVENTS = "server.jsonl"
@@ -73,6 +73,7 @@ class Standing:
         nodes: nodes that joined, by Flower's number.
         refused: why nodes were not let in, by Flower's number.
         errors_left_out: why nodes do not count in the test errors, by Flower's number.
+        errors_doubtful: why nodes that count in them are doubtful.
         rounds_lost: rounds that were repeated, as no aggregate of their uploads was sound.
         sums_recovered: secure sums that were complete though nodes left them.
         sums_lost: secure sums that were lost, so that their rounds were repeated.
@@ -92,6 +93,7 @@ class Standing:
     nodes: dict[int, NodeStanding] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     errors_left_out: dict[int, str] = field(default_factory=dict)
+    errors_doubtful: dict[int, str] = field(default_factory=dict)
     rounds_lost: int = 0
     sums_recovered: int = 0
     sums_lost: int = 0
@@ -170,6 +172,12 @@ class Standing:
     def _on_errors_left_out(self, event: Mapping[str, Any]) -> None:
         self.errors_left_out[event["node"]] = event["reason"]
 
+    def _on_errors_doubtful(self, event: Mapping[str, Any]) -> None:
+        self.errors_doubtful[event["node"]] = event["reason"]
+
+    def _on_bounded(self, event: Mapping[str, Any]) -> None:
+        self.nodes.setdefault(event["node"], NodeStanding()).reason = event["reason"]
+
     def _on_round_lost(self, event: Mapping[str, Any]) -> None:
         self.rounds_lost, self.lost_because = self.rounds_lost + 1, event["reason"]
 
@@ -208,7 +216,8 @@ def read_events(folder: Path) -> Iterator[dict[str, Any]]:
     path = folder / EVENTS
     if not path.is_file():
         raise InputError(
-            f"{folder}: no {EVENTS} here; give the --results of a federation whose run has begun"
+            f"{folder}: no {EVENTS} here; ",
+            Words("give the {results} of a federation whose run has begun"),
         )
     with path.open(errors="replace") as lines:
         for line in lines:
@@ -241,7 +250,7 @@ class JsonLines(logging.Formatter):
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": log_text(record),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -357,5 +366,7 @@ class MetricsFile(logging.Handler):
 
 def show_log() -> None:
     """Show this package's log from the level of information on, others' from warnings on."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    notices = logging.StreamHandler()
+    notices.setFormatter(CommandFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[notices])
     logging.getLogger("stforecast").setLevel(logging.INFO)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, Words, no_file
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 from stforecast.flower.keys import Keys, make_keys
 from stforecast.flower.supernode import (
@@ -37,7 +37,7 @@ CONNECTION = "server"
 """Name of the SuperLink in Flower's configuration."""
 
 UNSAFE = (
-    "--unsafe-open: whoever reaches %s can list, register and run anything, which is to run any "
+    "%s: whoever reaches %s can list, register and run anything, which is to run any "
     "code on this server; keep strangers off by a firewall"
 )
 
@@ -152,7 +152,7 @@ class Server:
         """Try what strangers can do, and say what is ready."""
         where = f"{self.host}:{self.port}"
         if self.unsafe_open:
-            log.warning(UNSAFE, where)
+            log.warning(UNSAFE, Words("{unsafe_open}"), where)
         else:
             own = f"[{self.host}]" if ":" in self.host else self.host
             hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]

@@ -31,7 +31,7 @@ from typing import IO, Any
 
 import psutil
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 
 HOST = "127.0.0.1"
 
@@ -313,14 +313,15 @@ class Supervisor:
         """Raise an error if another try would not help."""
         if ending.untrusted:
             raise InputError(
-                f"{self.superlink} shows a certificate that the authority of --root-certificates "
-                "did not sign; give the authority's certificate, such as ca.crt"
+                f"{self.superlink} shows a certificate that its given authority did not sign; ",
+                Words("give the authority's, such as ca.crt, as {root_certificates}"),
             )
         if ending.keyless:
             raise InputError(
-                f"{self.superlink} lets in only nodes with a key that it knows; make one with "
-                "ssh-keygen (docs/federation.md), let the server's owner register its public half, "
-                "and give --key"
+                f"{self.superlink} lets in only nodes with a key that it knows; make one "
+                "with ssh-keygen (docs/federation.md), let the server's owner register its public "
+                "half, and ",
+                Words("give {key}"),
             )
         if ending.permanent:
             raise InputError(f"the SuperNode cannot start: {ending.reason[:300]}")

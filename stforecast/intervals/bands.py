@@ -13,8 +13,8 @@ import numpy as np
 
 from stforecast.data.clock import Calendar
 from stforecast.federated.core.options import CheckedOptions
+from stforecast.forecasting.predictor import Predictor
 from stforecast.metrics.quantiles import pair_coverages
-from stforecast.predictor import Predictor
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.core.algebra import weighted_mean, with_axes
 from stforecast.federated.core.data import ClientData, take
@@ -137,7 +137,8 @@ class FedDA(FedAvg):
         if self.population.own:
             raise InputError(
                 f"{self.name}'s server trains the model on mean windows of all clients, in which "
-                "no model finds a client's cells; take another --model, or --clients cell"
+                "no model finds a client's cells; ",
+                Words("take another {model}, or {clients:cell}"),
             )
         samples = sizes.min().clone()
         if samples < self.task.n_keys:
@@ -289,8 +290,8 @@ class FedDA(FedAvg):
                 schedule.step()
         if not all(p.isfinite().all() for p in params):
             raise InputError(
-                f"fedda's quasi-global model diverged: warmup_lr is {o.warmup_lr}; take a smaller "
-                "--warmup-lr"
+                f"fedda's quasi-global model diverged: warmup_lr is {o.warmup_lr}; ",
+                Words("take a smaller {warmup_lr}"),
             )
         return {name: model[name].detach()[0] for name in initial}
 

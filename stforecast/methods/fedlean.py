@@ -39,7 +39,7 @@ A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that
 less. Where some steps of a window were not observed, a step's column of Mₙ is a mean over fewer
 windows than Gₙ, so W is not exactly the ridge regression of the observed targets.
 
-Which part brings how much: `experiments/configs/fedlean.toml` and docs/results/default.md.
+Which part brings how much: the benchmark `fedlean` and docs/results/default.md.
 
 Inputs of a window relative to its newest reading, and a basis of its calendar.
 """
@@ -66,7 +66,7 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from stforecast.task import ForecastTask
+from stforecast.forecasting.task import ForecastTask
 
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""
@@ -208,7 +208,7 @@ class FedLean(FedAvg):
 
     @classmethod
     def rounds_for(cls, rounds: int, n_series: int, options: FedLeanOptions) -> int:
-        """Count the first round and at most `rounds_per_cell` for each cell."""
+        """Return the number of rounds for so many cells: the first, and some for each cell."""
         return min(rounds, 1 + options.rounds_per_cell * n_series)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
@@ -266,7 +266,11 @@ class FedLean(FedAvg):
     def for_share(self, share: float) -> Self:
         """Return the method with a penalty of Dₙ that counts windows as those of other clients.
 
-        E[z zᵀ] is a mean, so the penalty of fewer windows must be as many times larger.
+        E[z zᵀ] is a mean, so the penalty of fewer windows must be as many times larger. Adaptation
+        to new cells calls this.
+
+        Args:
+            share: number of samples of a new client over that of a trained one.
         """
         method = copy.copy(self)
         shrinkage = self.options.shrinkage / share

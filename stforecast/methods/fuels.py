@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
 from stforecast.federated.core.algebra import with_axes
@@ -77,6 +77,7 @@ class Fuels(Method):
     needs_each = "its server compares the clients' prototypes with each other"
     needs = ("keys", "a period in each batch")
     reads_next = True
+    """It reads `x_next`, a training sample's inputs one step later."""
     Options = FuelsOptions
     options: FuelsOptions
 
@@ -125,7 +126,8 @@ class Fuels(Method):
         period, slots = self.task.n_keys, self.training.batch_size
         if self.training.shuffle:
             raise InputError(
-                "fuels needs batches in order of time (row b is slot b); leave out --shuffle"
+                "fuels needs batches in order of time (row b is slot b); ",
+                Words("leave out {shuffle}"),
             )
         if not self.training.drop_last:
             raise InputError("fuels needs whole batches, one period each; leave drop_last on")
@@ -138,13 +140,16 @@ class Fuels(Method):
         if slots < 2 <= period:
             raise InputError(
                 f"fuels needs slots of equal length, and a period of {period} steps cannot be "
-                f"divided into fewer than {period}; set --batch-size {period}, or another --period"
+                f"divided into fewer than {period}; ",
+                Words("set {batch_size}, or another {period}", batch_size=period),
             )
         if slots < period:
             log.info(
                 "fuels: a period of %d steps has %d slots of %d; in the paper each step is a slot "
-                "(--batch-size %d)", period, slots, period // slots, period,
-            )  # fmt: skip
+                "(%s)",
+                *(period, slots, period // slots),
+                Words("{batch_size}", batch_size=period),
+            )
 
     def sample_memory(self, data: ClientData) -> Params:
         """Refuse clients without a whole period, and note few batches; there is no memory.
@@ -164,9 +169,10 @@ class Fuels(Method):
             )
         if n_batches < FEW:
             log.info(
-                "fuels: %d batches an epoch; more data gives more, or a smaller --batch-size, "
-                "which makes slots longer", n_batches,
-            )  # fmt: skip
+                "fuels: %d batches an epoch; more data gives more, %s",
+                n_batches,
+                Words("or a smaller {batch_size}, which makes slots longer"),
+            )
         return {}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:

@@ -75,12 +75,12 @@ def _shares(levels: np.ndarray) -> np.ndarray:
 
 COVERAGE = IntervalMetric(
     "coverage",
-    "share of targets within the interval of the widest pair of --quantiles",
+    "share of targets within the interval of the widest pair of quantiles",
     covered,
     relative=True,
 )
 WIDTH = IntervalMetric(
-    "width", "mean width of the interval of the widest pair of --quantiles", widths
+    "width", "mean width of the interval of the widest pair of quantiles", widths
 )
 PINBALL = IntervalMetric(
     "pinball", "mean pinball loss over the levels of all bounds and the median", pinball

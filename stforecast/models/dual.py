@@ -20,7 +20,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientGRU, ClientLinear, ClientLSTM, side_by_side
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
@@ -43,8 +43,8 @@ class DualEncoder(nn.Module):
         super().__init__()
         if window.n_inputs > window.closeness + window.periods:
             raise InputError(
-                f"{reader} reads closeness and periods only; leave out extra_lags, calendar and "
-                "holidays, or take --model mlp"
+                f"{reader} reads closeness and periods only; ",
+                Words("leave out extra_lags, calendar and holidays, or take {model:mlp}"),
             )
         self.sizes = [size for size in (window.closeness, window.periods) if size]
         self.n_parts = len(self.sizes)

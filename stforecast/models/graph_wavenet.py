@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientLinear
@@ -110,8 +110,8 @@ class GraphWaveNet(SplitModel):
     ) -> None:
         if cells is None:
             raise InputError(
-                "graph_wavenet reads several cells at once, but each client is one cell; group "
-                "cells into clients by --clients, or use --method central or another --model"
+                "graph_wavenet reads several cells at once, but each client is one cell; ",
+                Words("group cells by {clients}, or use {method:central} or another {model}"),
             )
         options = options or GraphWaveNetOptions()
         encoder = GraphEncoder(window, options, cells)
@@ -236,8 +236,8 @@ def transitions(cells: Cells, roads: bool) -> Tensor:
         return torch.zeros(0, cells.n, cells.n)
     if cells.adjacency is None:
         raise InputError(
-            "graph is both, but the data have no adjacency; prepare them with one, or set --graph "
-            "adaptive"
+            "graph is both, but the data have no adjacency; ",
+            Words("prepare them with one, or set {graph:adaptive}"),
         )
     both = np.stack([cells.adjacency, cells.adjacency.T]).astype(np.float64)
     total = both.sum(axis=-1, keepdims=True)

@@ -154,7 +154,7 @@ class CellIdentity(Stacked):
         return self.weight.repeat(1, rows, 1)
 
 
-class CellIdentities(CellIdentity):
+class CellIdentities(Stacked):
     """A vector for each cell that a client holds; clients may hold fewer than the table has.
 
     All layers after it are drawn as with a single cell, so what clients share does not depend on
@@ -164,7 +164,8 @@ class CellIdentities(CellIdentity):
     held: Tensor
 
     def __init__(self, n_cells: int, width: int) -> None:
-        super().__init__(width)
+        super().__init__()
+        self.weight = _xavier(1, width)
         if n_cells > 1:
             with own_randomness():
                 self.weight = _xavier(n_cells, width)

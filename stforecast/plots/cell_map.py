@@ -24,11 +24,10 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.forecast_tables import as_predicted
+from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
 from stforecast.report.places import Places, places
-from stforecast.results import ForecastRun, data_of
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""
@@ -73,7 +72,7 @@ def map(  # The command is called so.
     refuse_different_tests(runs)
     where = _places(curves[0].runs[0])
     shown = curves[:1] if show == "load" else curves
-    values = [_values(curve, show, metric) for curve in shown]
+    values = [_values(curve, show, metric, runs) for curve in shown]
     order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
     norm = _scale(values, show, curves)
     in_row = min(columns(width), len(shown))
@@ -112,15 +111,19 @@ def _places(run: ForecastRun) -> Places:
     return found
 
 
-def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
+def _values(
+    curve: Curve[ForecastRun], show: str, metric: str, beside: Sequence[ForecastRun]
+) -> np.ndarray:
     """Return the value of each cell `(cells,)`, NaN where there is none."""
     if show == "error":
-        return errors_by_cell(curve, metric)[ALL].to_numpy()
+        return errors_by_cell(curve, metric, beside=beside)[ALL].to_numpy()
     if show == "coverage":
         levels = joined_coverages(curve.runs)
         return levels[max(levels)].by_cell()
     if show == "load":
         return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+    from stforecast.forecasting.tables import as_predicted  # imports torch
+
     forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
 

@@ -38,6 +38,7 @@ from stforecast.comparison.table import (
     errors_by_cell,
     rank_clients,
 )
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import (
     axis_name,
@@ -46,7 +47,6 @@ from stforecast.plots.scores import (
     pooled_errors,
     refuse_different_tests,
 )
-from stforecast.results import ForecastRun
 
 
 @figure
@@ -258,7 +258,7 @@ def sweep(
 
 def _default(run: ForecastRun, setting: str) -> object:
     """Return the default of the setting."""
-    from stforecast.config import RunOptions, resolve
+    from stforecast.forecasting.config import RunOptions, resolve
 
     model = run.settings.get("model", RunOptions.model)
     return resolve(run.method, model=model).flat().get(setting)
@@ -302,11 +302,11 @@ def cells(
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
-    base = _errors_of(reference, curves, metric)
+    base = _errors_of(reference, curves, metric, runs)
     others = [curve for curve in curves if curve.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
-    ratios = [errors_by_cell(curve, metric)[ALL] / base for curve in others]
+    ratios = [errors_by_cell(curve, metric, beside=runs)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
     fig, (ax,) = panels(width, 0.6 + ROW * len(others))
     ax.set_xscale("log")
@@ -326,14 +326,16 @@ def cells(
     return fig
 
 
-def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
+def _errors_of(
+    reference: str, curves: Sequence[Curve[ForecastRun]], metric: str, runs: Sequence[ForecastRun]
+) -> pd.Series:
     """Return the errors of the reference by cell."""
     named = {curve.name: curve for curve in curves}
     if reference in named:
-        return errors_by_cell(named[reference], metric)[ALL]
+        return errors_by_cell(named[reference], metric, beside=runs)[ALL]
     if reference != SEASONAL:
         raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0], metric, naive=True)[ALL]
+    return errors_by_cell(curves[0], metric, naive=True, beside=runs)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:

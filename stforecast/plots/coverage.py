@@ -24,11 +24,11 @@ from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
 from stforecast.comparison.errors import ModelErrors
 from stforecast.comparison.hours import busy_hours, hour_title
 from stforecast.comparison.rows import joined_coverages, joined_targets
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.forecasts import with_intervals
 from stforecast.plots.scores import refuse_different_tests
 from stforecast.plots.times import BUSY, spans
-from stforecast.results import ForecastRun
 
 IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
 """Style of the line at which coverage is as promised."""

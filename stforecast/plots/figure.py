@@ -22,7 +22,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.base.errors import InputError, for_python
+from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import (
@@ -34,13 +34,13 @@ from stforecast.bench.drawing import (
     write_plainly,
 )
 from stforecast.bench.run_groups import group_runs
-from stforecast.plots.part import parts_of
+from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
+from stforecast.plots.excerpt import parts_of
 from stforecast.plots.scores import pooled_errors
-from stforecast.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
 
 ERRORS = METRIC_COLUMNS[4:]
@@ -68,7 +68,7 @@ class FittedRun(ForecastRun):
         Raises:
             InputError: if the forecaster was loaded or is not fitted.
         """
-        from stforecast.runs import facts_of
+        from stforecast.forecasting.runs import facts_of
 
         about = {"label": forecaster.config.method, "data": forecaster.data_name}
         about |= facts_of(forecaster)
@@ -88,7 +88,7 @@ class FittedRun(ForecastRun):
         Raises:
             InputError: if the model or the history cannot be read, or do not suit each other.
         """
-        from stforecast.forecaster import Forecaster
+        from stforecast.forecasting.forecaster import Forecaster
 
         forecaster = Forecaster.load(folder)
         series = forecaster.read(history, events)
@@ -173,7 +173,7 @@ def as_runs(things: Any) -> list[ForecastRun]:
             the names to draw them under.
 
     Raises:
-        InputError: naming what is none of these.
+        InputError: if `things` has another type; names it.
     """
     if isinstance(things, Mapping):
         return [
@@ -193,7 +193,7 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
         return ForecastRun.find([thing])
     if isinstance(thing, pd.DataFrame):
         return _of_table(thing, place)
-    from stforecast.forecaster import Forecaster
+    from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
         return [FittedRun.of(thing, place)]
@@ -284,7 +284,6 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
     draws_parts = "cells" in own.parameters
 
     @listed
-    @for_python
     @functools.wraps(draw)
     def drawn(
         runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,

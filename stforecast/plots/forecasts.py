@@ -15,7 +15,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.curves import (
     MOST_TOGETHER,
     UNNAMED,
@@ -29,11 +29,10 @@ from stforecast.bench.curves import (
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
 from stforecast.comparison.names import time_ahead
-from stforecast.forecast_tables import as_predicted
+from stforecast.forecasting.results import ForecastRun
+from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
-from stforecast.plots.part import Span, named_cells, take_cells
 from stforecast.plots.scores import quantity
-from stforecast.results import ForecastRun
 
 N_CELLS = 4
 """Number of cells to draw if none are named."""
@@ -109,7 +108,8 @@ def _each_alone(
         titles = dict(list(titles.items())[-1:])
     if len(titles) > 1:
         raise InputError(
-            f"{len(curves)} methods have a panel each, for one cell only; give one, or --top 6"
+            f"{len(curves)} methods have a panel each, for one cell only; ",
+            Words("give one, or {top}", top=6),
         )
     (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
@@ -158,6 +158,8 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     Raises:
         InputError: if there is no such step or time.
     """
+    from stforecast.forecasting.tables import as_predicted  # imports torch
+
     with run.open_forecasts() as ds:
         steps, times = ds.indexes["horizon"], ds.indexes["time"]
         if horizon not in steps:
@@ -296,8 +298,8 @@ def with_intervals(
     known = [curve for curve in curves if all(map(_has_intervals, curve.runs))]
     if not known:
         raise InputError(
-            f"{curves[0].runs[0].folder}: a run without intervals; train it with --intervals "
-            "normalised"
+            f"{curves[0].runs[0].folder}: a run without intervals; ",
+            Words("train it with {intervals:normalised}"),
         )
     others = ", ".join(curve.label for curve in curves if curve not in known)
     return known, f"Not drawn, as they have no intervals: {others}" if others else ""

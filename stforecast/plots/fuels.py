@@ -24,8 +24,8 @@ from data_prep.base.errors import InputError
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, add_legend, panels
 from stforecast.data.splits import parse_split
+from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure_of_training
-from stforecast.results import ForecastRun, data_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,10 +200,10 @@ def _of_data(inside: Inside) -> Divergences:
 
 def _training_series(inside: Inside) -> np.ndarray:
     """Return `(steps, clients)` z-scores of the training part, NaN where missing."""
-    from stforecast.config import resolve
     from stforecast.data.prepared import prepare
     from stforecast.data.scaling import Scaler
     from stforecast.data.series import as_series
+    from stforecast.forecasting.config import resolve
 
     run, about = inside.run, inside.run.about
     path = data_of(about)

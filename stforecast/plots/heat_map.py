@@ -20,9 +20,9 @@ from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
 from stforecast.comparison.table import errors_by_cell, skill
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
-from stforecast.results import ForecastRun
 
 DIVERGING, RISING = "PuOr", "Blues"
 """Colours of skill, orange below 0 and purple above, and of errors: safe for all kinds of colour

@@ -31,8 +31,8 @@ from stforecast.bench.drawing import (
     count_axis,
     panels,
 )
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure_of_training
-from stforecast.results import ForecastRun
 
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task, without a method's further terms, and their columns in `rounds.csv`."""

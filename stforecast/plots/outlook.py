@@ -16,7 +16,7 @@ from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
-    from stforecast.forecast_tables import Interval
+    from stforecast.forecasting.tables import Interval
 
 SHOWN = 4
 """Length of the history that is drawn, in lengths of the forecast; two days at least."""

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.names import short_title
 from stforecast.comparison.rows import check_targets, joined_errors
+from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.results import ForecastRun
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
@@ -122,8 +122,8 @@ def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
     """
     if different_tests(runs):
         raise InputError(
-            "these runs were tested on different targets; draw those of one data set, --split and "
-            "--horizon"
+            "these runs were tested on different targets; ",
+            Words("draw those of one data set, {split} and {horizon}"),
         )
 
 

@@ -17,9 +17,9 @@ import xarray as xr
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, model_errors, variables
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
-from stforecast.forecast_tables import as_predicted
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.tables import as_predicted
 from stforecast.report.tables import Table, number, share
-from stforecast.results import ForecastRun
 
 FORMAT = "%Y-%m-%d %H:%M"
 

@@ -78,7 +78,7 @@ def _tiles(note: str) -> Places:
 def _city(about: Mapping[str, str]) -> City | None:
     """Return the city whose published grid the cells are of, also if they are simulated."""
     source = about.get("source", "")
-    simulated = [name for name in CITIES if f"(city {name}," in source]
+    simulated = [name for name in CITIES if f"city {name}," in source]
     name = PUBLISHED.get(source) or (simulated[0] if simulated else None)
     return CITIES[name] if name else None
 

@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.cube import open_cube
 from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL_METHOD
@@ -22,13 +21,14 @@ from stforecast.comparison.hours import clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, Task
 from stforecast.comparison.names import error_title, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.data.cubes import open_cube
+from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.places import places
 from stforecast.report.series import looks, losses, series
 from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
 from stforecast.report.tables import Arrays, Table, number, share
-from stforecast.results import ForecastRun, data_of, units_of
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 
 from stforecast.bench.curves import HUES
 from stforecast.bench.run_groups import RunGroup
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.losses import LOSSES
 from stforecast.report.numbers import MethodNumbers
 from stforecast.report.tables import Arrays
-from stforecast.results import ForecastRun
 
 HOURS = 24
 

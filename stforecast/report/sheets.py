@@ -23,8 +23,8 @@ from stforecast.bench.run_groups import R, RunGroup
 from stforecast.comparison.hours import clock_of
 from stforecast.comparison.rows import folds_of
 from stforecast.federated.runs.run_folder import Run
+from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.report.tables import Table, number, share
-from stforecast.results import ForecastRun, data_of
 
 AT_ONCE = 20_000_000
 """Values to read at once."""
@@ -264,7 +264,7 @@ def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
 
 def _defaults(method: str, model: str) -> dict[str, Any]:
     """Return the defaults of a method; none if it is not installed here."""
-    from stforecast.config import defaults, resolve  # imports torch
+    from stforecast.forecasting.config import defaults, resolve  # imports torch
 
     try:
         usual = defaults(method)

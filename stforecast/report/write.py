@@ -21,9 +21,9 @@ from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking
 from stforecast.comparison.leaderboard import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
+from stforecast.forecasting.results import ForecastRun
 from stforecast.report.section import PlainSection, Section, section
 from stforecast.report.tables import Arrays, Table, as_json, packed
-from stforecast.results import ForecastRun
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,81 @@ SCALES = {"sequential": "viridis", "diverging": "PuOr_r"}
 N_COLORS = 17
 
 
+class Page:
+    """A page on finished runs; each kind of run adds its sections.
+
+    Attributes:
+        sections: the sections, in order.
+        arrays: values of the sections' series and maps.
+        overall: table over all tasks, if there are several.
+    """
+
+    def __init__(self) -> None:
+        self.sections: list[Section | PlainSection] = []
+        self.arrays = Arrays()
+        self.overall: Table | None = None
+
+    def add_forecasts(
+        self, runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
+    ) -> None:
+        """Add a leaderboard, map, series, curves, data sheet and settings of each data set.
+
+        Args:
+            runs: finished forecasts of one or several data sets.
+            metric: error to compare, as in `metrics.csv`.
+            reference: label of the runs that the others are compared with, see `compare`.
+
+        Raises:
+            InputError: if runs of one task were tested on different targets, or the metric or
+                reference is unknown.
+        """
+        tasks = compare(runs, metric, reference)
+        room = MOST_VALUES // len(tasks)
+        with looking(Look(among=labels_of(runs))):
+            self.sections += [section(task, self.arrays, room) for task in tasks]
+        if len(tasks) > 1:
+            self.overall = _overall(overall(tasks), tasks)
+
+    def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
+        """Write the page.
+
+        Args:
+            out: the HTML file.
+            title: heading of the page.
+            command: command that writes the page again.
+
+        Returns:
+            `out`.
+        """
+        out = Path(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(out) as part:
+            text = self._render(title, command)
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return out
+
+    def _render(self, title: str, command: str) -> str:
+        folder = resources.files("stforecast.report") / "page"
+        environment = jinja2.Environment(
+            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+        numbers = {"tasks": [s.charts for s in self.sections], "scales": _scales()}
+        return template.render(
+            title=title,
+            written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+            version=version("stforecast"),
+            command=command,
+            sections=self.sections,
+            overall=self.overall,
+            style=(folder / "page.css").read_text(encoding="utf-8"),
+            script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
+            numbers=packed(as_json(numbers)),
+            arrays=packed(self.arrays.bytes()),
+            plotly=_library(),
+        )
+
+
 def write_report(
     runs: Sequence[ForecastRun],
     out: str | os.PathLike[str],
@@ -46,32 +121,26 @@ def write_report(
     reference: str | None = None,
     title: str = "Forecasts compared",
     command: str = "",
-    more: Sequence[PlainSection] = (),
 ) -> Path:
-    """Write a page on finished runs: leaderboard, map, series, curves, data sheet, settings.
+    """Write a page on finished forecasts.
 
     Args:
-        runs: finished forecasts of one or several data sets; may be empty if there is `more`.
+        runs: finished forecasts of one or several data sets.
         out: the HTML file.
         metric: error to compare, as in `metrics.csv`.
         reference: label of the runs that the others are compared with, see `compare`.
         title: heading of the page.
         command: command that writes the page again.
-        more: sections on other runs, such as those of images, at the end.
 
     Returns:
         `out`.
 
     Raises:
-        InputError: if runs of one task were tested on different targets, or the metric or
-            reference is unknown.
+        InputError: as for `Page.add_forecasts`.
     """
-    out = Path(out)
-    page = render(runs, metric, reference, title, command, more)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out) as part:
-        part.write_text(page, encoding="utf-8", errors="backslashreplace")
-    return out
+    page = Page()
+    page.add_forecasts(runs, metric, reference)
+    return page.write(out, title, command)
 
 
 def try_report(write: Callable[[], Path], out: Path) -> Path | None:
@@ -87,42 +156,6 @@ def try_report(write: Callable[[], Path], out: Path) -> Path | None:
         reason = e if isinstance(e, InputError) else repr(e)
         log.warning("%s: not written: %s", out, reason)
         return None
-
-
-def render(
-    runs: Sequence[ForecastRun],
-    metric: str,
-    reference: str | None,
-    title: str,
-    command: str,
-    more: Sequence[PlainSection],
-) -> str:
-    """Return the page as HTML; arguments as for `write_report`."""
-    tasks = compare(runs, metric, reference) if runs or not more else []
-    arrays = Arrays()
-    room = MOST_VALUES // max(1, len(tasks))
-    with looking(Look(among=labels_of(runs))):
-        sections: list[Section | PlainSection] = [section(task, arrays, room) for task in tasks]
-    sections += more
-    judged = overall(tasks) if len(tasks) > 1 else []
-    folder = resources.files("stforecast.report") / "page"
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    return template.render(
-        title=title,
-        written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        version=version("stforecast"),
-        command=command,
-        sections=sections,
-        overall=_overall(judged, tasks),
-        style=(folder / "page.css").read_text(encoding="utf-8"),
-        script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
-        numbers=packed(as_json({"tasks": [s.charts for s in sections], "scales": _scales()})),
-        arrays=packed(arrays.bytes()),
-        plotly=_library(),
-    )
 
 
 @cache

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from scipy.io import savemat
 
 from data_prep.cube import make_cube, write_cube
-from experiments.cli import main
+from stforecast.cli.main import main
 from vision import learner
 from vision.backbones.load import TINY_GEOMETRY
 from vision.backbones.vit import ViT

@@ -23,10 +23,9 @@ from data_prep.sets.table import prepare as prepare_table
 from data_prep.sets.telecom_italia.cdr import SERVICES, read_day
 from data_prep.sets.telecom_italia.cells import parse_cells, read_grid
 from data_prep.sets.telecom_italia.raw_day import RawDay
-from experiments.forecasts.benchmark import FORECAST_KIND
 from stforecast.bench.grid import load_grid
-from stforecast.config import resolve, sections
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve, sections
+from stforecast.forecasting.forecaster import Forecaster
 
 pytestmark = pytest.mark.attack("absurd input")
 
@@ -260,7 +259,7 @@ toml_text = st.dictionaries(st.sampled_from(names), toml_value).map(
 def check_toml(tmp_path, text):
     path = tmp_path / "b.toml"
     path.write_bytes(text)
-    grid = read_or_refuse(lambda path: load_grid(path, FORECAST_KIND), path)
+    grid = read_or_refuse(lambda path: load_grid(path), path)
     if grid is not None:
         table = tomllib.loads(text.decode())
         assert len(grid.entries) == len(table["methods"])

@@ -28,7 +28,7 @@ LARGEST_FILE, MOST_MEMORY, MOST_SECONDS = 20 * MEGABYTE, 500 * MEGABYTE, 5.0
 
 CHILD = """
 import os, resource, sys, time
-from experiments.cli import main
+from stforecast.cli.main import main
 sys.argv[0] = "stforecast"
 def peak():
     lines = open("/proc/self/status").read().splitlines()

@@ -10,7 +10,7 @@ from PIL import Image
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
 from data_prep.sets.table import prepare as prepare_table
-from experiments.cli import main
+from stforecast.cli.main import main
 from stforecast.federated.runs.run_folder import write_csv
 from vision.datasets.registry import load
 

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-import stforecast.config
+import stforecast.forecasting.config
 import vision.config
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
@@ -255,7 +255,11 @@ LEARNERS = [
 
 @pytest.mark.parametrize("kind", ["forecasts", "images"])
 def test_no_number_is_nan_or_endless(kind):
-    made = (stforecast.config, FORECASTS) if kind == "forecasts" else (vision.config, LEARNERS)
+    made = (
+        (stforecast.forecasting.config, FORECASTS)
+        if kind == "forecasts"
+        else (vision.config, LEARNERS)
+    )
     config, everything = made
     tried = {}
     for method, fixed in everything:

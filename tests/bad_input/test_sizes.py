@@ -241,7 +241,7 @@ def test_settings_that_do_not_fit_in_memory_are_refused(open_door, refused, monk
     def fail(*args, **options):
         raise error
 
-    monkeypatch.setattr("stforecast.runs.run", fail)
+    monkeypatch.setattr("stforecast.forecasting.runs.run", fail)
     assert refused(*open_door("cube to train on").words).startswith("not enough memory for these")
 
 
@@ -250,7 +250,7 @@ def test_a_limit_of_the_process_on_memory_is_named(open_door, refused, monkeypat
     def fail(*args, **options):
         raise MemoryError
 
-    monkeypatch.setattr("stforecast.runs.run", fail)
+    monkeypatch.setattr("stforecast.forecasting.runs.run", fail)
     monkeypatch.setattr("resource.getrlimit", lambda _: (2 * 10**9, 2 * 10**9))
     said = refused(*open_door("cube to train on").words)
     assert said.startswith("not enough memory: this process is limited to 2 GB (ulimit -v)")

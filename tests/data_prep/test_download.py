@@ -393,7 +393,7 @@ def test_missing_file_says_so_with_the_servers_words(site: Site, tmp_path: Path)
     site.files.clear()
     message = error(sources, tmp_path)
     assert "HTTP 404 Not Found, it says: Not found here." in message
-    assert "--source" in message
+    assert "with source" in message
     assert len(site.asked) == 1
 
 

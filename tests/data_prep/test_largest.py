@@ -88,7 +88,7 @@ def test_years_follow_each_other(write_frame, folder):
     ("options", "message"),
     [
         ({"years": "2019,2016"}, "years is '2019,2016' with '2016', expected some of 2017 to 2021"),
-        ({"years": "2021"}, r"ca_his_raw_2021\.h5: no year of records here .*kaggle.*--years"),
+        ({"years": "2021"}, r"ca_his_raw_2021\.h5: no year of records here .*kaggle.*other years"),
         ({"step": "7min"}, "step '7min' does not fit"),
     ],
 )

@@ -201,7 +201,7 @@ def test_cells_outside_the_grid_are_refused(raw, out, grid):
 def test_a_missing_day_is_refused_or_nan(raw, out, caplog):
     write_day(raw, "2013-11-05")
     reason = r"milan: 3 of 5 days from 2013-11-01 to 2013-11-05 \(missing 2013-11-03, 2013-11-04\)"
-    with pytest.raises(InputError, match=f"{reason}; download it again or pass --allow-gaps"):
+    with pytest.raises(InputError, match=f"{reason}; download it again or pass allow_gaps=True"):
         milan.prepare(raw, out)
     with caplog.at_level(logging.WARNING):
         ds = prepare(raw, out, step="1D", allow_gaps=True)
@@ -223,7 +223,7 @@ def test_a_missing_interval_is_refused_or_nan_for_all_cells(raw, out, caplog):
     write_day(raw, "2013-11-02", intervals=intervals)
     write_day(raw, "2013-11-03", cells=(1, 2, 3))
     reason = r"milan: 2013-11-02 has 143 of 144 intervals \(missing 17:20 local\) in .*11-02.txt; "
-    with pytest.raises(InputError, match=f"{reason}download it again or pass --allow-gaps"):
+    with pytest.raises(InputError, match=f"{reason}download it again or pass allow_gaps=True"):
         milan.prepare(raw, out)
     with caplog.at_level(logging.WARNING):
         ds = prepare(raw, out, allow_gaps=True)

@@ -57,7 +57,7 @@ def test_the_hour_that_the_clocks_skip_is_no_gap(write_frame, tmp_path):
 def test_any_other_missing_hour_is_a_gap(write_frame, tmp_path, start):
     times = TIMES[:3] - TIMES[0] + pd.Timestamp(start)
     raw = write_frame(tmp_path / "pems-bay.h5", times=times.append(times + pd.Timedelta("75min")))
-    with pytest.raises(InputError, match=r"12 of 18 time steps have no row, .*--allow-gaps"):
+    with pytest.raises(InputError, match=r"12 of 18 time steps have no row, .*allow_gaps=True"):
         pems_bay.read(raw)
 
 

@@ -18,7 +18,7 @@ from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.files import read_table
 from data_prep.readers.frames import TableOptions, from_frame, from_long
 from data_prep.readers.times import regular_steps
-from data_prep.sets.table import prepare
+from data_prep.sets.table import prepare, read
 
 NAN = np.nan
 TIMES = pd.date_range("2024-03-30T22:00", periods=3, freq="30min")
@@ -295,6 +295,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
         ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: cannot read time 'yesterday'"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty cell id"),
+        ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty cell id"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02,1,2\n", "line 3: 0 fields, expected 3"),
@@ -308,7 +309,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ),
         (
             "time,where,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
-            r"2 columns \(where, v\) and no column of cells; say .* --cell NAME if a column names",
+            r"2 columns \(where, v\) and no column of cells; .* name the column of cells with cell",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",
@@ -463,3 +464,46 @@ def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prep
         prepared(text[:-2])
     with pytest.raises(InputError, match=r"line 8: "):
         prepared(text[:-6])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("time,a,b\n2024-01-01,1,2\n2024-01-02,1,2\n", {"cell": "a"}, "wide, has no use for cell"),
+        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"name": "w"}, "long, .* for name 'w'"),
+        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"sheet": "s"}, "only an Excel file"),
+    ],
+)
+def test_options_that_a_layout_does_not_read_are_refused(tmp_path, text, options, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    layout = "wide" if "cell" in options else "long"
+    with pytest.raises(InputError, match=message):
+        read(path, layout=layout, **options)
+
+
+def test_integers_that_would_be_rounded_are_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "time,cell,v\n2024-01-01,a,{}\n2024-01-02,a,1\n"
+    path.write_text(rows.format(2**53 - 1))
+    assert read(path)["v"].max() == 2**53 - 1
+    path.write_text(rows.format(2**53 + 1))
+    with pytest.raises(InputError, match="holds '9007199254740993', expected a finite number of"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["NA", "nan", "null"])
+def test_names_of_cells_that_count_as_empty_are_explained(tmp_path, name):
+    path = tmp_path / "t.csv"
+    path.write_text(f"time,cell,v\n2024-01-01,{name},2\n2024-01-02,{name},2\n")
+    with pytest.raises(InputError, match=r"line 2: empty cell id .*nan and null count as empty"):
+        read(path, layout="long")
+
+
+def test_weeks_begin_on_mondays(tmp_path):
+    path = tmp_path / "t.csv"
+    days = pd.date_range("2024-01-01", periods=14)  # A Monday.
+    path.write_text("time,cell,v\n" + "".join(f"{day:%Y-%m-%d},a,1\n" for day in days))
+    cube = read(path, resample="7D", agg="sum")
+    assert cube.indexes["time"].tolist() == [days[0], days[7]]
+    assert cube["v"].to_numpy().ravel().tolist() == [7, 7]

@@ -1,7 +1,7 @@
 import pytest
 
-from experiments.docs import BENCHMARKS, DEFAULT, GUIDE, METHODS, PARTS, guided, updated
-from experiments.site.results import replaced
+from experiments.docs import BENCHMARKS, GUIDE, METHODS, PARTS, guided, updated
+from experiments.site.markdown import replaced
 from stforecast.methods import METHODS as FORECASTS
 from vision.methods import METHODS as IMAGES
 
@@ -37,7 +37,7 @@ def test_what_methods_send_is_what_was_measured():
 def test_the_guide_is_what_the_results_say():
     text = GUIDE.read_text()
     assert "<!-- skill: generated -->" in text
-    assert guided(text, DEFAULT.read_text()) == text, "run: python -m experiments.docs"
+    assert guided(text) == text, "run: python -m experiments.docs"
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -11,7 +11,7 @@ import torch
 
 from experiments.benchmarks import hostile, live
 from experiments.hostile_node import HUGE, LIES, told
-from experiments.site.federations import MEASURED
+from experiments.site.guides import FEDERATION
 from stforecast.federated.engine.server import Server
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.robust import RULES
@@ -84,15 +84,22 @@ def test_live_runs_have_every_behaviour_and_method_once():
     assert {run.hostile for run in runs} == {0, 1, 2}
 
 
-def test_errors_are_told_against_the_undisturbed_run():
+def cells_of(table):
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+
+
+def test_the_worst_behaviour_is_told_against_the_undisturbed_run():
     rows = pd.DataFrame(
         [("fedavg", 0, "-", "none", 0.2), ("fedavg", 2, "random", "none", 0.9),
-         ("fedavg", 2, "random", "median", 0.21)],
+         ("fedavg", 2, "sign-flipped", "none", 0.8), ("fedavg", 2, "random", "median", 0.21),
+         ("fedavg", 2, "sign-flipped", "median", 0.22)],
         columns=[*hostile.Run._fields, "mse"],
     )  # fmt: skip
-    assert [c.strip() for c in hostile.table_of(rows).splitlines()[-1].split("|")[1:-1]] == [
-        "`fedavg`", "2 of 10", "random", "× 4.5", "+5 %", "-", "-",
-    ]  # fmt: skip
+    assert cells_of(hostile.table_of(rows)) == [
+        ["`fedavg`", "none", "", "0 %", "-", "-", "-"],
+        ["`fedavg`", "2 of 10", "random", "× 4.5", "+10 %", "-", "-"],
+    ]
 
 
 def test_live_errors_stand_beside_those_of_one_process():
@@ -101,10 +108,11 @@ def test_live_errors_stand_beside_those_of_one_process():
          ("fedavg", 2, "score-forging", "clip", 0.3003, 9.0, 0.3, 0.8)],
         columns=[*hostile.Run._fields, "mse", "seconds", live.ALONE, live.BARE],
     )  # fmt: skip
-    lines = live.live_table(rows).splitlines()
-    assert [c.strip() for c in lines[-1].split("|")[1:-1]] == [
-        "`fedavg`", "2 of 5", "score forging", "× 4.0", "+50 %", "+50 %", "1e-03",
+    text = live.live_table(rows)
+    assert cells_of(text)[-1] == [
+        "`fedavg`", "2 of 5", "score forging", "× 4.0", "+50 %", "+50 %",
     ]  # fmt: skip
+    assert text.endswith("Live errors differ by 1e-03 at most from those in one process.")
 
 
 def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatch):
@@ -128,8 +136,8 @@ def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatc
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
     method, guards = METHODS[name], vars(METHODS[name]).get("guards", ())
-    found = hostile.ratios(pd.read_csv(MEASURED / "robust.csv"))
-    nodes = pd.read_csv(MEASURED / "hostile.csv").query("method == @name")
+    found = hostile.ratios(pd.read_csv(FEDERATION / "robust.csv"))
+    nodes = pd.read_csv(FEDERATION / "hostile.csv").query("method == @name")
     for rule in guards:
         of_rule = nodes[nodes["robust"] == rule]
         if of_rule.empty:
@@ -141,20 +149,17 @@ def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
     assert set(guards) == set(RULES) or method.unguarded
 
 
-def test_the_table_of_rules_tells_what_is_refused():
+def test_the_table_of_rules_tells_for_whom_they_are_refused():
+    names = {"fedtrees": ("median", "trimmed", "clip"), "fedavg": ()}
     rows = pd.DataFrame(
-        [("fedtrees", n, b, rule, error)
-         for rule, error in (("none", 0.1), ("median", 0.3), ("drop", 0.101))
+        [(method, n, b, rule, 0.3 if rule in refused else 0.101 if rule != "none" else 0.1)
+         for method, refused in names.items() for rule in ("none", *RULES)
          for n, b in ((0, "-"), *((4, b) for b in hostile.ATTACKS))],
         columns=[*hostile.Run._fields, "mse"],
     )  # fmt: skip
-    lines = [
-        [c.strip() for c in line.split("|")[1:-1]]
-        for line in hostile.robust_table(rows).splitlines()
-    ]
-    cells = dict(zip(lines[0], next(row for row in lines if row[0] == "`fedtrees`"), strict=True))
-    assert cells["`median`"] == "refused (× 3.0, × 3.0)"
-    assert cells["`drop`"] == "+1 %, +1 %"
+    found = {row[0]: row[1:] for row in cells_of(hostile.robust_table(rows))}
+    assert found["`median`"] == ["1 of 2", "`fedtrees`", "+1 %", "+1 %", "+1 %"]
+    assert found["`drop`"] == ["2 of 2", "none", "+1 %", "+1 %", "+1 %"]
 
 
 @pytest.mark.parametrize(("n", "hostile_nodes", "select"), [(5, 2, "last"), (6, 4, "best")])

@@ -2,7 +2,7 @@
 
 import json
 
-from experiments.federation_log import events_of, follow
+from experiments.local_flower import events_of, follow
 
 
 def test_a_scene_comes_after_the_report_of_its_round_and_after_no_other_line(tmp_path, capsys):

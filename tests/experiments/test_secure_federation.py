@@ -10,13 +10,12 @@ from supernodes import start_supernode
 from waiting import wait_for
 
 from experiments import federation_demo
-from experiments.federation_log import follow
-from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
+from experiments.local_flower import LocalFlower, follow
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.settings import RunSettings, write_app
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,13 +12,12 @@ from waiting import wait_for
 
 from data_prep.base.errors import InputError
 from experiments import federation_demo
-from experiments.flower_keys import make_node_key
-from experiments.flower_processes import LocalFlower
-from stforecast.config import resolve
+from experiments.local_flower import LocalFlower, make_node_key
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import PROJECT, RunSettings, write_app
 from stforecast.flower.supernode import environment, find_program
+from stforecast.forecasting.config import resolve
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack("strangers at the port")]
 

@@ -12,7 +12,7 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.nodes.secure_node import summand_weights
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
@@ -97,7 +97,7 @@ def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes)
 def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rule):
     settings = {"sizes": SIZES, "build": build, "rounds": 2, "robust": Robust(rule)}
     if rule not in vars(method).get("guards", ()):
-        with pytest.raises(InputError, match=f"--robust {rule} cannot protect {method.name}"):
+        with pytest.raises(InputError, match=f"robust='{rule}' cannot protect {method.name}"):
             federate(method, **settings)
         return
     assert all(t.isfinite().all() for t in run(federate(method, **settings)).flat().values())

@@ -157,7 +157,7 @@ def test_a_decomposition_of_what_is_not_finite_diverged(federate, monkeypatch):
 
     federation = federate(Method, SIZES)
     monkeypatch.setattr(federation.method, "local_update", decompose)
-    with pytest.raises(InputError, match=r"not finite\); a smaller --lr keeps"):
+    with pytest.raises(InputError, match=r"not finite\); a smaller lr keeps"):
         federation.run_round()
 
 

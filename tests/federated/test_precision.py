@@ -78,7 +78,7 @@ def test_a_measurement_changes_nothing():
 def test_all_workers_of_a_run_have_the_chosen_precision(federate, monkeypatch, pays):
     asked = []
     monkeypatch.setattr(
-        "stforecast.federated.engine.clients.bfloat16_pays",
+        "stforecast.federated.engine.trainer.bfloat16_pays",
         lambda population, x, threads: asked.append((tuple(x.shape), threads)) or pays,
     )
     made = federate(FedAvg)
@@ -90,5 +90,5 @@ def test_all_workers_of_a_run_have_the_chosen_precision(federate, monkeypatch, p
 
 
 def test_a_run_in_single_precision_is_not_measured(federate, monkeypatch):
-    monkeypatch.setattr("stforecast.federated.engine.clients.bfloat16_pays", None)
+    monkeypatch.setattr("stforecast.federated.engine.trainer.bfloat16_pays", None)
     assert not federate(FedAvg).method.population.mixed

@@ -1,6 +1,7 @@
 """A small town: three cells, ten days of hours; and finished runs of given forecasts."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,11 @@ import pytest
 import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
+from stforecast.bench.grid import load_grid
+from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
+from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
+from stforecast.methods import METHODS
 
 
 @pytest.fixture(scope="session")
@@ -104,3 +108,135 @@ def _errors(y_hat, y, cells):
         rows += [("all", str(h + 1), metric, e) for h, e in enumerate(steps)]
     table = pd.DataFrame(rows, columns=["client", "horizon", "metric", "value"])
     return table.assign(split="test", selection="best").reindex(columns=list(METRIC_COLUMNS))
+
+
+def write_forecasts(path, models, cells, n_days, horizon=1):
+    """Writes forecasts of zeros, every twelve hours; their squared errors are those of each cell.
+
+    Seasonal naive has a squared error of 4.
+    """
+    times = pd.date_range("2013-11-01", periods=2 * n_days, freq="12h")
+    shape = (len(cells), len(times), horizon)
+    values = {"y": np.zeros(shape), "seasonal_naive": np.full(shape, 2.0)}
+    about = {}
+    for selection, errors in models.items():
+        name = "y_hat" if selection == "best" else f"y_hat_{len(values)}"
+        values[name] = np.broadcast_to(np.sqrt(errors)[:, None, None], shape)
+        about[name] = {"selection": selection}
+    scales = dict.fromkeys(("std", "seasonal_mae", "seasonal_rmse"), ("cell", np.ones(len(cells))))
+    dims = ("cell", "time", "horizon")
+    xr.Dataset(
+        {n: (dims, v, about.get(n, {})) for n, v in values.items()} | scales,
+        {"cell": cells, "time": times, "horizon": np.arange(1, horizon + 1)},
+        {"step_minutes": 720.0},
+    ).to_netcdf(path, engine="h5netcdf")
+
+
+@pytest.fixture
+def tables():
+    """Reads the Markdown tables in a text: rows of texts, header first."""
+
+    def read(text):
+        found = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+        return [
+            [[cell.strip() for cell in line.strip("|").split("|")] for line in (rows[0], *rows[2:])]
+            for rows in found
+        ]
+
+    return read
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a run folder without training.
+
+    `scores` are the test errors of `selections`; `clients` are errors by client of the best round.
+    """
+
+    def make(
+        method="fuels",
+        label=None,
+        *,
+        scores=(1.0, 2.0),
+        selections=("best", "last"),
+        data="data/milan.nc",
+        service="internet",
+        clients=None,
+        about=None,
+        rounds=((3.0, 0, 100), (2.0, 200, 100), (2.5, 200, 100)),
+        federated=True,
+        seconds=1.0,
+        failed=0,
+        n_days=3,
+        **settings,
+    ):
+        out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        horizon = settings.get("horizon", 1)
+        defaults = {
+            "seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3,
+            "select": "best",
+        }  # fmt: skip
+        about = {
+            **(about or {}),
+            "settings": {"method": method, **defaults, **settings},
+            "label": label or method,
+            "data": data,
+            "service": service,
+            "clients": 25,
+            "federated": federated,
+            "seconds": seconds + 1,
+            "train_seconds": seconds,
+            "predict_seconds": seconds / 10,
+        }
+        out.mkdir()
+        (out / "run.json").write_text(json.dumps(about))
+        rows = [
+            {"client": "all", "horizon": step, "split": split, "selection": selection,
+             "metric": metric, "value": value * factor if split == "test" else 99.0}
+            for step in (["1", "all"] if horizon == 1 else ["all"])
+            for selection, value in zip(selections, scores, strict=True)
+            for metric, factor in (("mse", 1), ("mae", 10), ("raw_mae", 1000), ("mase", 2))
+            for split in ("test", "validation")
+        ]  # fmt: skip
+        rows += [
+            {"client": client, "horizon": "all", "split": "test", "selection": "best",
+             "metric": "mse", "value": value}
+            for client, value in (clients or {}).items()
+        ]  # fmt: skip
+        write_csv(pd.DataFrame(rows).reindex(columns=list(METRIC_COLUMNS)), out / "metrics.csv")
+        reports = [
+            RoundReport(i + 1, 1.0, 1.0, loss, 5, 4 * 5 * down, 4 * (5 - failed) * up, 0.1, failed)
+            for i, (loss, down, up) in enumerate(rounds if federated else ())
+        ]
+        columns = list(RoundReport.__dataclass_fields__)
+        write_csv(pd.DataFrame([vars(r) for r in reports], columns=columns), out / "rounds.csv")
+        own = clients or dict.fromkeys("abc", scores[0])
+        models = {"best": list(own.values())}
+        models |= {
+            s: [v] * len(own) for s, v in zip(selections, scores, strict=True) if s != "best"
+        }
+        write_forecasts(out / "forecasts.nc", models, list(own), n_days, horizon)
+        return ForecastRun.open(out)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_settings():
+    """Settings of a benchmark, as TOML, that train in well under a second."""
+    return 'split = "days:7,1,2"\nrounds = 1\nhidden_size = 8\ndevice = "cpu"\n'
+
+
+@pytest.fixture
+def write(tmp_path, town, tiny_settings):
+    """Writes a benchmark, with settings of training if a row trains, and reads it."""
+
+    def make(methods='["ridge", "last_value"]', more="", settings=tiny_settings, data=None):
+        path = tmp_path / "bench.toml"
+        if not METHODS.keys() & set(re.findall(r'"(\w+)"', methods)):
+            settings = re.sub(r"^(rounds|hidden_size|device) = .*\n", "", settings, flags=re.M)
+        cubes = data or f'["{town}"]'
+        path.write_text(f"data = {cubes}\nmethods = {methods}\n{more}\n[settings]\n{settings}")
+        return load_grid(path)
+
+    return make

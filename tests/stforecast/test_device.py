@@ -8,7 +8,7 @@ import torch
 from pretended_device import PretendedDevice
 
 from stforecast import Forecaster
-from stforecast.config import defaults, options_type, read_by
+from stforecast.forecasting.config import defaults, options_type, read_by
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -34,7 +34,9 @@ def training_on(device, monkeypatch, method):
         return upload
 
     with monkeypatch.context() as patch, device:
-        patch.setattr("stforecast.trained_method.pick_device", lambda _: torch.device(device.name))
+        patch.setattr(
+            "stforecast.forecasting.trained_method.pick_device", lambda _: torch.device(device.name)
+        )
         patch.setattr(METHODS[method], "local_update", watched)
         yield waits
 

@@ -9,9 +9,9 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.bench import ray_actors
-from stforecast.config import read_by
-from stforecast.federated.engine.spread import Lost
-from stforecast.runs import resume, run
+from stforecast.federated.engine.actors import Lost
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.runs import resume, run
 
 
 class Actors(dict):

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from data_prep.base.errors import InputError
-from experiments.images.comparison_table import claims, comparison_rows
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
+from vision.cli.compare import claims, comparison_rows
 from vision.comparison import KR_S, KR_T, compare, level, points, rows_of
 from vision.results import ImageRun
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from vision.clients import client_data
 from vision.config import resolve
 from vision.evaluation import MASKS, TASK
@@ -170,7 +170,7 @@ def test_the_server_gets_images_that_no_client_has():
 
 def test_a_round_without_participants_is_refused():
     settings = {**SETTINGS, "clients": 3, "rounds": 4, "stage_spread": 2, "seed": 0}
-    with pytest.raises(InputError, match="has images in stage"):
+    with pytest.raises(InputError, match="has samples in stage"):
         Learner("fedavg", participation=0.34, **settings).fit()
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.base.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
@@ -201,8 +201,8 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
         import timm
     except ImportError as e:
         raise InputError(
-            f"{name} comes from timm, which is missing; pip install 'stforecast[vision]', or give "
-            "a weight file (--backbone FILE)"
+            f"{name} comes from timm, which is missing; ",
+            Words("pip install 'stforecast[vision]', or give a weight file by {backbone}"),
         ) from e
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "vit_base_patch16_224"
@@ -213,11 +213,14 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
         except Exception as e:  # The hub's client raises many types: no network, no such file.
             known: Any = timm.get_pretrained_cfg(name)
             reason = f"{type(e).__name__}: {e}" if reachable else "no network"
-            half = " --normalisation half" if tuple(known.mean) == (0.5, 0.5, 0.5) else ""
+            half = (
+                Words(" and {normalisation:half}") if tuple(known.mean) == (0.5, 0.5, 0.5) else ""
+            )
             raise InputError(
                 f"{name}: cannot download its weights ({reason}); where there is a network, get "
-                f"model.safetensors from https://huggingface.co/{known.hf_hub_id} and give it with "
-                f"--backbone FILE{half}, or try --backbone {TINY}"
+                f"model.safetensors from https://huggingface.co/{known.hf_hub_id}; ",
+                Words("give it with {backbone}{}", half),
+                Words(", or try {backbone}", backbone=TINY),
             ) from e
     if not isinstance(model, timm.models.VisionTransformer):
         raise InputError(f"{name} is a {type(model).__name__}; use a plain Vision Transformer")

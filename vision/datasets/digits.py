@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits, load_svmlight_file
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import check_expansion
@@ -78,6 +77,8 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     Raises:
         InputError: if the share is not between 0 and 1.
     """
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     labels = torch.from_numpy(bunch.target).long()
     domains = torch.zeros_like(labels)
@@ -207,6 +208,8 @@ def read_libsvm(path: Path) -> Part:
     Raises:
         InputError: if the file is damaged or its values are out of range.
     """
+    from sklearn.datasets import load_svmlight_file
+
     expected = "lines of a label from 1 to 10 and 256 values in [-1, 1]"
     n_pixels = SIDE * SIDE
     with reading(path, f"as {expected}", USPS_SOURCE):

@@ -79,7 +79,7 @@ def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -
     try:
         return _image_set(arrays, name, path.name, test_share, seed)
     except InputError as e:
-        raise InputError(f"{path}: {e}; {REMEDY}") from e
+        raise InputError(f"{path}: ", e, f"; {REMEDY}") from e
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

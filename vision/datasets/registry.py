@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.registry import Registry, is_listed
 from vision.datasets.image_set import ImageSet, join
 
@@ -71,5 +71,7 @@ def _read(name: str, given: dict[str, object]) -> ImageSet:
     reader = DATASETS[name]
     taken = inspect.signature(reader).parameters
     if "root" in taken and "root" not in given:
-        raise InputError(f"{name}: no folder given; give the folder of its files: --images data")
+        raise InputError(
+            f"{name}: no folder given; ", Words("give that of its files, such as {images:data}")
+        )
     return reader(**{option: value for option, value in given.items() if option in taken})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
@@ -152,6 +151,8 @@ def _affine(u: np.ndarray, center: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=512)
 def _font(number: int, pixels: int) -> ImageFont.FreeTypeFont:
-    file = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{FONTS[number]}.ttf"
+    from matplotlib import get_data_path
+
+    file = Path(get_data_path()) / "fonts" / "ttf" / f"{FONTS[number]}.ttf"
     # The other layout engine is optional in Pillow and may place glyphs differently.
     return ImageFont.truetype(str(file), pixels, layout_engine=ImageFont.Layout.BASIC)

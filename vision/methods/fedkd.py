@@ -161,6 +161,7 @@ class FedKD(TwoModels):
     summary = "local mentors and an averaged mentee distil each other; updates travel as low rank"
     paper = "Wu et al., Nature Communications 2022"
     keeps_trained = False
+    """A client does not keep the model that it trained until it receives the next one."""
     keeps_apart = True
     sums = "none"
     clipped_apart = (PERSONAL, HIDDEN)

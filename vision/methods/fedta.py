@@ -92,6 +92,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from data_prep.base.errors import Words
 from stforecast.federated.core.algebra import repeated, weighted_mean
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.method import Method, Participants, Task
@@ -325,9 +326,11 @@ class FedTA(Method):
             self._warned = True
             log.warning(
                 "fedta: clients choose fewer tail anchors than they have classes: %s; these cannot "
-                "tell the classes apart; try %smore --anchors or more epochs",
+                "tell the classes apart; try %s",
                 ", ".join(few),
-                "" if self.options.standardise else "--standardise, ",
+                Words("more {anchors} or more epochs")
+                if self.options.standardise
+                else Words("{standardise}, more {anchors} or more epochs", standardise=True),
             )
 
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.algebra import mmd
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.method import Task
@@ -126,7 +126,8 @@ class FRAug(FedAvg):
         """Give each client generator, RTNet and empty mean embeddings of its classes."""
         if self.training.batch_size < 2:
             raise InputError(
-                "fraug normalises over a batch: batch_size is 1; set --batch-size 2 or more"
+                "fraug normalises over a batch: batch_size is 1; ",
+                Words("set {batch_size} or more", batch_size=2),
             )
         n, device = len(clients), clients.device
         server = super().init(clients, sizes, seed)

@@ -120,6 +120,7 @@ class GLDP(FedAvg):
     paper = "Guo et al., arXiv 2025"
     views: ClassVar[tuple[str, ...]] = ("personal", "local", "global")
     predicts_as_trained = True
+    """A client predicts with the model that it trained, not with the average of all."""
     sums = "none"
     needs = (*FedAvg.needs, "keys")
     Options = GLDPOptions

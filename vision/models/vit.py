@@ -9,7 +9,7 @@ from annotated_types import Le
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Population, SplitModel
@@ -107,5 +107,7 @@ def backbone_of(population: Population, method: str) -> Backbone:
     """
     encoder = population.model.encoder
     if not isinstance(encoder, FrozenEncoder):
-        raise InputError(f"{method} needs a model with a frozen backbone: --model vit")
+        raise InputError(
+            f"{method} needs a model with a frozen backbone; ", Words("give {model:vit}")
+        )
     return encoder.backbone

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 
@@ -113,8 +113,8 @@ def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[
         drawn += [names.index(name)] * int(number)
     if len(drawn) != clients:
         raise InputError(
-            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}: "
-            f"give --clients {len(drawn)}, or other domains"
+            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}: ",
+            Words("give {clients}, or other domains", clients=len(drawn)),
         )
     return drawn
 

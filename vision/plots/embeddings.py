@@ -13,8 +13,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from safetensors.numpy import load_file
-from sklearn.manifold import TSNE
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,6 +56,8 @@ def anchors(
         perplexity: perplexity of t-SNE, roughly the number of neighbours of an image.
         width: width of the figure in inches.
     """
+    from sklearn.metrics import silhouette_score
+
     runs = [r for r in runs if r.method == FedTA.name and r.settings["tail_anchor"]]
     if not runs:
         raise InputError("none of these is a run of fedta with tail anchors; draw one that is")
@@ -131,6 +131,8 @@ def _unit(features: Tensor) -> np.ndarray:
 
 
 def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float) -> None:
+    from sklearn.manifold import TSNE
+
     most = (len(features) - 1) / NEIGHBOURS
     flat = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0).fit_transform(
         features
@@ -160,6 +162,8 @@ def prototypes(
         perplexity: perplexity of t-SNE, roughly the number of neighbours of a prototype.
         width: width of the figure in inches.
     """
+    from sklearn.manifold import TSNE
+
     run = next((run for run in runs if run.method == PFPL.name), None)
     if run is None:
         raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")

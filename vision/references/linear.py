@@ -163,26 +163,22 @@ class LinearProbeLocal(HeadReference):
     options: LinearProbeOptions
 
     def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Fit scikit-learn's multinomial logistic regression."""
-        from sklearn.linear_model import LogisticRegression  # slow to import
-
-        found = labels.unique()
-        if len(found) == 1:
-            return features.new_zeros(features.shape[1], 1), features.new_zeros(1)
-        model = LogisticRegression(C=self.options.inverse_penalty, max_iter=self.options.iterations)
-        model.fit(features.double().cpu().numpy(), labels.cpu().numpy())
-        weight, bias = (torch.from_numpy(t).to(features) for t in (model.coef_.T, model.intercept_))
-        if len(found) == 2:  # The log-odds of the second class.
-            weight, bias = weight * weight.new_tensor([0, 1]), bias * bias.new_tensor([0, 1])
-        return weight, bias
+        """Fit the regression to a client's features."""
+        return logistic_regression(features, labels, self.options)
 
 
-class LinearProbe(LinearProbeLocal):
+class LinearProbe(HeadReference):
     """Logistic regression on the images of all clients."""
 
     name = "linear_probe"
     summary = "fits a logistic regression on all clients' frozen features, in one place"
     pooled: ClassVar[bool] = True
+    Options = LinearProbeOptions
+    options: LinearProbeOptions
+
+    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Fit the regression to all features."""
+        return logistic_regression(features, labels, self.options)
 
 
 class NearestMeanLocal(HeadReference):
@@ -192,15 +188,41 @@ class NearestMeanLocal(HeadReference):
     summary = "predicts the class of the nearest mean of each client's frozen features; no training"
 
     def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the directions of the class means: their logits are cosines times ‖f‖."""
-        means = [features[labels == c].mean(0) for c in labels.unique()]
-        weight = F.normalize(torch.stack(means), dim=1).T
-        return weight, weight.new_zeros(weight.shape[1])
+        """Return the directions of a client's class means."""
+        return class_directions(features, labels)
 
 
-class NearestMean(NearestMeanLocal):
+class NearestMean(HeadReference):
     """Class means of the images of all clients."""
 
     name = "nearest_mean"
     summary = "predicts the class of the nearest mean of all clients' frozen features; no training"
     pooled: ClassVar[bool] = True
+
+    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the directions of the class means of all clients."""
+        return class_directions(features, labels)
+
+
+def logistic_regression(
+    features: Tensor, labels: Tensor, options: LinearProbeOptions
+) -> tuple[Tensor, Tensor]:
+    """Fit scikit-learn's multinomial logistic regression; see `HeadReference.head`."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
+
+    found = labels.unique()
+    if len(found) == 1:
+        return features.new_zeros(features.shape[1], 1), features.new_zeros(1)
+    model = LogisticRegression(C=options.inverse_penalty, max_iter=options.iterations)
+    model.fit(features.double().cpu().numpy(), labels.cpu().numpy())
+    weight, bias = (torch.from_numpy(t).to(features) for t in (model.coef_.T, model.intercept_))
+    if len(found) == 2:  # The log-odds of the second class.
+        weight, bias = weight * weight.new_tensor([0, 1]), bias * bias.new_tensor([0, 1])
+    return weight, bias
+
+
+def class_directions(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the directions of the class means: their logits are cosines times ‖f‖."""
+    means = [features[labels == c].mean(0) for c in labels.unique()]
+    weight = F.normalize(torch.stack(means), dim=1).T
+    return weight, weight.new_zeros(weight.shape[1])

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, check_regular, no_file
+from data_prep.base.errors import InputError, Words, check_regular, no_file
 from data_prep.base.text import in_minutes
 from data_prep.cube import write_cube
 from data_prep.readers.columns import Origin, numbers
@@ -231,8 +231,8 @@ def even_steps(
     check_steps(axis, rows, Origin(name, is_file=True), allow_gaps)
     if len(axis) > 1 and axis[1] - axis[0] != base:
         raise InputError(
-            f"{name}: time steps of {axis[1] - axis[0]}, expected {in_minutes(base)}; give the "
-            "published file and choose longer steps with --step"
+            f"{name}: time steps of {axis[1] - axis[0]}, expected {in_minutes(base)}; ",
+            Words("give the published file and choose longer steps with {step}"),
         )
     return frame if len(axis) == len(times) else frame.reindex(axis)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, reading
 from data_prep.base.text import some
 from data_prep.readers.columns import Origin, numbers, require_columns
 from data_prep.readers.delimited import Dialect
@@ -126,7 +126,8 @@ def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
         )
     weights = np.exp(-np.square(distance / std))
     weights[weights < threshold] = 0
-    return weights
+    result: np.ndarray = weights
+    return result
 
 
 def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
@@ -149,7 +150,7 @@ def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:
 def _read_roads(path: Path, cells: np.ndarray) -> tuple[pd.DataFrame, Origin]:
     """Read roads: `from`, `to`, `cost`, and the positions `row` and `column` of their ends.
 
-    A position is -1 where the sensor is none of the cells.
+    A position is -1 if the sensor is not among the cells.
     """
     df, origin = _read_named(path, ("from", "to", "cost"), n_ids=2)
     cost = _filled(df["cost"], origin)
@@ -213,7 +214,10 @@ def _has_no_header(path: Path) -> bool:
     """Return whether a text file's first field is a number."""
     if not path.is_file() or path.suffix != ".csv":
         return False
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with (
+        reading(path.name, "as a table", "get it again"),
+        path.open(encoding="utf-8-sig", errors="replace") as file,
+    ):
         first = file.readline(MAX_ID).partition(",")[0].strip()
     return first.isascii() and first.isdigit()
 

@@ -194,7 +194,8 @@ class _Sums:
         _require(ids.min() >= 0 and ids.max() < len(self._position))
         cell = self._position[ids]
         _require(cell.min() >= 0)
-        return cell
+        result: np.ndarray = cell
+        return result
 
     def _interval(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the index of each row's interval in the day, `(row,)`."""

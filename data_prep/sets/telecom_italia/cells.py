@@ -102,7 +102,8 @@ def _features(path: Path) -> list[dict[str, Any]]:
     found = list(content) if isinstance(content, dict) else type(content).__name__
     for key in FEATURE_KEYS:
         if key in found and isinstance(content[key], list) and content[key]:
-            return content[key]
+            result: list[dict[str, Any]] = content[key]
+            return result
     raise InputError(
         f"{path}: no list of features under {' or '.join(map(repr, FEATURE_KEYS))} "
         f"(found {found}); {REMEDY}"

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, check_regular
+from data_prep.base.errors import InputError, Words, check_regular
 from data_prep.base.files import atomic_path
 from data_prep.base.text import some
 from data_prep.readers.npz import read_npz
@@ -201,7 +201,7 @@ def report_gap(message: str, allow: bool) -> None:
         InputError: if gaps are not allowed.
     """
     if not allow:
-        raise InputError(f"{message}; {AGAIN} or pass --allow-gaps")
+        raise InputError(f"{message}; {AGAIN} ", Words("or pass {allow_gaps}", allow_gaps=True))
     log.warning("%s; left as NaN", message)
 
 
@@ -223,6 +223,7 @@ def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
         if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)):
             raise InputError(
                 f"{day.raw.path}: found no cell after {day.cells[-1]}, other days have {n_after} "
-                f"up to {cells[-1]}: the file is cut; {AGAIN}, or remove it and pass --allow-gaps"
+                f"up to {cells[-1]}: the file is cut; {AGAIN}, or ",
+                Words("remove it and pass {allow_gaps}", allow_gaps=True),
             )
     return cells

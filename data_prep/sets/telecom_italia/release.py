@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.files import check_target
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
@@ -174,7 +174,8 @@ class TelecomItalia:
         if rest:
             raise InputError(
                 f"{days[0].path.parent}: has hourly records, which do not make steps of "
-                f"{per_step * INTERVAL}; choose --step 1h or a multiple, or download the raw files"
+                f"{per_step * INTERVAL}; ",
+                Words("choose {step:1h} or a multiple, or download the raw files"),
             )
         hours, values = hourly_copy.join(days, cells, self.time_zone)
         shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)

@@ -29,7 +29,8 @@ def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
         return weighted_mean(stacked.double(), weights).round().to(stacked.dtype)
     dtype = torch.promote_types(stacked.dtype, torch.float32)
     share = (weights.double() / weights.sum()).to(stacked.device, dtype)
-    return torch.tensordot(share, stacked.to(dtype), dims=1).to(stacked.dtype)
+    result: Tensor = torch.tensordot(share, stacked.to(dtype), dims=1).to(stacked.dtype)
+    return result
 
 
 def plain_mean(stacked: Tensor) -> Tensor:

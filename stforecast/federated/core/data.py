@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.training import Training
 
 Batch = dict[str, Tensor]
@@ -66,7 +66,8 @@ class ClientData:
         """Split the clients, in order, into parts of at most `limit` with groups of equal size."""
         ids = torch.arange(len(self))
         if self.group_sizes is None:
-            return ids.split(limit)
+            result: Sequence[Tensor] = ids.split(limit)
+            return result
         _, lengths = self.group_sizes.unique_consecutive(return_counts=True)
         return [part for run in ids.split(lengths.tolist()) for part in run.split(limit)]
 
@@ -191,9 +192,9 @@ class Stream:
             if bool(((sizes < needed) & ((sizes > 0) | (not several))).any()):
                 where = f" in stage {i}" if several else ""
                 raise InputError(
-                    f"client {int(sizes.argmin())} has {int(sizes.min())} training samples{where}, "
-                    f"fewer than one batch of {needed}; use longer data, another split or a "
-                    "smaller --batch-size"
+                    f"client {int(sizes.argmin())} has {int(sizes.min())} training "
+                    f"samples{where}, fewer than one batch of {needed}; ",
+                    Words("use longer data, another split or a smaller {batch_size}"),
                 )
             if not sizes.any():
                 raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -81,10 +81,6 @@ class Method:
     """Models that can predict, `personal` or `global`; the first one is the default."""
     personalises: bool = False
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
-    predicts_as_trained: ClassVar[bool] = False
-    """Whether a client predicts with the model that it trained, not with the average of all."""
-    keeps_trained: ClassVar[bool] = True
-    """Whether a client keeps the model that it trained until it receives the next one."""
     keeps_own: ClassVar[bool] = False
     """Whether a client keeps its own values of a part of the tensors that it receives."""
     keeps_apart: ClassVar[bool] = False
@@ -103,8 +99,6 @@ class Method:
     """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
-    reads_next: ClassVar[bool] = False
-    """Whether it reads `x_next`, a training sample's inputs one step later."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
     keeps_data: ClassVar[bool] = False
@@ -125,11 +119,6 @@ class Method:
         self.task = task
         self.training = training
         self.options = self.Options() if options is None else options
-
-    @classmethod
-    def rounds_for(cls, rounds: int, n_series: int, options: Any) -> int:
-        """Return the number of rounds, at most `rounds`, of a training on this many series."""
-        return rounds
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Add the method's own tensors to `clients` and return the server's state.
@@ -206,14 +195,6 @@ class Method:
             ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
         """
         return server
-
-    def for_share(self, share: float) -> Self:
-        """Return the method for new clients; here it is the same.
-
-        Args:
-            share: their number of samples over that of the clients that were trained.
-        """
-        return self
 
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit a copy of the cohort to its own data before it predicts, if `personalises`.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.chains import Chain
+from stforecast.federated.core.convolutions import Chain
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
 from stforecast.federated.kernels.compiler import library
 
@@ -33,9 +33,9 @@ Params = dict[str, Tensor]
 class PerClient(nn.Module):
     """A population of any `nn.Module`, including its buffers.
 
-    Chains of convolutions (`stforecast.federated.core.chains`) run for all clients at once where
-    the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a ViT) use
-    the whole processor for one client, so a loop is not slower.
+    Chains of convolutions (`stforecast.federated.core.convolutions`) run for all clients at once
+    where the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a
+    ViT) use the whole processor for one client, so a loop is not slower.
 
     Args:
         module: module of one client.
@@ -61,7 +61,8 @@ class PerClient(nn.Module):
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if len(x) == 1:  # Gradients of views are views, those of `unbind` are copies.
             own = {name: t.squeeze(0) for name, t in state.items()}
-            return functional_call(self.module, own, x[0]).unsqueeze(0)
+            result: Tensor = functional_call(self.module, own, x[0]).unsqueeze(0)
+            return result
         rows = {name: t.unbind() for name, t in state.items()}
         outputs = [
             functional_call(self.module, {name: row[i] for name, row in rows.items()}, x[i])
@@ -202,10 +203,9 @@ class Population:
         try:
             for table, key, name in slots:
                 table[key] = params[name]
-            if not self.mixed:
-                return module(x)
-            with torch.autocast(x.device.type, torch.bfloat16):
-                return module(x).float()
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.mixed):
+                result: Tensor = module(x)
+            return result.float() if self.mixed else result
         finally:
             for (table, key, _), t in zip(slots, own, strict=True):
                 table[key] = t
@@ -335,4 +335,5 @@ class Network:
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
-        return functional_call(self._net, own, (x,), strict=True)
+        result: Tensor = functional_call(self._net, own, (x,), strict=True)
+        return result

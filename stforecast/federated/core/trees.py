@@ -86,7 +86,8 @@ def to_bins(x: Tensor, ends: Tensor) -> Tensor:
     """
     columns = x.flatten(0, 1).T.contiguous()
     bins = torch.searchsorted(ends[:, :-1].contiguous(), columns).to(torch.uint8)
-    return bins.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
+    result: Tensor = bins.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
+    return result
 
 
 def node_sums(node: Tensor, values: Tensor, n_nodes: int) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State
@@ -40,7 +41,10 @@ class Federation:
     Attributes:
         best: copy of the state that predicts after the round of the lowest validation loss,
             without the optimiser's moments (None at the start and without validation samples).
+        latest: participants of the latest round.
     """
+
+    latest: Participants
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class Federation:
         start = time.perf_counter()
         server, trainer = self.server, self.trainer
         trainer.begin_round()
-        participants = self.participants()
+        self.latest = participants = self.participants()
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)
@@ -139,9 +143,20 @@ class Federation:
         return self.reports[-1]
 
     def participants(self) -> Participants:
-        """Return the clients of the next round."""
+        """Return the clients of the next round.
+
+        Raises:
+            InputError: if none of those that are drawn has samples in the round's stage.
+        """
         stage, draw = self.trainer.place()
-        return self.server.participants(draw, stage)
+        drawn = self.server.participants(draw, stage)
+        if not len(drawn.ids):
+            raise InputError(
+                f"none of the clients drawn for round {self.state.round + 1} has samples in stage "
+                f"{stage}; ",
+                Words("use a larger {participation}, or stages that more clients share"),
+            )
+        return drawn
 
     def _validate(self) -> float:
         """Return the validation loss; keep a copy of the state if it is the best so far."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import take
 from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State, canonical, generator
@@ -188,7 +188,7 @@ class Server:
         if failed and len(failed) == n_participants:
             said = f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
             if set(failed.values()) == {DIVERGED}:
-                raise InputError(f"{said}; a smaller --lr keeps values finite")
+                raise InputError(f"{said}; ", Words("a smaller {lr} keeps values finite"))
             raise RuntimeError(said)
         if failed and not any(r.failed for r in self.reports):
             log.warning(

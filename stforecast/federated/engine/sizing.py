@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base import limits
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import STEPS, Training, moment_names
@@ -143,9 +143,9 @@ class Memory:
         allowed = allowed or limits.memory()
         if self.resident > allowed:
             raise InputError(
-                f"the run needs {self.resident / 1e9:.1f} GB besides the clients' states, of "
-                f"{allowed / 1e9:.1f} GB; allow more memory, or take a smaller --cohort or fewer "
-                "cells"
+                f"the run needs {self.resident / 1e9:.1f} GB besides the clients' "
+                f"states, of {allowed / 1e9:.1f} GB; ",
+                Words("allow more memory, or take a smaller {cohort} or fewer cells"),
             )
         return self.total <= allowed
 
@@ -289,5 +289,5 @@ def pick_device(name: str) -> torch.device:
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError(f"device is {name!r}; choose auto, cpu or cuda")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, but torch finds no GPU; use --device cpu")
+        raise InputError(f"device is {name!r}, but torch finds no GPU; ", Words("use {device:cpu}"))
     return torch.device(name)

@@ -7,31 +7,34 @@ is the server's own state; on a node it is what the node received
 
 Clients are numbered through the whole federation, and their numbers key all random generators, so
 they train the same in any process.
-
-Result of a round's local training.
-
-Predictions of clients, in batches of samples.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch, ClientData, take
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import Cohort, State, cohorts, generator
-from stforecast.federated.engine.clients import LocalClients
+from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream, take
+from stforecast.federated.core.method import Method, Participants, initial_state
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.core.training import kept_moments
+from stforecast.federated.engine import sizing
 from stforecast.federated.engine.faults import DIVERGED, NOT_THE_CLIENTS, reason, sound_clients
+from stforecast.federated.engine.predictions import predictions_of
+from stforecast.federated.engine.sizing import bfloat16_pays
+from stforecast.federated.engine.workers import Store, Workers
 from stforecast.federated.uploads.payload import Like, Payload, joined, like_of, total_bytes
+from stforecast.federated.uploads.uplink import Uplink
 
 
 @dataclass(frozen=True)
@@ -83,87 +86,213 @@ class Trained:
         return cls(ids, upload, found[0].like, loss, task_loss, bytes_down, failed)
 
 
-COHORT = 16
-"""Default number of clients that predict together."""
-
-Way = Literal["own", "averaged"]
-"""Which model of a client predicts if its method averages models: `own` is the client's model after
-its latest local training; in `averaged`, the averaged parts of that model are the server's."""
-
-ROWS_ON_CPU = 128
-"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
-
-ROWS_ON_GPU = 4096
-"""The same on a GPU, which needs large products."""
-
-
-@torch.no_grad()
-def predictions(
-    method: Method,
-    state: State,
-    data: ClientData,
-    *,
-    view: str | None = None,
-    cohort_size: int = COHORT,
-    way: Way | None = None,
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield every client's predictions from its own state and the server's latest message.
-
-    Args:
-        method: the method.
-        state: its state, on one device.
-        data: samples of all clients, on that device.
-        view: one of the method's `views`; by default the first.
-        cohort_size: largest number of clients that predict together.
-        way: model of a client that predicts; by default the one that the method chooses.
-
-    Yields:
-        A batch `(some clients, some samples, …)` and its predictions, clients in order.
-    """
-    for ids in data.cohorts(cohort_size):
-        yield from predictions_of(method, state, data, ids, view, way)
-
-
-def predictions_of(
-    method: Method,
-    state: State,
-    data: ClientData,
-    ids: Tensor,
-    view: str | None = None,
-    way: Way | None = None,
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield the same as `predictions`, for the clients `ids` together."""
-    method.population.train(False)
-    clients = state.clients
-    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
-    rows = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
-    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
-    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
-    averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
-    if way == "averaged":
-        own |= {name: payload[name] for name in averaged}
-    elif way == "own":
-        payload = {name: t for name, t in payload.items() if name not in averaged}
-    some = data.take(ids)
-    for batch in some.chunks(rows * min(some.group, COHORT)):
-        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
-
-
 log = logging.getLogger(__name__)
 
 DROPOUT, UPLINK = 2, 3
 """Purposes of random draws, the last part of a generator's key; methods have others."""
 
 
-class Trainer(LocalClients):
-    """Trains and validates clients of a federation. The arguments are those of `LocalClients`.
+class Trainer:
+    """Samples and state of some clients, or of all of them; trains and validates these clients.
+
+    Args:
+        method: the method, with its model, task and settings.
+        train: training samples of these clients, or a stream of stages of them.
+        validation: samples that select the best round, or None.
+        seed: seed of the run.
+        device: where to compute.
+        cohort_size: largest number of clients trained together; None takes as many as fit the
+            caches of a CPU or the free memory of a GPU, or 1 if the model runs client by client.
+        uplink: processing of uploads before they are sent.
+        workers: cohorts that train at the same time, on a CPU.
+        memory: bytes that the run may take; if it needs more, the clients' states are kept in
+            files. By default the machine's free memory.
+        first: number of the first of these clients in the whole federation.
+        n_clients: clients of the whole federation; by default the number of these clients.
+
+    Raises:
+        InputError: if the data do not match the settings, the clients' numbers do not fit the
+            federation, or the run does not fit the memory.
 
     Attributes:
+        state: everything that is kept from round to round.
+        train_data: samples of the current stage.
+        workers: copies of the method, one for each cohort that trains at the same time.
+        found: what was computed from each client's samples of this stage, see `Cohort.kept`.
         secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
             who knows the run's settings can compute it; otherwise it is keyed to the run.
     """
 
     secret_noise = False
+
+    def __init__(
+        self,
+        method: Method,
+        train: ClientData | Stream,
+        validation: ClientData | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        cohort_size: int | None = None,
+        uplink: Uplink | None = None,
+        workers: int = 1,
+        memory: int | None = None,
+        first: int = 0,
+        n_clients: int | None = None,
+    ) -> None:
+        self.method, self.device, self.first = method, torch.device(device), first
+        self.stream = train if isinstance(train, Stream) else Stream([train])
+        self.stream.check(method.training)
+        self.train_data = self.stream.stages[0].to(device)
+        self.validation = validation.to(device) if validation is not None else None
+        self.uplink = uplink or Uplink()
+        n_clients = first + len(self) if n_clients is None else n_clients
+        if not 0 <= first <= n_clients - len(self):
+            raise InputError(
+                f"this node's {len(self)} clients begin at number {first}, which does not fit a "
+                f"federation of {n_clients}; correct first-client or the number of clients"
+            )
+        self.workers = Workers(method, workers if self.device.type == "cpu" else 1)
+        groups = self.train_data.group_sizes
+        rows = method.training.batch_size * (1 if groups is None else int(groups.max()))
+        self.cohort_size = cohort_size or sizing.cohort_size(
+            method.population, len(self), rows, self.device, len(self.workers)
+        )
+        self._choose_precision()
+        sizing.keep_freed_memory()
+        self._store = self._make_store(memory)
+        self.state = self._initial_state(n_clients, seed)
+        self.found: list[Params] = [{} for _ in range(len(self))]
+
+    def __len__(self) -> int:
+        return len(self.train_data)
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of these clients in the whole federation."""
+        return range(self.first, self.first + len(self))
+
+    def _choose_precision(self) -> None:
+        """Use single precision instead of bfloat16 on a CPU where bfloat16 saves no time."""
+        training, population = self.method.training, self.method.population
+        if not population.mixed or self.device.type != "cpu":
+            return
+        some = self.train_data.take(torch.arange(min(len(self), self.cohort_size)))
+        threads = 1 if self.workers.parallel else torch.get_num_threads()
+        pays = bfloat16_pays(population, some.tensors["x"][:, : training.batch_size], threads)
+        for method in self.workers.methods:
+            method.population.mixed = pays
+
+    def predicted_memory(self) -> sizing.Memory:
+        """Predict the memory of the run, without what the method adds."""
+        data = [*self.stream.stages, *([self.validation] if self.validation else [])]
+        return sizing.predicted_memory(
+            self.method.population, self.method.training, len(self),
+            len(self.workers) * min(len(self), self.cohort_size), data, best=bool(self.validation),
+        )  # fmt: skip
+
+    def _make_store(self, memory: int | None) -> Store | None:
+        """Return files for the clients' states if these do not fit in memory, else None."""
+        if self.device.type != "cpu":
+            return None
+        needed = self.predicted_memory()
+        level = logging.INFO if needed.total > sizing.WORTH_LOGGING else logging.DEBUG
+        log.log(level, "%d clients in cohorts of %d: %s", len(self), self.cohort_size, needed)
+        if needed.fits(memory):
+            return None
+        store = Store()
+        log.info("clients' states are in %s", store.folder)
+        return store
+
+    def _initial_state(self, n_clients: int, seed: int) -> State:
+        """Build the state before the first round, with these clients' rows only."""
+        own, rows = self.train_data.sizes, slice(self.numbers.start, self.numbers.stop)
+        sizes = own.min().repeat(n_clients)  # The sizes of other clients are unknown here.
+        sizes[rows] = own
+        state = initial_state(self.method, sizes, seed, self.device, self.first)
+        clients, store = state.clients, self._store
+        copy = store.copy if store else torch.clone
+        for group in (clients.params, clients.buffers, clients.memory):
+            for name in tuple(group):
+                group[name] = copy(group[name][rows])
+        clients.memory |= self.method.sample_memory(self.train_data)
+        zeros = store.zeros if store else torch.zeros_like
+        clients.moments = kept_moments(clients.params, self.method.training, zeros)
+        clients.sizes = own
+        return state
+
+    def receive(self, server: Payload, round: int) -> None:
+        """Receive the server's state before a round.
+
+        Args:
+            server: the tensors that the method's `broadcast` reads.
+            round: index of the round, from 0.
+        """
+        self.state.server, self.state.round = server, round
+
+    def place(self) -> tuple[int, int]:
+        """Stage of the next round, and the index that seeds the draw of its participants."""
+        return self.stream.place(self.state.round, self.method.training.rounds)
+
+    def begin_round(self) -> None:
+        """Enter the stage of the next round; reset optimisers that last for one stage."""
+        training, state = self.method.training, self.state
+        self.enter(self.place()[0])
+        if training.optimizer_state == "stage" and self.stream.begins(state.round, training.rounds):
+            for tensors in state.clients.moments.values():
+                for t in tensors.values():
+                    t.zero_()
+
+    def enter(self, stage: int) -> None:
+        """Switch to the data of a stage."""
+        if len(self.stream) > 1:
+            self.train_data = self.stream.stages[stage].to(self.device)
+            self.found = [{} for _ in range(len(self))]
+            self.state.clients.sizes = self.train_data.sizes
+
+    def participants(self, ids: Tensor) -> Participants:
+        """Return the clients `ids` as participants of the next round."""
+        return Participants(ids, self.train_data.sizes[ids], self.state.round, self.place()[0])
+
+    def copy(self, state: State, into: State | None = None) -> State:
+        """Copy the part of a state that predicts: all but the optimiser's moments.
+
+        Args:
+            state: any state of these clients.
+            into: an older copy, whose tensors are overwritten where the shapes match.
+        """
+        clients = dataclasses.replace(state.clients, moments={})
+        kept, now, copies = into.flat() if into else {}, self.state.flat(), {}
+        for name, t in dataclasses.replace(state, clients=clients).flat().items():
+            if name in kept and kept[name].shape == t.shape and kept[name].dtype == t.dtype:
+                copies[name] = kept[name].copy_(t)
+            elif self._store and name.startswith("clients/"):
+                copies[name] = self._store.copy(t)
+            else:  # Some of the server's tensors stay on the CPU.
+                device = now[name].device if name in now else self.device
+                copies[name] = t.to(device, copy=True, memory_format=torch.contiguous_format)
+        return State.from_flat(copies, state.round, state.seed)
+
+    def restore(self, state: State) -> None:
+        """Restore the state that the same clients had after a round, maybe in another process.
+
+        Raises:
+            InputError: if the state is not of these clients.
+        """
+        own, given = self.state.clients.flat(), state.clients.flat()
+        for name in own.keys() | given.keys():
+            shapes = [ts[name].shape if name in ts else None for ts in (own, given)]
+            if shapes[0] != shapes[1]:
+                raise InputError(f"a state with {name} {shapes[1]} is of another run: {shapes[0]}")
+        for name, t in own.items():
+            if name != "sizes":  # The data may share this tensor.
+                t.copy_(given[name])
+        own_sizes = Clients({}, {}, {}, given["sizes"])
+        rest = self.copy(dataclasses.replace(state, clients=own_sizes))
+        rest.clients = dataclasses.replace(self.state.clients, sizes=given["sizes"])
+        vars(self.state).update(vars(rest))  # The server may hold this same object.
+        if state.round:
+            self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
 
     def train(self, ids: Tensor) -> Trained:
         """Train some clients for a round; those that fail keep their state.

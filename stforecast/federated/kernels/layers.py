@@ -50,7 +50,8 @@ def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
     Returns:
         `(clients, batch, sum of hidden sizes)`.
     """
-    return _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
+    result: Tensor = _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
+    return result
 
 
 class _StackedGRUs(Function):
@@ -126,7 +127,8 @@ def stacked_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding:
         `(clients, batch, height + 2 padding - side + 1, width + 2 padding - side + 1, out)`.
     """
     padded = F.pad(x, (0, 0, *[padding] * 4)) if padding else x
-    return _Convolution.apply(padded, weight, bias)
+    result: Tensor = _Convolution.apply(padded, weight, bias)
+    return result
 
 
 class _Convolution(Function):
@@ -157,7 +159,8 @@ class _Convolution(Function):
 
 def relu_pool(x: Tensor) -> Tensor:
     """Return the maximum of 2 × 2 pixels and 0, `(clients, batch, height/2, width/2, channels)`."""
-    return _ReluPool.apply(x)
+    result: Tensor = _ReluPool.apply(x)
+    return result
 
 
 class _ReluPool(Function):
@@ -177,7 +180,8 @@ class _ReluPool(Function):
         clients, batch, height, width, channels = x.shape
         d_x, sizes = x.new_empty(x.shape), (clients * batch, height, width, channels)
         call("relu_pool_backward", x.dtype, *sizes, x, y, grad.contiguous(), d_x)
-        return d_x
+        result: Tensor = d_x
+        return result
 
 
 def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
@@ -193,7 +197,8 @@ def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
     Returns:
         `(clients, batch, 1)`.
     """
-    return _Column.apply(x, weight, bias, parts)
+    result: Tensor = _Column.apply(x, weight, bias, parts)
+    return result
 
 
 class _Column(Function):

@@ -119,7 +119,10 @@ def contrast(
         IndexError: for a key outside 0 to n_keys - 1.
     """
     of_keys = prototypes or (None, None, None)
-    return _Contrast.apply(encoded, filters, *of_keys, (float(temperature), float(weight)))
+    result: tuple[Tensor, Tensor] = _Contrast.apply(
+        encoded, filters, *of_keys, (float(temperature), float(weight))
+    )
+    return result
 
 
 class _Contrast(Function):

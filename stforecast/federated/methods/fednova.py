@@ -29,10 +29,12 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import with_axes
+from stforecast.federated.core.algebra import squared_distance, with_axes
+from stforecast.federated.core.data import Batch
 from stforecast.federated.core.method import Participants
+from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
+from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 
 DIRECTION = "direction."
@@ -40,7 +42,7 @@ DIRECTION = "direction."
 
 
 @dataclass(frozen=True)
-class FedNovaOptions(FedProxOptions):
+class FedNovaOptions(CheckedOptions):
     """Settings of FedNova.
 
     Attributes:
@@ -51,13 +53,13 @@ class FedNovaOptions(FedProxOptions):
     mu: NonNegativeFloat = 0.0
 
 
-class FedNova(FedProx):
-    """FedProx, or FedAvg if μ = 0, with normalised averaging."""
+class FedNova(FedAvg):
+    """FedAvg, with FedProx's local objective unless μ = 0, and normalised averaging."""
 
     name = "fednova"
     summary = "FedAvg that normalises updates by the clients' local steps"
     paper = "Wang et al., NeurIPS 2020"
-    guards = FedProx.guards
+    guards = FedAvg.guards
     Options = FedNovaOptions
     options: FedNovaOptions
 
@@ -81,6 +83,13 @@ class FedNova(FedProx):
             else:
                 upload[name] = t
         return upload
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Return the loss of each client, `(clients,)`, with the proximal term of FedProx."""
+        loss = super().local_loss(cohort, batch, payload)
+        if self.options.mu == 0:
+            return loss
+        return loss + self.options.mu / 2 * squared_distance(cohort.params, payload)
 
     def norm(self, cohort: Cohort) -> Tensor:
         """Return ‖a_i‖₁ of the round, `(clients,)`.

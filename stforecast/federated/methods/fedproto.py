@@ -80,14 +80,7 @@ class FedProto(Method):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `L_S + λ L_R` (Eq. 7)."""
-        features = self.population.encode(cohort.state, batch["x"])
-        keys = self.task.keys(batch)
-        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
-        loss = self.task_loss(cohort, features, batch)
-        if not payload:
-            return loss
-        pulled = instance_distance(features, keys, payload["prototypes"], payload["known"])
-        return loss + self.options.lam * pulled
+        return pulled_loss(self, cohort, batch, payload, self.options.lam)
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return local prototypes `(clients, keys, d)` (Eq. 3; 0 without samples) and counts."""
@@ -107,3 +100,25 @@ class FedProto(Method):
             mean = torch.where(known[:, None], mean, server["prototypes"])
             known = known | server["known"]
         return {"prototypes": mean, "known": known}
+
+
+def pulled_loss(
+    method: Method, cohort: Cohort, batch: Batch, payload: Payload, lam: float
+) -> Tensor:
+    """Return the task's loss plus λ times the distance to the received prototypes, `(clients,)`.
+
+    It also adds the features to the means of the last epoch.
+
+    Args:
+        method: the method, whose model and task are used.
+        cohort: the clients.
+        batch: their samples.
+        payload: what `broadcast` sent; empty before the first round.
+        lam: λ.
+    """
+    features, keys = method.population.encode(cohort.state, batch["x"]), method.task.keys(batch)
+    add_in_last_epoch(cohort, features, keys, method.task.n_keys)
+    loss = method.task_loss(cohort, features, batch)
+    if not payload:
+        return loss
+    return loss + lam * instance_distance(features, keys, payload["prototypes"], payload["known"])

@@ -42,15 +42,18 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.core.algebra import repeated
+from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Method, Participants, Task
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, Params, Population, feature_width
 from stforecast.federated.core.prototypes import means_of_last_epoch
 from stforecast.federated.core.state import Clients, Cohort, generator
 from stforecast.federated.core.training import Training
-from stforecast.federated.methods.fedproto import FedProto
+from stforecast.federated.methods.fedproto import pulled_loss
 from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import RULES
 
 VECTORS, NETWORK = "trained.vectors", "trained.network."
 """Name of the server's vectors of all keys, and prefix of the names of its network."""
@@ -79,17 +82,18 @@ class FedTGPOptions(CheckedOptions):
     server_lr: PositiveFloat = 0.1
 
 
-class FedTGP(FedProto):
+class FedTGP(Method):
     """FedTGP. The server's state has the vectors, the network and the prototypes they give."""
 
     name = "fedtgp"
     summary = "FedProto whose server learns prototypes that lie far apart"
     paper = "Zhang et al., AAAI 2024"
-    guards = FedProto.guards
+    guards = RULES
     sends_counts = True
     needs_each = "its server learns from each client's prototypes"
+    needs = ("keys",)
     Options = FedTGPOptions
-    options: FedTGPOptions  # type: ignore[assignment]  # It has λ, and nothing to average.
+    options: FedTGPOptions
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
@@ -109,7 +113,11 @@ class FedTGP(FedProto):
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round."""
-        return super().broadcast({n: t for n, t in server.items() if n in SENT}, to)
+        return repeated({n: t for n, t in server.items() if n in SENT}, len(to.ids))
+
+    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Return `L_S + λ L_R` as FedProto does."""
+        return pulled_loss(self, cohort, batch, payload, self.options.lam)
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return local prototypes `(clients, keys, d)` and which keys have one."""

@@ -136,7 +136,8 @@ class GPFL(FedPer):
         guided, keys = self.valve(state, features, common), self.task.keys(batch)
         angle = angles_loss(guided, keys, state[EMBEDDINGS])
         length = torch.linalg.vector_norm(guided - by_key(payload[EMBEDDINGS], keys), dim=-1)
-        return loss + angle + self.options.lam * length.mean(1)
+        result: Tensor = loss + angle + self.options.lam * length.mean(1)
+        return result
 
     def conditions(self, state: Mapping[str, Tensor], embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Return p_i and g (Eq. 5 to 7), each `(clients, 1, d)`."""

@@ -163,12 +163,9 @@ class FedAdamOptions(CheckedOptions):
     tau: PositiveFloat = 1e-3
 
 
-class FedAdam(ServerOptimizer):
-    """FedAvg with Adam on the server."""
+class AdaptiveServer(ServerOptimizer):
+    """Base of the servers that divide the mean change by the root of its mean square."""
 
-    name = "fedadam"
-    summary = "FedAvg with Adam on the server"
-    paper = "Reddi et al., ICLR 2021"
     guards = ServerOptimizer.guards
     Options = FedAdamOptions
     options: FedAdamOptions
@@ -184,23 +181,36 @@ class FedAdam(ServerOptimizer):
         step = self.options.server_lr * mean / (square.sqrt() + self.options.tau)
         return step, {"mean": mean, "square": square}
 
+    @abstractmethod
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return β₂ v + (1-β₂) Δ².
+        """Return the next mean square.
 
         Args:
             v: v of the last round.
             square: Δ², of the same shape.
         """
+
+
+class FedAdam(AdaptiveServer):
+    """FedAvg with Adam on the server."""
+
+    name = "fedadam"
+    summary = "FedAvg with Adam on the server"
+    paper = "Reddi et al., ICLR 2021"
+    guards = ServerOptimizer.guards
+
+    def next_square(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return β₂ v + (1-β₂) Δ²."""
         return v.lerp(square, 1 - self.options.beta2)
 
 
-class FedYogi(FedAdam):
+class FedYogi(AdaptiveServer):
     """FedAvg with Yogi on the server."""
 
     name = "fedyogi"
     summary = "FedAvg with Yogi on the server: Adam, but its steps grow slowly"
     paper = "Reddi et al., ICLR 2021"
-    guards = FedAdam.guards
+    guards = ServerOptimizer.guards
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
         """Return Yogi's v - (1-β₂) Δ² sign(v - Δ²)."""

@@ -18,7 +18,6 @@ than in one process, and early stopping ends the run one round later.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import secrets
@@ -40,13 +39,14 @@ from stforecast.federated.nodes.membership import (
     Membership,
     Patience,
     Reported,
+    bounded,
     bounded_mean,
     event,
     most_improved,
+    tell_left_out,
 )
 from stforecast.federated.nodes.messages import (
     FEW,
-    TOLD_FEW,
     Answer,
     Finished,
     Link,
@@ -54,6 +54,7 @@ from stforecast.federated.nodes.messages import (
     Rejected,
     check_finish,
     check_round,
+    few_parties,
     most_common,
 )
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
@@ -62,6 +63,9 @@ from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
 log = logging.getLogger(__name__)
+
+NOT_THERE = "it was not there for the best round, %d; its errors are those of another one"
+"""Why the test errors of a node that came late do not count."""
 
 MOST_EMPTY = 3
 """Consecutive rounds without a usable answer after which the run ends."""
@@ -89,6 +93,7 @@ class Coordinator:
         token: random name of the run, by which nodes find their state of it again.
         resumed: whether the run goes on from a checkpoint.
         test_errors: mean test errors of all nodes, where these tell only sums.
+        left_out: by node, why its test errors cannot count, whatever they are.
 
     Raises:
         InputError: if the uplink uses delta coding, or the folder holds another run.
@@ -125,7 +130,9 @@ class Coordinator:
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
         self._told_few, self.uploads = False, 0
         self._best_scores: dict[int, Reported] = {}
+        self._sent, self._end, self._told_bounded = 0, "", set[tuple[int, str]]()
         self.test_errors: dict[str, float] = {}
+        self.left_out: dict[int, str] = {}
         self.resumed = found is not None
         if found:
             self._restore(found)
@@ -156,8 +163,10 @@ class Coordinator:
             self.run_round()
             self._save()
             self._pass_on(server.reports[:-1], after_round)
+        self._end = "the last validation"
         self._record_score(self._ask_round(torch.tensor([], dtype=torch.long)))
         self._pass_on(server.reports, after_round)
+        self._end = "the end"
         return self._finish()
 
     def _pass_on(
@@ -191,13 +200,15 @@ class Coordinator:
             return
         server.accept(merged)
         self._n_empty, self._lost_because = 0, ""
-        trained = [a for a in answers.values() if len(a.ids)]
+        trained = {node: a for node, a in answers.items() if len(a.ids)}
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
-        n_trained = sum(len(a.ids) for a in trained)
+        n_trained = sum(len(a.ids) for a in trained.values())
         loss, task_loss = (
-            bounded_mean([Reported(a.losses[i], len(a.ids), len(a.ids)) for a in trained])
-            for i in range(2)
-        )
+            self._mean(what, {
+                n: Reported(a.losses[i], len(a.ids), len(a.ids)) for n, a in trained.items()
+            })
+            for i, what in enumerate(("training loss", "training loss of the task"))
+        )  # fmt: skip
         server.report(
             RoundReport(
                 round=server.state.round,
@@ -205,19 +216,36 @@ class Coordinator:
                 train_task_loss=task_loss,
                 validation_loss=math.nan,
                 participants=n_asked,
-                bytes_down=sum(a.bytes_down for a in answers.values()),
-                bytes_up=sum(a.bytes_up for a in trained),
+                bytes_down=self._sent,
+                bytes_up=sum(a.bytes_up for a in trained.values()),
                 seconds=time.perf_counter() - start,
                 failed=n_asked - n_trained,
             )
         )
+        self._sent = 0
+
+    def _mean(self, what: str, sums: Mapping[int, Reported]) -> float:
+        """Return the bounded mean of what nodes report; name once each node that is bounded."""
+        for node, why in bounded(sums).items():
+            if (node, what) not in self._told_bounded:
+                self._told_bounded.add((node, what))
+                log.warning(
+                    "%s: the %s of %s is bounded (%s); said once", self._now(), what,
+                    self.membership.name(node), why,
+                    extra=event("bounded", node=node, what=what, reason=f"its {what}: {why}"),
+                )  # fmt: skip
+        return bounded_mean([*sums.values()])
+
+    def _now(self) -> str:
+        """Return what the nodes are asked for, in words."""
+        return self._end or f"round {self.server.state.round + 1}"
 
     def _tell_few(self) -> None:
         """Say once what parties can learn of each other if there are fewer than three."""
         n = len(self.membership.numbers)
         if n < FEW and not self._told_few:
             self._told_few = True
-            log.warning(TOLD_FEW, n, extra=event("few_parties", nodes=n))
+            log.warning(few_parties(n), extra=event("few_parties", nodes=n))
 
     def _merged(
         self, answers: dict[int, Answer]
@@ -231,7 +259,7 @@ class Coordinator:
         if not trained:
             return answers, None
         if (n := self._n_parties(trained)) < self.patience.min_parties:
-            self._lose_round(f"{n} parties trained, --min-parties is {self.patience.min_parties}")
+            self._lose_round(f"{n} parties trained, at least {self.patience.min_parties} must")
             return answers, None
         merged = self._try(trained)
         if not isinstance(merged, str):
@@ -276,7 +304,7 @@ class Coordinator:
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
-        state, messages, down, extras = self.server.state, {}, {}, self._extras()
+        state, messages, extras = self.server.state, {}, self._extras()
         for node, numbers in self.membership.numbers.items():
             ids = torch.tensor(numbers)
             to = Participants(ids, self.membership.sizes[ids], state.round)
@@ -287,14 +315,13 @@ class Coordinator:
                 "best": self.server.best_round, "parties": len(self.membership.numbers), **extras,
             }  # fmt: skip
             messages[node] = Message(about, payload)
-            down[node] = total_bytes(payload)
+            self._sent += total_bytes(payload)
         found = self._ask(messages)
         answers: dict[int, Answer] = {}
         for node, message in messages.items():
             try:
                 of_node = found.get(node, f"no answer in {self.patience.answer:g} s")
-                answer = self._check(of_node, message.about["train"])
-                answers[node] = dataclasses.replace(answer, bytes_down=down[node])
+                answers[node] = self._check(of_node, message.about["train"])
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
         return self._without_outliers(self._without_odd_shapes(answers))
@@ -322,7 +349,7 @@ class Coordinator:
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
         log.warning(
-            "round %d goes on without %s: %s", round, name, reason,
+            "%s goes on without %s: %s", self._now(), name, reason,
             extra=event("left_out", node=node, round=round, reason=reason, strikes=strikes),
         )  # fmt: skip
 
@@ -352,15 +379,16 @@ class Coordinator:
     def _record_score(self, answers: Mapping[int, Answer]) -> None:
         """Record the validation loss after the last round done, unless it is known already."""
         of_node = {node: self._clients_of(node) for node in answers}
-        scores = {
-            of_node[node].start: Reported(*a.score, len(of_node[node]))
+        sums = {
+            node: Reported(*a.score, len(of_node[node]))
             for node, a in answers.items()
             if a.score[1]
         }
+        scores = {of_node[node].start: of for node, of in sums.items()}
         reports = self.server.reports
         if reports and scores and math.isnan(reports[-1].validation_loss):
             best = self.server.best_round is None or most_improved(scores, self._best_scores)
-            self.server.record_score(bounded_mean(list(scores.values())), best)
+            self.server.record_score(self._mean("validation loss", sums), best)
             # A node that came after the best round is compared with its own first score.
             self._best_scores = scores if best else scores | self._best_scores
 
@@ -378,6 +406,9 @@ class Coordinator:
                     "%s did not finish: %s", self.membership.name(node), e,
                     extra=event("did_not_finish", node=node, reason=str(e)),
                 )  # fmt: skip
+        if late := [node for node, f in finished.items() if not f.has_best]:
+            self.left_out = dict.fromkeys(late, NOT_THERE % (self.server.best_round or 0))
+            tell_left_out(self.left_out)
         return finished
 
     def _save(self) -> None:

@@ -22,7 +22,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
 
@@ -32,6 +32,12 @@ MOST_SAMPLES = 10
 FARTHEST = 10
 """Largest distance of a node's mean from the median of all nodes', as a multiple of the median."""
 
+MOST_TARGETS = 2
+"""Largest number of a node's test targets per training sample, as a multiple of the median's."""
+
+MOVED = 1.5
+"""Factor between the test errors with and without a node from which on the node is named."""
+
 
 class Reported(NamedTuple):
     """Sum that a node reports.
@@ -39,7 +45,7 @@ class Reported(NamedTuple):
     Attributes:
         total: sum over the summands.
         terms: number of summands.
-        clients: number of the node's clients.
+        clients: number of the node's clients, or of their training samples.
     """
 
     total: float
@@ -52,11 +58,15 @@ class Reported(NamedTuple):
         return self.total / self.terms if self.terms else math.nan
 
 
-def bounded_mean(sums: Sequence[Reported]) -> float:
+def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
     """Return the mean of all nodes' summands, with bounds on each node's weight and mean.
 
-    A client counts at most `MOST_SAMPLES` times as much as the median node's client, and a node's
-    mean differs from the median of all nodes' by at most `FARTHEST` times that median.
+    A client counts at most `most` times as much as the median node's client, and a node's mean
+    differs from the median of all nodes' by at most `FARTHEST` times that median.
+
+    Args:
+        sums: what the nodes report.
+        most: largest number of summands per client, as a multiple of the median node's.
 
     Returns:
         The mean; NaN without summands. Nodes whose mean is NaN are left out, as those of a method
@@ -72,12 +82,31 @@ def bounded_mean(sums: Sequence[Reported]) -> float:
     sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
         return math.nan
-    weights, means = _weights(sums), [s.mean for s in sums]
-    if len(sums) > 2:
-        middle = median(means)
-        far = FARTHEST * abs(middle)
-        means = [min(max(m, middle - far), middle + far) for m in means]
-    return math.fsum(w * m for w, m in zip(weights, means, strict=True)) / math.fsum(weights)
+    return _weighted_mean(_weights(sums, most), _means(sums))
+
+
+def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
+    """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
+
+    Args:
+        sums: what the nodes report; with fewer than three, nothing is bounded.
+        most: see `bounded_mean`.
+
+    Example:
+        >>> bounded({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
+        {2: 'its mean is 4e+08, the median is 0.3'}
+    """
+    known = {n: s for n, s in sums.items() if s.terms > 0 and not math.isnan(s.mean)}
+    if len(known) < 3:
+        return {}
+    why = {node: "it is not a number" for node, s in sums.items() if math.isnan(s.total)}
+    middle = median(s.mean for s in known.values())
+    for (node, s), weight in zip(known.items(), _weights([*known.values()], most), strict=True):
+        if abs(s.mean - middle) > FARTHEST * abs(middle):
+            why[node] = f"its mean is {s.mean:.4g}, the median is {middle:.4g}"
+        elif weight < s.terms:
+            why[node] = f"it claims {s.terms:.10g} values, which count as {weight:.10g}"
+    return why
 
 
 def sound_errors(
@@ -130,12 +159,45 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
     return 2 * better > sum(now[k].clients for k in both)
 
 
-def _weights(sums: Sequence[Reported]) -> list[float]:
+def moved_by(sums: Mapping[int, Reported], most: float) -> dict[int, tuple[float, float]]:
+    """Return the nodes that alone change the bounded mean by a factor of more than `MOVED`.
+
+    Args:
+        sums: what the nodes report; with fewer than three, no node is told from the others.
+        most: see `bounded_mean`.
+
+    Returns:
+        By node, the mean of all nodes and that without this node.
+    """
+    weights, means = _weights([*sums.values()], most), _means([*sums.values()])
+    found, mean = {}, _weighted_mean(weights, means)
+    for i, node in enumerate(sums if len(sums) > 2 else ()):
+        rest = _weighted_mean(weights[:i] + weights[i + 1 :], means[:i] + means[i + 1 :])
+        if not mean / MOVED <= rest <= MOVED * mean:
+            found[node] = (mean, rest)
+    return found
+
+
+def _weighted_mean(weights: Sequence[float], values: Sequence[float]) -> float:
+    return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
+
+
+def _means(sums: Sequence[Reported]) -> list[float]:
+    """Return the nodes' means, bounded if there are enough nodes to tell what is usual."""
+    means = [s.mean for s in sums]
+    if len(sums) < 3:
+        return means
+    middle = median(means)
+    far = FARTHEST * abs(middle)
+    return [min(max(m, middle - far), middle + far) for m in means]
+
+
+def _weights(sums: Sequence[Reported], most: float) -> list[float]:
     """Return the counts, bounded if there are enough nodes to tell what is usual."""
     if len(sums) < 3:
         return [s.terms for s in sums]
     usual = median(s.terms / s.clients for s in sums)
-    return [min(s.terms, MOST_SAMPLES * usual * s.clients) for s in sums]
+    return [min(s.terms, most * usual * s.clients) for s in sums]
 
 
 def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -148,6 +210,15 @@ def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
 
 
 log = logging.getLogger(__name__)
+
+
+def tell_left_out(left_out: Mapping[int, str]) -> None:
+    """Name the nodes whose test errors do not count, with the reasons."""
+    for node, why in left_out.items():
+        log.warning(
+            "node %d does not count in the test errors: %s", node, why,
+            extra=event("errors_left_out", node=node, reason=why),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -249,8 +320,9 @@ class Membership:
             time.sleep(self.patience.poll)
         if len(self.numbers) < self.patience.min_parties:
             raise InputError(
-                f"{len(self.numbers)} nodes have the {n} connected clients, --min-parties is "
-                f"{self.patience.min_parties}; start more nodes or ask for fewer"
+                f"{len(self.numbers)} nodes have the {n} connected clients, at least "
+                f"{self.patience.min_parties} must; ",
+                Words("start more nodes or ask for fewer {min_parties}"),
             )
         log.info(
             "%d clients are connected, on %d nodes", n, len(self.numbers),

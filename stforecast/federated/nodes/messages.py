@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
+from data_prep.base.errors import Words
 from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
@@ -26,14 +27,19 @@ OF_SUMS = ("share", "mask", "unmask")
 FEW = 3
 """Number of parties below which each can compute what another one sent."""
 
-TOLD_FEW = (
-    "the number of parties is %d: with two, each can compute the other's upload from the result, "
-    "also under secure aggregation; --clip with --noise gaussian bounds what it learns, "
-    "--min-parties 3 refuses such a run"
-)
-
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def few_parties(n: int) -> Words:
+    """Return the warning of a run of so few parties that one can compute what another one sent."""
+    return Words(
+        "the number of parties is {}: with two, each can compute the other's upload from the "
+        "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what it "
+        "learns, {min_parties} refuses such a run",
+        n,
+        min_parties=FEW,
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,6 @@ class Answer:
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
         bytes_up: bytes of the upload.
-        bytes_down: bytes of what was sent to the node.
     """
 
     ids: Tensor
@@ -102,7 +107,6 @@ class Answer:
     losses: tuple[float, float]
     score: tuple[float, float]
     bytes_up: int
-    bytes_down: int = 0
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
@@ -124,11 +128,13 @@ class Finished:
         errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
         model: whether the node saved a forecaster.
+        has_best: whether the errors are those of the round that the settings select.
     """
 
     errors: dict[str, float]
     targets: int
     model: bool
+    has_best: bool = True
 
 
 def untrusted(check: Callable[P, T]) -> Callable[P, T]:
@@ -180,7 +186,9 @@ def check_join(
 def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
     """Return a node's checked answer to a round.
 
-    Nodes leave out clients whose values are not finite, so such an upload is rejected.
+    Nodes leave out clients whose values are not finite, so such an upload is rejected. A method may
+    not record the task's loss, which is then NaN; neither this loss nor a validation score, which
+    are sums of errors, can be negative. A whole local loss can.
 
     Args:
         answer: the node's answer.
@@ -197,7 +205,7 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     ids = [int(i) for i in about["ids"]]
     like: Like = {str(name): [str(t), *map(int, shape)] for name, (t, *shape) in
                   about["like"].items()}  # fmt: skip
-    if not all(map(math.isfinite, score)) or score[1] < 0:
+    if not all(0 <= v < math.inf for v in score):
         raise Rejected(f"its validation score is {score}")
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
         raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
@@ -206,6 +214,8 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     sound = sound_clients(upload, n=len(ids))
     if not (sound.all() and math.isfinite(losses[0])):
         raise Rejected("it sent numbers that are not finite")
+    if not (math.isnan(losses[1]) or 0 <= losses[1] < math.inf):
+        raise Rejected(f"its task's loss is {losses[1]:.4g}")
     return Answer(trained, upload, like, losses, score, total_bytes(message.payload))
 
 
@@ -221,7 +231,7 @@ def check_finish(answer: Message | str) -> Finished:
     errors = {str(name): float(v) for name, v in about["errors"].items()}
     if not _is_count(targets):
         raise Rejected(f"it sent errors of {targets!r:.20} targets")
-    return Finished(errors, targets, bool(about.get("model")))
+    return Finished(errors, targets, bool(about.get("model")), about["has_best"] is True)
 
 
 def message_of(answer: Message | str) -> Message:

@@ -20,7 +20,7 @@ from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.faults import describe
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.messages import FEW, TOLD_FEW, Message
+from stforecast.federated.nodes.messages import FEW, Message, few_parties
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
@@ -116,7 +116,7 @@ class Node:
                 f"to {trainer.numbers.stop - 1}; check first-client and the server's version"
             )
         if not about["round"] and about.get("parties", FEW) < FEW:
-            log.warning(TOLD_FEW, about["parties"])
+            log.warning(few_parties(about["parties"]))
         self._choose_best(about["best"])
         trainer.receive(message.payload, about["round"])
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
@@ -153,14 +153,27 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients after the `last` and after the `best` round."""
+        """Return the clients after the `last` and after the `best` round.
+
+        A node that was not there for the best round has the best of those that it saw, or its last.
+        """
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()
         return {"last": last, "best": self.best or last}
 
+    def has_best(self, message: Message) -> bool:
+        """Return whether this node was there for the best round, so that it has its models."""
+        best = message.about["best"]
+        return best is None or (self.best is not None and self.best.round == best)
+
     def report(
-        self, message: Message, errors: Mapping[str, float], targets: int, model: bool
+        self,
+        message: Message,
+        errors: Mapping[str, float],
+        targets: int,
+        model: bool,
+        has_best: bool = True,
     ) -> Message:
         """Return the answer at the end of a run.
 
@@ -169,8 +182,11 @@ class Node:
             errors: mean test errors by metric.
             targets: number of test targets.
             model: whether the node saved a forecaster.
+            has_best: whether the errors are those of the round that the settings select.
         """
-        return Message({"errors": dict(errors), "targets": targets, "model": model})
+        return Message(
+            {"errors": dict(errors), "targets": targets, "model": model, "has_best": has_best}
+        )
 
     def _choose_best(self, best: int | None) -> None:
         if self.candidate and self.candidate.round == best:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.membership import event
+from stforecast.federated.nodes.membership import event, tell_left_out
 from stforecast.federated.nodes.messages import Answer, Finished, Message
 from stforecast.federated.nodes.secure_node import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.secure_sum import (
@@ -57,23 +57,25 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         InputError: naming what needs more than sums.
     """
     if method.sums == "none":
-        instead = (
-            "choose another --method"
-            if method.sends_counts
-            else ("instead, bound what each upload reveals by --clip and --noise gaussian")
-        )
         raise InputError(
-            f"{method.name} does not support secure aggregation: {method.needs_each}; {instead}"
+            f"{method.name} does not support secure aggregation: {method.needs_each}; ",
+            Words("choose another {method}")
+            if method.sends_counts
+            else Words("instead, bound what each upload reveals by {clip} and {noise:gaussian}"),
         )
     if robust.robust != "none":
         raise InputError(
-            f"--robust {robust.robust} compares uploads, which --secure-aggregation hides; leave "
-            "out one of them"
+            Words(
+                "{robust} compares uploads, which {secure_aggregation} hides; leave one out",
+                robust=robust.robust,
+            )
         )
     if uplink.bits != 32 or uplink.delta_coding:
         raise InputError(
-            "--secure-aggregation adds up uploads as fixed-point integers; leave out --bits and "
-            "--delta-coding"
+            Words(
+                "{secure_aggregation} adds up uploads as fixed-point integers; leave out {bits} "
+                "and {delta_coding}"
+            )
         )
 
 
@@ -135,14 +137,14 @@ class SecureCoordinator(Coordinator):
                    if isinstance(a, Advert)}  # fmt: skip
         parties = sum(len(a.ids) > 0 for a in adverts.values())
         if 0 < parties < self.patience.min_parties:
-            self._lose(f"{parties} parties trained, --min-parties is {self.patience.min_parties}")
+            self._lose(f"{parties} parties trained, at least {self.patience.min_parties} must")
             return {}
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
         found = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes})
         if found is None:
             return {}
-        nodes, sums, (up, down) = found
+        nodes, sums, up = found
         trained = [adverts[n].ids for n in nodes if len(adverts[n].ids)]
         self._n_trained = len(trained)
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
@@ -152,17 +154,16 @@ class SecureCoordinator(Coordinator):
             return {}
         upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
-        down += sum(a.bytes_down for a in adverts.values())
         everybody = Answer(
             ids, upload, like, (numbers["loss"], task_loss), (numbers["score"], numbers["scored"]),
-            up, down,
+            up,
         )  # fmt: skip
         return self._without_outliers({EVERYBODY: everybody})
 
     def _sum(
         self, adverts: Mapping[int, Advert | FinishAdvert], shapes: Shapes
-    ) -> tuple[list[int], Payload, tuple[int, int]] | None:
-        """Return the nodes of a sum, the sums, and the bytes sent up and down; None if lost."""
+    ) -> tuple[list[int], Payload, int] | None:
+        """Return the nodes of a sum, the sums, and the bytes that nodes sent; None if lost."""
         if not adverts:
             return None
         of_sum = SecureSum(
@@ -180,22 +181,23 @@ class SecureCoordinator(Coordinator):
                 self.membership.expel(node, "it spoilt a secure sum")
             return None
         finally:
+            self._sent += of_sum.bytes_down
             for node, task in of_sum.left.items():
                 self.membership.strike(node, f"it left the sum at {task!r}", sent=False)
         if of_sum.left:
             round = self.server.state.round + 1
             log.warning(
-                "round %d: the sum over %d nodes is complete, though %d left it",
-                round, len(nodes), len(of_sum.left),
+                "%s: the sum over %d nodes is complete, though %d left it",
+                self._now(), len(nodes), len(of_sum.left),
                 extra=event("sum_recovered", round=round, nodes=len(nodes), left=len(of_sum.left)),
             )  # fmt: skip
-        return nodes, sums, (of_sum.bytes_up, of_sum.bytes_down)
+        return nodes, sums, of_sum.bytes_up
 
     def _lose(self, reason: str) -> None:
         """Report that a sum is lost."""
         round, self._lost_because = self.server.state.round + 1, reason
         log.warning(
-            "round %d: the sum is lost: %s", round, reason,
+            "%s: the sum is lost: %s", self._now(), reason,
             extra=event("sum_lost", round=round, reason=reason),
         )  # fmt: skip
 
@@ -204,6 +206,9 @@ class SecureCoordinator(Coordinator):
         finished = super()._finish()
         adverts = {n: f for n, f in finished.items() if isinstance(f, FinishAdvert)}
         found = self._sum(adverts, {ERRORS: [1 + len(METRICS)]})
+        missing = adverts.keys() - self.left_out.keys() - set(found[0] if found else ())
+        tell_left_out(new := dict.fromkeys(sorted(missing), "the sum of the errors is without it"))
+        self.left_out |= new
         if found:
             targets, *totals = found[1][ERRORS].tolist()
             self.test_errors = {

@@ -236,12 +236,21 @@ class SecureNode(Node):
         return self.hide(message, values, {"ids": about["ids"], "like": about["like"]})
 
     def report(
-        self, message: Message, errors: Mapping[str, float], targets: int, model: bool
+        self,
+        message: Message,
+        errors: Mapping[str, float],
+        targets: int,
+        model: bool,
+        has_best: bool = True,
     ) -> Message:
-        """Return the answer at the end, with keys of the sum instead of errors."""
+        """Return the answer at the end, with keys of the sum instead of errors.
+
+        Errors of another round than the one that the settings select do not count.
+        """
+        targets *= has_best
         totals = [float(targets), *(errors[name] * targets for name in METRICS)]
         values = {ERRORS: torch.tensor(totals, dtype=torch.float64)}
-        return self.hide(message, values, {"model": model})
+        return self.hide(message, values, {"model": model, "has_best": has_best})
 
     def hide(
         self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]

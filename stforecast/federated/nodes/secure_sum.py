@@ -22,7 +22,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -83,7 +83,7 @@ class FinishAdvert(Finished):
         keys: its public keys for the sum.
     """
 
-    keys: PublicKeys
+    keys: PublicKeys = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def check_finish_advert(answer: Message | str) -> FinishAdvert:
         Rejected: if the answer is unusable.
     """
     about = message_of(answer).about
-    return FinishAdvert({}, 0, bool(about.get("model")), keys=_keys(about))
+    model, has_best = bool(about.get("model")), about["has_best"] is True
+    return FinishAdvert({}, 0, model, has_best, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> PublicKeys:

@@ -20,13 +20,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
-from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
@@ -205,9 +204,12 @@ class Checkpointer:
             return True
         if not self._warned_of_room:
             log.warning(
-                "%s: no checkpoints: one needs %.1f GB, %.1f GB are free; free some space, or "
-                "force them by --checkpoint-every 1", self.folder, size / 1e9, free / 1e9,
-            )  # fmt: skip
+                "%s: no checkpoints: one needs %.1f GB, %.1f GB are free; free some space, %s",
+                self.folder,
+                size / 1e9,
+                free / 1e9,
+                Words("or force them by {checkpoint_every}", checkpoint_every=1),
+            )
         self._warned_of_room = True
         return False
 

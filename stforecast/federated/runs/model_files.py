@@ -95,7 +95,7 @@ def restoring(folder: Path) -> Iterator[None]:
         if isinstance(e.__cause__, KeyError):
             key = e.__cause__
             raise InputError(f"{folder}: no {key} in the saved model; {AGAIN}") from key
-        raise e if str(folder) in str(e) else InputError(f"{folder}: {e}") from e
+        raise e if str(folder) in str(e) else InputError(f"{folder}: ", e) from e
 
 
 def read_description(path: Path, saver: str) -> dict[str, Any]:

@@ -22,13 +22,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.base.files import atomic_path
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,13 @@ def check_new(out: Path, command: str) -> None:
             way.
     """
     if (out / ABOUT).exists():
-        raise InputError(f"{out} already holds a finished run; choose another --out or delete it")
+        raise InputError(
+            f"{out} already holds a finished run; ", Words("choose another {out} or delete it")
+        )
     if is_begun(out):
         raise InputError(
-            f"{out} holds an unfinished run; go on with `{command} --resume {out}`, choose another "
-            "--out or delete it"
+            f"{out} holds an unfinished run; go on with `{command} --resume {quote(str(out))}`, ",
+            Words("choose another {out} or delete it"),
         )
     check_folder(out)
 
@@ -85,7 +88,7 @@ def check_folder(out: Path) -> None:
     """
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
-        raise InputError(f"{nearest} is a file; choose a folder for --out")
+        raise InputError(f"{nearest} is a file; ", Words("choose a folder for {out}"))
 
 
 def begin(out: Path, about: Mapping[str, Any]) -> None:
@@ -100,7 +103,7 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
     """
     contents = {"format": FORMAT, "versions": versions(), **about}
     contents["checksum"] = _checksum(contents)
-    with writing(out, "choose another --out"), atomic_path(out / BEGUN) as part:
+    with writing(out, Words("choose another {out}")), atomic_path(out / BEGUN) as part:
         part.write_text(json.dumps(contents, indent=2) + "\n")
 
 
@@ -186,7 +189,7 @@ def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Conf
     try:
         return resolve(**about["settings"])
     except InputError as e:
-        raise InputError(f"{out}: {e}") from e
+        raise InputError(f"{out}: ", e) from e
 
 
 def finish(out: Path) -> None:
@@ -196,7 +199,7 @@ def finish(out: Path) -> None:
 
 
 @contextmanager
-def writing(target: Path, remedy: str) -> Iterator[None]:
+def writing(target: Path, remedy: str | Words) -> Iterator[None]:
     """Convert a failure within the context to an error of writing, in one line.
 
     Args:
@@ -210,7 +213,7 @@ def writing(target: Path, remedy: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as e:
         reason = getattr(e, "strerror", None) or " ".join(str(e).split())
-        raise InputError(f"{target}: cannot be written ({reason}); {remedy}") from e
+        raise InputError(f"{target}: cannot be written ({reason}); ", remedy) from e
 
 
 def versions() -> dict[str, str]:
@@ -283,7 +286,7 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
-        _check_end(path)
+        _check_whole(path)
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
@@ -297,9 +300,11 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
     return table
 
 
-def _check_end(path: Path) -> None:
-    """Refuse a table without a line end after its last line; `write_csv` writes one."""
+def _check_whole(path: Path) -> None:
+    """Refuse a table with a hole of zeros, or without the line end that `write_csv` writes."""
     with path.open("rb") as file:
+        if any(b"\0" in part for part in iter(lambda: file.read(2**20), b"")):
+            raise InputError(f"{path}: holds bytes of zero where text was expected; {AGAIN}")
         file.seek(max(0, path.stat().st_size - 1))
         if file.read(1) != b"\n":
             n = path.read_bytes().count(b"\n") + 1
@@ -392,10 +397,31 @@ class Run(ABC):
     def find(cls, folders: Iterable[str | os.PathLike[str]]) -> list[Self]:
         """Open every finished run in the given folders and below them, in order of name.
 
+        A copy of a run counts once, with a warning, as it is no further evidence.
+
         Raises:
             InputError: if a folder has none.
         """
-        return [cls.open(folder) for folder in find_folders(map(Path, folders), cls.command)]
+        runs: list[Self] = []
+        alike: dict[str, list[Self]] = {}
+        for run in map(cls.open, find_folders(map(Path, folders), cls.command)):
+            others = alike.setdefault(run._identity(), [])
+            if twin := next((r for r in others if r._results() == run._results()), None):
+                if twin.folder.resolve() != run.folder.resolve():
+                    log.warning("%s is a copy of %s, and is left out", run.folder, twin.folder)
+                continue
+            others.append(run)
+            runs.append(run)
+        return runs
+
+    def _identity(self) -> str:
+        """Return the contents of `run.json`, except for how long the run took."""
+        kept = {k: v for k, v in self.about.items() if k != "versions" and "seconds" not in k}
+        return json.dumps(kept, sort_keys=True)
+
+    def _results(self) -> bytes:
+        path = self.folder / "metrics.csv"
+        return path.read_bytes() if path.exists() else b""
 
     @property
     def method(self) -> str:

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, Generic, TypeVar
 
+from data_prep.base.errors import Words
 from data_prep.base.files import file_lock
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
@@ -48,7 +50,7 @@ def locked(out: Path) -> Iterator[None]:
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     with ExitStack() as stack:
         stack.callback(_remove_empty, made)
-        with writing(out, "choose another --out"):
+        with writing(out, Words("choose another {out}")):
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(out / LOCK, out))
         yield
@@ -114,7 +116,7 @@ class UnfinishedRun(ABC, Generic[R]):
     def complete(self, after_round: AfterRound | None = None) -> R:
         """Finish the run, from its newest checkpoint if there is one."""
         start = time.perf_counter()
-        again = f"go on with: {self.kind.command} --resume {self.folder}"
+        again = f"go on with: {self.kind.command} --resume {quote(str(self.folder))}"
         every = self.begun["settings"].get("checkpoint_every")
         with Checkpointer(self.folder, self.begun, every, again) as checkpointer:
             self.train(checkpointer, after_round)

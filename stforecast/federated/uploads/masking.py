@@ -96,7 +96,7 @@ def agreed(private: bytes, other: bytes, purpose: str) -> bytes:
         purpose: text that sets this key apart from all others.
 
     Raises:
-        ValueError: if the public key is none.
+        ValueError: if the public key is invalid.
     """
     secret = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(other)
@@ -252,7 +252,8 @@ class SecureSums(CheckedOptions):
 
 def resolution(n: int) -> float:
     """Return the largest difference of a sum over n members to the exact one."""
-    return n / 2 ** (FRACTION + 1)
+    result: float = n / 2 ** (FRACTION + 1)
+    return result
 
 
 def length(shapes: Shapes) -> int:

@@ -43,7 +43,7 @@ from annotated_types import Lt
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.uploads.payload import Payload
@@ -91,7 +91,8 @@ class Robust(CheckedOptions):
         if self.robust not in ("none", *guards):
             others = f"choose {' or '.join(guards)}" if guards else "leave it out"
             raise InputError(
-                f"--robust {self.robust} cannot protect {method.name}: {method.unguarded}; {others}"
+                Words("{robust}", robust=self.robust),
+                f" cannot protect {method.name}: {method.unguarded}; {others}",
             )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:

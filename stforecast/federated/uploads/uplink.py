@@ -173,7 +173,8 @@ def _secret(law: str, shape: torch.Size) -> Tensor:
     bits = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64) >> 12
     u = torch.from_numpy((bits + 0.5) * 2.0**-52).view(shape)  # Uniform in (0, 1).
     if law == "gaussian":
-        return torch.special.ndtri(u)
+        result: Tensor = torch.special.ndtri(u)
+        return result
     if law == "exponential":
         return -u.log()
     return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log() / 2**0.5
@@ -223,7 +224,8 @@ def dequantise(codes: Tensor, scale: Tensor, like: Tensor, bits: int) -> Tensor:
     rows = _rows(like)
     largest = 2 ** (bits - 1) - 1
     steps = codes[:, : like[0].numel()].view(rows.shape).to(scale) - largest
-    return (steps * scale[..., None]).view(like.shape).to(like.dtype)
+    result: Tensor = (steps * scale[..., None]).view(like.shape).to(like.dtype)
+    return result
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def test_a_week_is_summed_over_countries_at_local_hours(raw):
 def test_steps_and_cells_are_chosen_as_for_raw_days(raw):
     ds = prepare(raw, step="2h", cells="2")
     np.testing.assert_allclose(ds["internet"][:2, 0], [0 + 1 + 2 * 2.5, 2 + 3 + 2 * 2.5])
-    with pytest.raises(InputError, match="choose --step 1h or a multiple"):
+    with pytest.raises(InputError, match="choose step='1h' or a multiple"):
         prepare(raw, step="30min")
     with pytest.raises(InputError, match="7 not found among"):
         prepare(raw, cells="7")

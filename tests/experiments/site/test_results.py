@@ -8,21 +8,11 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
-from experiments.images.answers import HEADING
-from experiments.site.results import (
-    INDEX,
-    MOST_BYTES,
-    NAMES,
-    contents,
-    gather,
-    pages,
-    replaced,
-    sections_of,
-    shrunk,
-    with_answers,
-    with_sections,
-    wrapped,
-)
+from experiments.site import default_method, tables
+from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
+from experiments.site.measured import NAMES, load, pages, read_table
+from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
+from vision.cli.claims import HEADING
 
 PAPERS = RESULTS.parent / "papers"
 
@@ -32,11 +22,49 @@ PAGE = """# Page
 
 words
 
-<!-- claims: generated -->
-<!-- claims: end -->
+![shown](../figures/one-a-cdf.png)
 
-<!-- results: generated -->
-<!-- results: end -->
+<!-- made: generated -->
+<!-- made: end -->
+"""
+
+WRITTEN = """# {title}
+
+    stforecast bench a.toml --out {name}
+
+- written: 2026-11-22 15:15 UTC
+- seeds: 1, 2
+
+{text}
+
+![a-cdf](figures/a-cdf.png)
+"""
+
+COMPARED = """**milan, calls**: 25 cells, 3 folds, 1 step(s) ahead, z-scores by cell
+
+| method   | runs   | MSE             |
+|----------|--------|-----------------|
+| solo     | 2      | 0.24 ± 0.0010   |
+| boosted † | 2     | 0.18            |
+| fuels    | 2      | 0.20 ± 0.0010   |
+| poor     | 2      | 1,000           |
+| half     | 2      | 0.21            |
+
+| method   | MSE [95 %]        | against fuels, % | p    |
+|----------|-------------------|------------------|------|
+| boosted  | 0.18 [0.16, 0.20] | -10 [-20, -5]    | 0.01 |
+| fuels    | 0.20 [0.18, 0.22] | -                | -    |
+| solo     | 0.24 [0.22, 0.26] | 20 [5, 40]       | 0.2  |
+| poor     | 900 [800, 1,000]  | 400 [300, 500]   | 0.01 |
+
+On milan, **fuels** has a lower error than poor (-80 % [-90, -75]).
+
+Ablations:
+
+| method   | MSE [95 %]        | against fuels, % | p    |
+|----------|-------------------|------------------|------|
+| fuels    | 0.20 [0.18, 0.22] | -                | -    |
+| half     | 0.21 [0.20, 0.22] | 5 [1, 10]        | 0.04 |
 """
 
 
@@ -44,11 +72,11 @@ words
 def benchmark(tmp_path):
     """Writes what a benchmark leaves behind."""
 
-    def make(name, title, text="table"):
+    def make(name, title, text="**pacs**: 3 clients"):
         folder = tmp_path / "runs" / name
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (40, 30), "red").save(folder / "figures" / "a-cdf.png")
-        (folder / "table.md").write_text(f"# {title}\n\n{text}\n\n![a-cdf](figures/a-cdf.png)\n")
+        (folder / "table.md").write_text(WRITTEN.format(title=title, name=name, text=text))
         return folder
 
     return make
@@ -68,50 +96,161 @@ def results(tmp_path):
     return folder
 
 
-def test_benchmarks_are_gathered_on_the_pages_that_name_them(benchmark, results):
+def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, results):
     gather(
         [benchmark("one", "First"), benchmark("two_x", "Second"), benchmark("both", "Third")],
         results,
     )
-    assert (results / "one.md").read_text() == (
-        "# Page one\n\n<!-- benchmarks: one, both* -->\n\nwords\n\n"
-        "<!-- claims: generated -->\n\n<!-- claims: end -->\n\n<!-- results: generated -->\n"
-        '<a id="one"></a>\n\n## First\n\ntable\n\n![a-cdf](../figures/one-a-cdf.png)\n\n'
-        '<a id="both"></a>\n\n## Third\n\ntable\n\n![a-cdf](../figures/both-a-cdf.png)\n'
-        "<!-- results: end -->\n"
-    )
-    assert "- [Page one](one.md)\n    - [First](one.md#one)\n    - [Third](one.md#both)\n" in (
-        (results / INDEX).read_text()
-    )
-    assert {path.name for path in (results.parent / "figures").iterdir()} == {
-        "one-a-cdf.png", "two_x-a-cdf.png", "both-a-cdf.png",
-    }  # fmt: skip
-
-
-def test_other_tables_and_words_of_a_page_are_kept(benchmark, results):
-    gather([benchmark("one", "First"), benchmark("both", "Second")], results)
-    gather([benchmark("one", "Changed"), benchmark("both2", "Third")], results)
     text = (results / "one.md").read_text()
     assert "\nwords\n" in text
-    assert re.findall("^## (.*)$", text, re.M) == ["Changed", "Second", "Third"]
+    items = re.findall('^- <a id="(.*)"></a>(.*), 2026-11-22:<br>`(.*)`$', text, re.M)
+    assert items == [
+        ("one", "First", "stforecast bench a.toml --out one"),
+        ("both", "Third", "stforecast bench a.toml --out both"),
+    ]
+    assert list(load(results / "one.md")) == ["one", "both"]
+    assert list(load(results / "two.md")) == ["two_x"]
+    assert "- [Page one](one.md): 2 benchmarks\n- [Page two](two.md): 1 benchmark\n" in (
+        (results / INDEX).read_text()
+    )
+    assert [path.name for path in (results.parent / "figures").iterdir()] == ["one-a-cdf.png"], (
+        "only figures that a page shows are kept"
+    )
 
 
-def test_benchmarks_of_one_title_are_told_apart_by_their_data_or_names(benchmark, results):
-    about = "**milan, calls**: 25 cells, 3 folds of 3 days, 1 step ahead, z-scores"
-    gather([benchmark("one", "Backtest", about), benchmark("both", "Backtest")], results)
-    gather([benchmark("both", "Backtest"), benchmark("both2", "Other")], results)
-    titles = ["Backtest: milan, 25 cells, 1 step ahead", "Backtest: both", "Other"]
-    assert re.findall("^## (.*)$", (results / "one.md").read_text(), re.M) == titles
+def test_other_benchmarks_of_a_page_are_kept(benchmark, results):
+    gather([benchmark("one", "First", COMPARED), benchmark("both", "Second")], results)
+    before = load(results / "one.md")
+    gather([benchmark("both", "Changed"), benchmark("both2", "Third")], results)
+    after = load(results / "one.md")
+    titles = [found.about["title"] for found in after.values()]
+    assert titles == ["First", "Changed", "Third"]
+    assert after["one"] == before["one"]
 
 
-def test_what_the_numbers_show_is_listed_with_links(benchmark, results):
-    said = "On milan, **a** has a lower error than " + "others, " * 30 + "and b."
-    gather([benchmark("one", "First", f"| a |\n\n{said}"), benchmark("both", "Second")], results)
-    listed = (results / "one.md").read_text().partition("<!-- claims: end -->")[0]
-    assert "**[First](#one)**\n\n- On milan" in listed
-    assert said in " ".join(listed.split())
-    assert "Second" not in listed
-    assert max(map(len, listed.splitlines())) <= 100
+def test_tables_of_methods_become_one_with_every_cell():
+    found = read_table(WRITTEN.format(title="A", name="a", text=COMPARED))
+    rows = {row["method"]: row for row in found.tables["methods"]}
+    assert list(rows) == ["solo", "boosted", "fuels", "poor", "half"]
+    assert rows["boosted"] == {
+        "data": "milan, calls", "method": "boosted", "runs": "2", "MSE": "0.18", "pools": "yes",
+        "MSE [95 %]": "0.18 [0.16, 0.20]", "reference": "fuels",
+        "against reference": "-10 [-20, -5]", "p": "0.01",
+    }  # fmt: skip
+    assert [name for name, row in rows.items() if "ablation" in row] == ["half"]
+    assert found.about["facts"] == {"written": "2026-11-22 15:15 UTC", "seeds": "1, 2"}
+    assert found.about["said"] == [
+        "On milan, **fuels** has a lower error than poor (-80 % [-90, -75])."
+    ]
+
+
+def body(text):
+    """The cells of the first table of a text, without its heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_a_table_of_differences_is_bold_where_methods_are_told_apart():
+    found = {"a": read_table(COMPARED)}
+    assert body(tables.differences(found)) == [
+        ["boosted †", "**-10 [-20, -5]**"],
+        ["fuels", "0.20 [0.18, 0.22]"],
+        ["solo", "20 [5, 40]"],  # p is too large
+        ["poor", "**400 [300, 500]**"],
+    ]
+    assert body(tables.differences(found, ablations=True)) == [
+        ["fuels", "0.20 [0.18, 0.22]"],
+        ["half", "**5 [1, 10]**"],
+    ]
+
+
+def test_the_answer_tells_how_many_methods_are_told_apart():
+    assert tables.verdicts({"a": read_table(COMPARED)}) == (
+        "- milan, 25 cells, 1 step ahead: `fuels` has a lower error than 1 of 3 other methods. "
+        "Told to be better: boosted (-10 [-20, -5] % in MSE)."
+    )
+
+
+def test_a_table_has_15_rows_with_the_reference_among_them():
+    rows = [f"| m{i:02} | {i} [0, 50] | {i + 1} [-1, 50] | 0.9 |" for i in range(30)]
+    head = (
+        "**a, b**: 25 cells, 1 step ahead\n\n"
+        "| method | MSE [95 %] | against z, % | p |\n|--|--|--|--|"
+    )
+    last = "| z | 1 [0, 2] | - | - |"
+    shown = body(tables.differences({"a": read_table("\n".join([head, *rows, last]))}))
+    assert len(shown) == tables.MOST_ROWS
+    assert shown[0] == ["z", "1 [0, 2]"]
+    assert shown[-1] == ["m13", "14 [-1, 50]"]
+
+
+def test_the_default_stands_by_data_set_and_by_test_part():
+    parts = {name: read_table(COMPARED) for name in ("a", "b")}
+    other = read_table(COMPARED.replace("milan", "city"))
+    shown = {row[0]: row[1:] for row in body(default_method.standing({**parts, "c": other}))}
+    assert shown["solo"] == ["20 [20, 20] %", "0", "3", "0"]
+    assert shown["boosted †"] == ["-10 [-10, -10] %", "3", "0", "0"]
+    answer = default_method.standing_answer(parts)
+    assert "lower error than `fedlean` in no test part of 2" in answer
+    assert "`boosted`, which pools all records, has a lower error in 2" in answer
+
+
+def test_the_standing_of_the_default_is_what_the_sentences_say():
+    """Counted from the intervals here, and by `stforecast bench` in words."""
+    parts = tables.chosen(load(RESULTS / "default.md"), PAGES["default"].names)
+    said = " ".join(text for found in parts.values() for text in found.about["said"])
+    lower = re.findall(r"has a higher error than ([^.]*(?:\.\d[^.]*)*)\.", said)
+    assert sum(text.count("lightgbm") for text in lower) == 2
+    shown = {row[0]: row[2:] for row in body(default_method.standing(parts))}
+    assert shown["lightgbm †"][0] == "2"
+
+
+def test_bounds_are_summed_up_with_the_furthest():
+    table = """**{}, calls**: 25 cells, {} steps ahead
+
+| method | lowest – median – highest client | furthest bound | width |
+|---|---|---|---|
+| a, conformal | 0.700 – 0.9 – 0.98 | 0.5 | 2,000 |
+| a, normalised | {} – 0.9 – 0.92 | {} | 1,000 |
+"""
+    found = {
+        "a": read_table(table.format("milan", 96, "0.85", "1.25")),
+        "b": read_table(table.format("city", 168, "0.75", "0.5")),
+    }
+    assert body(tables.coverage(found)) == [
+        ["milan", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
+        ["city", "168", "70.0–98.0", "75.0–92.0", "0.5"],
+    ]
+    answer = tables.coverage_answer(found)
+    assert "**a, conformal**: every client between 80 and 97 % in 0 of 2 test parts" in answer
+    assert "in 1 of 2 test parts; the furthest bound is 1.2 ranges away (milan" in answer
+    assert "differs by -50 [-50, -50] % from that of `a, conformal`" in answer
+    assert "In city, 25 cells, 168 steps ahead, no method keeps" in answer
+
+
+def test_of_a_method_for_images_the_best_model_is_shown():
+    text = """**pacs**: 3 clients, 2 classes
+
+| method | all classes, % [95 %] | all classes, against pfpl |
+|---|---|---|
+| fedavg | 40 [30, 50] | -20 [-30, -10] |
+| fedavg (trained) | 55 [50, 60] | -5 [-10, 1] |
+| pfpl | 60 [50, 70] | - |
+| pfpl (nearest) | 62 [50, 70] | 2 [-1, 5] |
+
+| claim | of | here | answer |
+|---|---|---|---|
+| it leads | pacs | - | holds |
+| it leads | - | - | cannot be told here |
+"""
+    found = {"a": read_table(text)}
+    assert body(tables.points(found)) == [
+        ["pfpl", "60 [50, 70]"],
+        ["fedavg (trained)", "-5 [-10, 1]"],
+    ]
+    answer = tables.claims(found)
+    assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
+    assert "`pfpl` is more accurate than 0 of 1 other methods. None is told to be better" in answer
 
 
 def test_answers_to_claims_stand_on_the_papers_page_too(benchmark, results):
@@ -176,11 +315,10 @@ def test_what_is_no_benchmark_is_refused(benchmark, results, tmp_path):
 
 def test_the_pages_are_as_they_would_be_written_today():
     every = pages(RESULTS)
-    assert len(every) > 5
+    assert {page.stem for page in every} == set(PAGES)
     for page in every:
         text = page.read_text()
-        assert with_sections(text, {}) == text, f"{page.name}: sections"
-        assert all(wrapped(section) == section for section in sections_of(text).values())
+        assert updated(text, page) == text, f"{page.name}: run python -m experiments.docs"
         assert len(NAMES.findall(text)) == 1
         for figure in re.findall(r"\(\.\./(figures/.*?)\)", text):
             assert (RESULTS.parent / figure).is_file()
@@ -188,6 +326,17 @@ def test_the_pages_are_as_they_would_be_written_today():
     assert replaced(index, "contents", lambda: contents(RESULTS)) == index
     nav = (Path(__file__).parents[3] / "mkdocs.yml").read_text()
     assert all(f"results/{page.name}" in nav for page in every)
+
+
+def test_a_page_has_one_table_of_at_most_15_rows_and_one_figure():
+    for page in pages(RESULTS):
+        text = page.read_text()
+        heads = re.findall(r"^\|[-|]+\|$", text, re.M)
+        assert len(heads) == 1, page.name
+        assert len(body(text)) <= tables.MOST_ROWS, page.name
+        assert text.count("![") <= 1, page.name
+        assert "{" not in text, page.name
+    assert sum(len(page.read_text().split()) for page in RESULTS.glob("*.md")) < 12_000
 
 
 def test_a_figure_shrinks_until_it_is_small_enough(tmp_path):

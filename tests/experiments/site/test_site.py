@@ -6,16 +6,13 @@ import click
 import pytest
 from markdown import markdown
 
-from experiments.cli import cli
 from experiments.docs import ROOT
-from experiments.site.choices import with_docstrings
-from experiments.site.coverages import coverage_table
-from experiments.site.hooks import PAGES, moved
-from experiments.site.maths import with_mathml
+from experiments.site.default_method import skill_figure, skill_table
+from experiments.site.hooks import PAGES, moved, with_docstrings, with_mathml
+from experiments.site.measured import read_table
 from experiments.site.references import commands_page, options_page
-from experiments.site.skills import skill_figure, skill_table
-from experiments.site.standings import standing_table
 from experiments.site.tutorials import refreshed
+from stforecast.cli.main import cli
 
 SECTION = """
 **milan, internet**: 9 cells, 3 folds of 3 days, {steps} ahead, z-scores
@@ -88,9 +85,9 @@ def test_equations_become_mathml_and_nothing_else_changes():
 
 
 def test_a_page_shows_a_docstring_from_its_words_on():
-    page = 'a\n<!-- docstring of experiments.site.choices from "A page holds" -->\nb'
+    page = 'a\n<!-- docstring of experiments.site.hooks from "Files of the root" -->\nb'
     text = with_docstrings(page)
-    assert text.startswith("a\nA page holds")
+    assert text.startswith("a\nFiles of the root")
     assert text.endswith("\nb")
 
 
@@ -106,56 +103,17 @@ def lines_of(table):
 
 
 def test_skill_is_tabulated_best_method_first():
-    sections = {
-        "who_wins_a": SECTION.format(steps="1 step", first=10, second=32.4),
-        "who_wins_b": SECTION.format(steps="24 steps", first="3.6", second=4.4),
-        "other": SECTION.format(steps="1 step", first=99, second=99),
+    benchmarks = {
+        "who_wins_a": read_table(SECTION.format(steps="1 step", first=10, second=32.4)),
+        "who_wins_b": read_table(SECTION.format(steps="24 steps", first="3.6", second=4.4)),
     }
-    assert lines_of(skill_table(sections, "page.md")) == [
+    assert lines_of(skill_table(benchmarks, "page.md")) == [
         "| data | trees † | fedlean |",
         "| --- | --- | --- |",
         "| [milan, 9 cells, 1 step ahead](page.md#who_wins_a) | **32** | 10 |",
         "| [milan, 9 cells, 24 steps ahead](page.md#who_wins_b) | **4** | **4** |",
     ]
-    assert skill_figure(sections).startswith(b"\x89PNG")
-
-
-def test_the_defaults_standing_counts_benchmarks_by_rival():
-    head = "| method | MSE | MAE |\n|---|---|---|\n"
-    sections = {
-        "who_wins_a": head + "| boosting † | 1.0 ± 0.1 | 2.0 |\n| solo | 3.0 | 3.0 |\n"
-        "| lightgbm † | 4.0 | 3.0 |\n| fedlean | 2.0 | 1.0 |\n",
-        "who_wins_b": head + "| boosting † | 3.0 | 2.0 |\n| solo | 1.5 | 3.0 |\n"
-        "| lightgbm † | 4.0 | 0.5 |\n| fedlean | 2.0 ± 0.3 | 1.0 |\n",
-        "other": head + "| fedlean | 1.0 | 1.0 |\n",
-    }
-    assert lines_of(standing_table(sections))[2:] == [
-        "| lower than all rows that do not pool | 1 of 2 | 2 of 2 |",
-        "| lower than boosting | 1 of 2 | 2 of 2 |",
-        "| lower than LightGBM | 2 of 2 | 1 of 2 |",
-        "| above the lowest row of any kind, mean | 63.3 % | 41.4 % |",  # √(2 · 4/3), √(1 · 2)
-    ]
-
-
-def test_coverage_is_tabulated_bold_where_every_client_is_near_the_nominal_one():
-    about = "**milan, net**: 9 cells, test part of `days:5,1,2`, 1 step(s) ahead\n\n"
-    table = (
-        "| method | lowest – median – highest client | furthest bound | width |\n"
-        "|---|---|---|---|\n"
-        "| ridge, conformal | 0.766 – 0.911 – 0.960 | 0.250 | 1,000.0 ± 2.0 |\n"
-        "| ridge, normalised | 0.800 – 0.900 – 0.970 | 1.500 | 900.0 |\n"
-    )
-    assert lines_of(coverage_table({"a": about + table, "b": about})) == [
-        "| data | ridge, conformal | ridge, normalised |",
-        "| --- | --- | --- |",
-        "| [milan, 9 cells, 1 step ahead](#a) | 76.6 – 96.0 | **80.0 – 97.0** |",
-        "",
-        "| method | test parts with all clients between 80 and 97 % | width against conformal | "
-        "furthest bound |",
-        "| --- | --- | --- | --- |",
-        "| ridge, conformal | 0 of 1 |  | 0.2 |",
-        "| ridge, normalised | 1 of 1 | -10 % | 1.5 |",
-    ]
+    assert skill_figure(benchmarks).startswith(b"\x89PNG")
 
 
 def test_outputs_of_a_tutorial_are_written_and_cut(tmp_path, monkeypatch):

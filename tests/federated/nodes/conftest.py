@@ -62,7 +62,8 @@ class Nodes(Link):
             return started.join()
         if task == "finish":
             started.finish(message)
-            return started.report(message, {"mse": (node + 1) / 2, "mae": 0.25}, 4, True)
+            errors, has_best = {"mse": (node + 1) / 2, "mae": 0.25}, started.has_best(message)
+            return started.report(message, errors, 4, True, has_best)
         return started.round(message)
 
     def _post(self, message):

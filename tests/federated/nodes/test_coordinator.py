@@ -13,6 +13,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.methods.ditto import Ditto
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.solo import Solo
+from stforecast.federated.nodes import coordinator as coordinator_module
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import Patience
@@ -195,7 +196,7 @@ def test_only_payloads_cross(method, federate, split):
         assert set(message.about) <= {
             "task", "run", "clients", "round", "train", "best", "parties",
             "first", "sizes", "ids", "score", "loss", "task_loss", "like", "targets", "errors",
-            "model",
+            "model", "has_best",
         }  # fmt: skip
     assert crossed > 0
 
@@ -248,6 +249,39 @@ def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, s
     assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 3, 5, 5]
     assert [r.failed for r in coordinator.server.reports] == [0, 2, 0, 0]
     assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in logged()
+
+
+def test_what_a_silent_node_was_sent_is_counted(federate, split):
+    coordinator, link = split(federate(FedAvg, SIZES, rounds=4), SHARES)
+    link.spoil = lambda node, round, answer: "no answer" if (node, round) == (0, 1) else answer
+    coordinator.run()
+    assert len({r.bytes_down for r in coordinator.server.reports}) == 1
+
+
+@pytest.mark.parametrize("secure", [None, SecureSums()])
+def test_a_node_without_the_best_round_is_left_out_of_the_errors_and_named(
+    secure, federate, split, logged, monkeypatch
+):
+    monkeypatch.setattr(coordinator_module, "most_improved", lambda now, before: False)
+    coordinator, link = split(
+        federate(FedAvg, SIZES, rounds=4), SHARES, patience=Patience(0.2, 1, 0.01, enough=4),
+        secure=secure,
+    )  # fmt: skip
+    link.absent = lambda node, round: node == 1 and round < 2
+    coordinator.run()
+    assert coordinator.server.best_round == 1
+    assert coordinator.left_out == {1: coordinator_module.NOT_THERE % 1}
+    assert "node 1 does not count in the test errors: it was not there" in logged()
+    if secure:  # The errors of nodes 0 and 2 alone.
+        assert coordinator.test_errors == pytest.approx({"mse": 1.0, "mae": 0.25})
+
+
+def test_a_node_that_is_silent_after_the_last_round_leaves_no_round(federate, split, logged):
+    coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES)
+    link.spoil = silent_from(2, 2)
+    coordinator.run()
+    assert "the last validation goes on without node 0 (clients 0 to 1): no answer" in logged()
+    assert "round 3" not in logged()
 
 
 def silent_from(first, last, node=0):
@@ -314,8 +348,8 @@ def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
             shutil.rmtree(make().folder)
     three = Patience(0.2, 1, 0.01, min_parties=3)
     for shares, spoil, said in (
-        ((3, 2), lambda n, round, answer: answer, "2 nodes have the 5 connected clients, --min-"),
-        (SHARES, silent_from(1, 9), "in a row: 2 parties trained, --min-parties is 3"),
+        ((3, 2), lambda n, round, answer: answer, "2 nodes have the 5 connected clients, at least"),
+        (SHARES, silent_from(1, 9), "in a row: 2 parties trained, at least 3 must"),
     ):
         coordinator, link = split(federate(FedAvg, SIZES), shares, patience=three, secure=secure)
         link.spoil = spoil
@@ -389,7 +423,7 @@ def test_a_server_without_nodes_says_so(federate):
         lonely.run()
 
 
-@pytest.mark.parametrize("score", [(0.0, 1e12), (-1e300, 5.0)])
+@pytest.mark.parametrize("score", [(0.0, 1e12), (1e-300, 5.0)])
 def test_one_node_decides_neither_the_best_round_nor_the_losses(score, federate, split):
     """A node changes nothing by praise of round 1 where all others improve: each trains alone."""
     found = []

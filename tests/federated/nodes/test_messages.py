@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.messages import (
     Answer,
+    Finished,
     Message,
     Rejected,
     Taken,
@@ -45,6 +46,10 @@ def test_a_sound_answer_is_read():
     assert (answer.losses, answer.score, answer.bytes_up) == ((2.5, 2.0), (3.0, 12.0), 24 + 16)
 
 
+def test_a_method_may_record_no_loss_of_the_task():
+    assert math.isnan(check({"task_loss": math.nan}).losses[1])
+
+
 def test_a_client_that_failed_may_be_left_out():
     answer = check({"ids": [5]}, {name: t[1:] for name, t in payload().items()})
     assert answer.ids.tolist() == [5]
@@ -60,6 +65,9 @@ def test_a_client_that_failed_may_be_left_out():
         ({"score": [float("nan"), 1.0]}, "its validation score is"),
         ({"score": [1.0, -1.0]}, "its validation score is"),
         ({"score": []}, "cannot be used"),
+        ({"score": [-1.0, 1.0]}, "its validation score is"),
+        ({"task_loss": -1e9}, "its task's loss is -1e"),
+        ({"task_loss": float("inf")}, "its task's loss is inf"),
         ({"loss": "much"}, "cannot be used"),
         ({"loss": float("inf")}, "not finite"),
         ({"like": {"w": []}}, "cannot be used"),
@@ -143,8 +151,8 @@ def test_nonsense_at_joining_is_rejected(about):
 
 def test_a_last_answer_is_read():
     errors = {"mse": 1.5, "mape": 0.2}
-    found = check_finish(Message({"targets": 7, "errors": errors, "model": True}))
-    assert (found.errors, found.targets, found.model) == (errors, 7, True)
+    found = check_finish(Message({"targets": 7, "errors": errors, "model": True, "has_best": True}))
+    assert found == Finished(errors, 7, True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +176,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-names = [*GOOD, "first", "sizes", "targets", "errors", "model"]
+names = [*GOOD, "first", "sizes", "targets", "errors", "model", "has_best"]
 abouts = st.dictionaries(st.sampled_from(names), json_values)
 
 

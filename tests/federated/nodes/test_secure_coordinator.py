@@ -107,7 +107,7 @@ def test_the_server_learns_neither_samples_nor_losses_nor_uploads_of_a_node(fede
         assert set(message.payload) <= {SUM}
         assert set(message.about) <= {
             "first", "sizes", "ids", "like", "keys", "sealed", "checks", "own", "unusable",
-            "shares", "model",
+            "shares", "model", "has_best",
         }  # fmt: skip
         assert message.about.get("sizes", [1]) == [1] * len(message.about.get("sizes", [1]))
     masked = [m.payload[SUM] for m in answers if m.payload]
@@ -147,6 +147,23 @@ def test_a_node_that_is_lost_within_a_round(stage, left, federate, split, caplog
         {"event": "sum_recovered", "round": 1, "nodes": 3 if left == 5 else 2, "left": 1},
     ]
     assert said == (expected if stage != "round" else [])
+
+
+def test_who_is_missing_in_the_sum_of_test_errors_is_named(federate, split, logged):
+    coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES, secure=SECURE)
+    tasks = []
+
+    def spoil(node, round, answer):
+        tasks.append(link.task)
+        return "gone" if "finish" in tasks and (node, link.task) == (2, "mask") else answer
+
+    link.spoil = spoil
+    coordinator.run()
+    assert coordinator.test_errors == pytest.approx({"mse": 0.75, "mae": 0.25})
+    assert coordinator.left_out == {2: "the sum of the errors is without it"}
+    assert "node 2 does not count in the test errors: the sum" in logged()
+    assert "the end: the sum over 2 nodes is complete, though 1 left it" in logged()
+    assert "round 3" not in logged()
 
 
 def test_a_lost_sum_is_repeated(federate, split, logged):
@@ -245,15 +262,15 @@ def test_a_server_that_was_ended_goes_on(federate, split, tmp_path):
 def test_other_methods_are_refused_by_name_with_the_reason(name):
     with pytest.raises(InputError, match=f"{name} does not support secure aggregation: ") as e:
         check_sums(METHODS[name], Uplink(), Robust())
-    assert ("--clip" in str(e.value)) != METHODS[name].sends_counts  # As the two exclude another.
+    assert ("by clip" in str(e.value)) != METHODS[name].sends_counts  # As the two exclude another.
 
 
 @pytest.mark.parametrize(
     ("uplink", "robust", "said"),
     [
-        (Uplink(), Robust("median"), "--robust median compares uploads"),
-        (Uplink(bits=8), Robust(), "leave out --bits"),
-        (Uplink(delta_coding=True), Robust(), "--delta-coding"),
+        (Uplink(), Robust("median"), "robust='median' compares uploads"),
+        (Uplink(bits=8), Robust(), "leave out bits"),
+        (Uplink(delta_coding=True), Robust(), "delta_coding"),
     ],
 )
 def test_what_needs_single_uploads_is_refused(uplink, robust, said):

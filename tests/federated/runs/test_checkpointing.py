@@ -9,13 +9,12 @@ import pytest
 import torch
 from waiting import Killed, killed_after
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Stopped
 from stforecast.federated.core.data import Stream
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.runs import checkpointing
 from stforecast.federated.runs.checkpoint import newest_first
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.signals import Stopped
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 

@@ -101,7 +101,7 @@ def test_sums_are_compared_by_their_means_over_samples():
 
 @pytest.mark.parametrize("how", ["median", "trimmed", "clip"])
 def test_a_rule_that_does_harm_is_refused_before_anything_trains(federate, how):
-    with pytest.raises(InputError, match=rf"--robust {how} cannot protect fedtrees: .* drop"):
+    with pytest.raises(InputError, match=rf"robust='{how}' cannot protect fedtrees: .* drop"):
         federate(METHODS["fedtrees"], SIZES, robust=Robust(how))
 
 

@@ -12,7 +12,7 @@ from stforecast.baselines.trees import Boosting, BoostingConfig
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, target_windows
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.leaks import forecast_leaks
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 SPEC = WindowSpec(closeness=3, periods=0)

@@ -10,10 +10,10 @@ from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.chronos import Chronos, ChronosOptions
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import forecast_leaks
 
 try:
     from chronos.chronos_bolt import ChronosBoltModelForForecasting, ChronosBoltPipeline
@@ -112,7 +112,7 @@ def test_pickled_weights_are_not_read(weights, tmp_path):
 
 
 def test_weights_that_are_none_are_told(weights, tmp_path):
-    with pytest.raises(InputError, match=r"^chronos: no weights; give --weights FOLDER"):
+    with pytest.raises(InputError, match=r"^chronos: no weights; give weights, a folder"):
         fitted("")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((weights / "model.safetensors").read_bytes())

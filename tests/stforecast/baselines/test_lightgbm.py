@@ -11,7 +11,7 @@ from stforecast.baselines.trees import LightGBM, LightGBMOptions, rich_lags
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, target_windows
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.leaks import forecast_leaks
 
 lightgbm = pytest.importorskip("lightgbm", reason="the extra peers is not installed")
 

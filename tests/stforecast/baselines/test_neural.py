@@ -10,10 +10,10 @@ from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
 from stforecast.baselines.neural import NeuralOptions
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import forecast_leaks
 
 try:
     import neuralforecast  # noqa: F401  # It fails to import beside packages of another torch.

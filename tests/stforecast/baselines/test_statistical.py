@@ -10,7 +10,7 @@ from stforecast.baselines import BASELINES
 from stforecast.baselines.statistical import StatisticalOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.leaks import forecast_leaks
 
 pytest.importorskip("statsforecast", reason="the extra peers is not installed")
 models = pytest.importorskip("statsforecast.models")

@@ -12,10 +12,10 @@ from stforecast import Forecaster
 from stforecast.baselines import trees as pooled_trees
 from stforecast.baselines.ridge import ALPHAS, Ridge, RidgeConfig
 from stforecast.baselines.trees import Boosting, BoostingConfig, LightGBM, LightGBMOptions
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import target_windows
+from stforecast.forecasting.config import read_by
 
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 TRAIN, VALIDATION = np.arange(30, 180), np.arange(180, 260)

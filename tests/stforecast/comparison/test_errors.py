@@ -7,7 +7,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.comparison.errors import SEASONAL, model_errors
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.metrics.metric import mean
 
 METRICS = ("mse", "mae", "rmse", "bias", "raw_mse", "raw_mae", "raw_rmse", "raw_mape", "raw_wape",

@@ -11,7 +11,7 @@ from stforecast.data.anchors import anchors, targets, with_anchors, without_anch
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows, target_windows, training_targets
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.leaks import forecast_leaks
 
 SIX_HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("6h"))
 HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.config import resolve
 from stforecast.data.clients import Partition, one_per_cell, partition
 from stforecast.data.series import as_series
 from stforecast.federated.core.data import ClientData
+from stforecast.forecasting.config import resolve
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_column_must_exist_and_have_a_value_for_each_cell(town):
 
 @pytest.mark.parametrize("text", ["kmeans:2", "grid:2x2"])
 def test_places_are_needed_for_districts_and_tiles(town, text):
-    with pytest.raises(InputError, match=r"no locations.*--clients a file"):
+    with pytest.raises(InputError, match=r"no locations.*a file of clients"):
         divided(town.drop_vars(["lon", "lat"]), text)
     town["lon"].values[1] = np.nan
     with pytest.raises(InputError, match="cell 22 has no location"):

@@ -7,13 +7,13 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
-from stforecast.data.covariates import CovariateCalendar, Covariates, CovariateScaler
+from stforecast.data.covariates import Covariates, CovariateScaler
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.leaks import forecast_leaks
 
 SETTINGS = {
     "service": "call", "split": "days:7,1,2", "closeness": 1, "periods": 0, "inputs": "sms",
@@ -37,7 +37,7 @@ def town():
 def test_a_window_reads_the_newest_steps_of_services_then_static_columns():
     spec = WindowSpec(closeness=1, periods=0, inputs="a, b", input_steps=2, static="area")
     observed = np.arange(20.0).reshape(5, 2, 2)  # steps, cells, services
-    calendar = CovariateCalendar(
+    calendar = Calendar(
         pd.Timestamp("2013-11-01"), pd.Timedelta("1h"),
         covariates=Covariates(observed, np.array([[-1.0], [1.0]])),
     )  # fmt: skip
@@ -97,15 +97,15 @@ def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_p
 def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
     forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
 
-    class Ahead(CovariateCalendar):
+    class Ahead(Calendar):
         def covariate_inputs(self, starts, spec):
             return super().covariate_inputs(np.minimum(starts + 1, 240), spec)
 
     series = forecaster.read(town)
-    calendar = forecaster.scaler.calendar(series)
+    calendar = forecaster.model_.scaler.calendar(series)
     ahead = Ahead(calendar.start, calendar.step, calendar.time_zone, covariates=calendar.covariates)
-    z, window = forecaster.scaler.transform(series.values), forecaster.config.window
-    leaks = forecast_leaks(forecaster._chosen(), z, np.array([200]), window, ahead)
+    z, window = forecaster.model_.scaler.transform(series.values), forecaster.config.window
+    leaks = forecast_leaks(forecaster.model_.predictor, z, np.array([200]), window, ahead)
     assert {leak.what for leak in leaks} == {"inputs", "forecast"}
 
 

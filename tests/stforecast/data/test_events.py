@@ -9,13 +9,13 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast import Forecaster
-from stforecast.config import read_by, resolve
 from stforecast.data.clock import Calendar
 from stforecast.data.events import read_events
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
 from stforecast.flower.settings import check_config
+from stforecast.forecasting.config import read_by, resolve
 
 HOUR = pd.Timedelta("1h")
 CELLS = np.array([11, 22, 33])

@@ -4,10 +4,10 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import IMPUTE, impute, input_windows, make_windows
+from stforecast.forecasting.config import read_by
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
 TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))
@@ -63,9 +63,9 @@ def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, ti
         for how in IMPUTE
     }
     assert [m.config.flat()["impute"] for m in models.values()] == list(IMPUTE)
-    weights = [m._chosen().arrays["weights"][1] for m in models.values()]
+    weights = [m.model_.predictor.arrays["weights"][1] for m in models.values()]
     assert not np.array_equal(weights[0], weights[1])
-    untouched = [m._chosen().arrays["weights"][0] for m in models.values()]
+    untouched = [m.model_.predictor.arrays["weights"][0] for m in models.values()]
     np.testing.assert_array_equal(untouched[0], untouched[1])
 
 

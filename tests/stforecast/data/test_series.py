@@ -62,7 +62,7 @@ def test_one_of_several_services_must_be_named(cube_path):
     with pytest.raises(InputError) as error:
         as_series(cube_path)
     assert str(error.value) == (
-        f"{cube_path} has several services; choose one with --service: internet, sms"
+        f"{cube_path} has several services; choose one with service: internet, sms"
     )
 
 

@@ -97,7 +97,7 @@ def test_a_day_without_the_hour_that_clocks_skip_is_a_day():
     split = make_split("days:20,6,9", *arguments)
     assert (len(times), split.validation[0], split.test[0]) == (839, 20 * 24, 26 * 24)
     assert split.test[-1] == 838
-    with pytest.raises(InputError, match="give --split days:20,7,8, whose days add up to 35"):
+    with pytest.raises(InputError, match="give split='days:20,7,8', whose days add up to 35"):
         make_split("days:30,7,8", *arguments)
 
 
@@ -185,7 +185,7 @@ def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
     [
         ("days:3,1,1", 120, "the training part has no window .*give that part more"),
         ("days:20,5,5", 500, "30 days are 720 steps, the series has 500; .*add up to 20"),
-        ("days:20,5,5", 1488, "give --split days:52,5,5, whose days add up to 62"),
+        ("days:20,5,5", 1488, "give split='days:52,5,5', whose days add up to 62"),
         ("days:1,5,5", 120, "give days that add up to 5, or a longer series"),
         ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
     ],
@@ -200,7 +200,7 @@ def test_the_largest_horizon_is_named(text):
     def windows(horizon):
         return WindowSpec(period=24, horizon=horizon)
 
-    with pytest.raises(InputError, match="or a --horizon of at most") as error:
+    with pytest.raises(InputError, match="or a horizon of at most") as error:
         split_hours(text, 839, windows(900))
     largest = int(str(error.value).rpartition(" ")[2])
     split_hours(text, 839, windows(largest))

@@ -20,7 +20,7 @@ from stforecast.data.windows import (
     target_windows,
     training_targets,
 )
-from stforecast.leaks import forecast_leaks
+from stforecast.forecasting.leaks import forecast_leaks
 
 AUTUMN, SPRING = "2013-10-27", "2014-03-30"
 """Sundays on which the clock of Rome is changed, both at 01:00 UTC."""

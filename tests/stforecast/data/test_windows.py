@@ -273,7 +273,7 @@ def test_the_default_period_is_a_day_or_a_week(step, lags):
 
 @pytest.mark.parametrize("step", ["7D", "30D", "11min"])
 def test_without_a_day_or_a_week_the_period_must_be_given(step):
-    with pytest.raises(InputError, match=r"neither a day nor a week .* --period 52"):
+    with pytest.raises(InputError, match=r"neither a day nor a week .* period=52"):
         WindowSpec().at(pd.Timedelta(step))
     assert WindowSpec(period=52).at(pd.Timedelta(step)).period == 52
 

@@ -8,12 +8,12 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.config import read_by, resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.flower.node import FlowerNode, Place, in_sum
 from stforecast.flower.settings import RunSettings
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import read_by, resolve
+from stforecast.forecasting.forecaster import Forecaster
 
 SHARES = {"a": (0, 1), "b": (1, 3)}
 

@@ -10,14 +10,14 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.config import resolve
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import pooled_errors, serve
 from stforecast.flower.settings import RunSettings, check_owners, parse_owner, write_app
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"
@@ -277,10 +277,10 @@ def test_errors_are_pooled_by_targets(caplog):
         3: Finished({"mse": 2.0}, 30, False),
         4: Finished({"mse": 2.0, "mae": 4.0}, 0, False),
     }
-    numbers = {1: range(1), 2: range(1, 4), 3: range(4, 5), 4: range(5, 6)}
-    errors, left_out = pooled_errors(words, numbers)
+    errors, left_out, doubtful = pooled_errors(words, {1: 10, 2: 30, 3: 10, 4: 10})
     assert errors == {"mse": 1.75, "mae": 3.5}
     assert left_out == {3: "its test mae is nan", 4: "its test mse is nan"}
+    assert doubtful == {}
     assert all(f"node {n} does not count in the test errors" in caplog.text for n in (3, 4))
 
 

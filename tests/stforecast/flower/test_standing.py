@@ -4,11 +4,14 @@ import json
 import logging
 import re
 
+import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from experiments.federation_status import status_text
+from stforecast.bench.run_groups import pooled, select
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.messages import Message
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import logged, serve
 from stforecast.flower.standing import (
     FAILED,
@@ -147,6 +150,25 @@ def test_one_node_does_not_move_the_test_errors(federation, tmp_path):
     assert written["left_out"].keys() == {"1"}
 
 
+@pytest.mark.parametrize("secure", [None, SecureSums()])
+def test_a_node_without_the_best_round_says_so_and_does_not_count(
+    secure, federation, tmp_path, caplog
+):
+    """Node 1 is told of a best round that it has not seen."""
+    run, link, _ = federation("fedavg", secure=secure)
+    honest = link.answer
+    link.answer = lambda run, config, m: honest(
+        run, config, Message({**m.about, "best": 99}, m.payload)
+        if m.about["task"] == "finish" and config["first-client"] else m,
+    )  # fmt: skip
+    about = serve(link, run)
+    assert about["left_out"][1].startswith("it was not there for the best round, ")
+    assert "this node was not there for the best round, 99" in caplog.text
+    table = pd.read_csv(next(tmp_path.glob("a.federation/run-*/metrics.csv")))
+    own = select(pooled(table), split="test", selection="best", metric="mse")["value"].item()
+    assert about["test"]["mse"] == pytest.approx(own, rel=1e-6)
+
+
 def test_secure_sums_that_nodes_left_are_counted():
     standing = Standing.of(
         [
@@ -195,5 +217,19 @@ def test_an_exception_is_one_line(capsys):
 
 
 def test_a_folder_without_events_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no server.jsonl here; give the --results"):
+    with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
         list(read_events(tmp_path))
+
+
+def test_who_is_bounded_or_doubtful_is_shown():
+    standing = Standing.of(
+        [
+            START,
+            {"event": "joined", "node": 1, "first": 0, "last": 3},
+            {"event": "bounded", "node": 1, "reason": "its validation loss: its mean is 1e9"},
+            {"event": "errors_doubtful", "node": 1, "reason": "it claims 9 values"},
+        ]
+    )
+    said = status_text(standing)
+    assert "its validation loss: its mean is 1e9" in said
+    assert "node 1 is doubtful: it claims 9 values" in said

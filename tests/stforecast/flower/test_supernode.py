@@ -68,8 +68,8 @@ def supervisor(*texts, **settings):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (UNTRUSTED, r"server:1 shows a certificate that the authority .* did not sign"),
-        (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give --key$"),
+        (UNTRUSTED, r"server:1 shows a certificate that its given authority did not sign"),
+        (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give key$"),
         (NO_KEY, r"cannot start: 302 Unable to parse the private key file. .* private key.$"),
         (CRASH, r"cannot start: FileNotFoundError: .*'/nowhere'$"),
         ("", "cannot start: it printed nothing"),

@@ -8,15 +8,15 @@ from safetensors.numpy import load_file
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
 from stforecast.data.prepared import prepare
+from stforecast.data.scaling import Limits
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
+from stforecast.forecasting.config import read_by
 from stforecast.intervals.bands import Bands, IntervalOptions, clipped, widened
 from stforecast.intervals.calibration import Forecasts, calibrate
 from stforecast.intervals.radii import ErrorScale
-from stforecast.limits import Limits
 from stforecast.methods import METHODS
 from stforecast.metrics.point import evaluate_intervals
 from stforecast.metrics.quantiles import pair_coverages
@@ -260,9 +260,9 @@ def test_traffic_has_no_bounds_below_zero(how):
 def test_a_quantile_head_forecasts_its_levels_in_order(cube, tiny):
     settings = {**tiny, "loss": "quantile", "quantiles": "0.1,0.3,0.5,0.7,0.9", "horizon": 2}
     forecaster = Forecaster("fuels", service="internet", **settings).fit(cube)
-    fitted = forecaster._chosen()
-    z = forecaster.scaler.transform(cube["internet"].to_numpy())
-    starts, calendar = np.arange(200, 206), forecaster._evaluated().data.calendar
+    fitted = forecaster.model_.predictor
+    z = forecaster.model_.scaler.transform(cube["internet"].to_numpy())
+    starts, calendar = np.arange(200, 206), forecaster._evaluation().data.calendar
     quantiles = fitted.quantiles(z, starts, calendar)
     assert quantiles.shape == (3, 6, 2, 5)
     assert (np.diff(quantiles) >= 0).all()
@@ -485,8 +485,8 @@ def test_far_bounds_are_warned_of(cube, caplog):
     forecaster = Forecaster("last_value", **settings).fit(cube)
     forecaster.predict_interval(cube)
     assert "observed ranges outside" not in caplog.text
-    forecaster._interval_calibration().radius[1] = 1e4
-    forecaster._interval_calibration().most[1] = np.inf
+    forecaster.model_.calibration.radius[1] = 1e4
+    forecaster.model_.calibration.most[1] = np.inf
     forecaster.predict_interval(cube)
     assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
     assert "of cell 22, whose values are" in caplog.text

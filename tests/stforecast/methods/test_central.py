@@ -6,14 +6,14 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import resolve
 from stforecast.data.clients import Partition
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.trained_method import TrainedMethod, train
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.trained_method import TrainedMethod, train
 
 CALENDAR = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 WINDOW = {"closeness": 3, "periods": 0, "period": 24, "horizon": 2}

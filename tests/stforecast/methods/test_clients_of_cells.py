@@ -9,9 +9,9 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.runs import run
 from stforecast.methods import METHODS
-from stforecast.runs import run
 
 SETTINGS = {"split": "days:7,1,2", "rounds": 2, "device": "cpu", "model": "linear", "seed": 3}
 OWN = {
@@ -92,9 +92,9 @@ def test_a_client_that_holds_its_cell_twice_trains_as_if_once(method, table):
 
 
 def forecasts_of(method, table, owners, **others):
-    from stforecast.data.series import as_cube
+    from stforecast import open_cube
 
-    cube, _ = as_cube(table)
+    cube = open_cube(table)
     owned = cube.assign_coords(operator=("cell", owners))
     return forecasts(method, owned, clients="operator", **others)
 
@@ -121,9 +121,9 @@ def test_a_client_does_not_depend_on_the_number_of_cells_of_others(model, owned)
 
 
 def test_a_graph_model_reads_cells_of_its_client_only(table):
-    from stforecast.data.series import as_cube
+    from stforecast import open_cube
 
-    owned = as_cube(table)[0].assign_coords(operator=("cell", ["A", "B", "A"]))
+    owned = open_cube(table).assign_coords(operator=("cell", ["A", "B", "A"]))
     graph = {"model": "graph_wavenet", **CELLS["graph_wavenet"]}
     forecaster = fitted("fedavg", owned, clients="operator", **graph)
     before = forecaster.predict(table)
@@ -132,7 +132,7 @@ def test_a_graph_model_reads_cells_of_its_client_only(table):
     moved = (forecaster.predict(other) != before).to_numpy()[0]
     assert moved[[0, 2]].all()
     assert not moved[1]
-    last = forecaster._chosen().snapshot
+    last = forecaster.model_.predictor.snapshot
     shared = [name.removeprefix("server/") for name in last.flat() if name.startswith("server/")]
     assert shared
     assert not any(word in name for name in shared for word in ("source", "target", "graphs"))
@@ -178,7 +178,9 @@ def test_weights_are_numbers_of_samples(owned):
     """After one step, FedAvg's global model is the mean of the clients', weighted by cells."""
     plain = {"optimizer": "sgd", "lr": 0.01, "rounds": 1, "batch_size": 168 - 24, "periods": 0}
     average, own = (
-        fitted(method, owned, clients="operator", closeness=3, **plain)._fitted["last"].snapshot
+        fitted(method, owned, clients="operator", closeness=3, **plain)
+        ._evaluation("last")
+        .model.predictor.snapshot
         for method in ("fedavg", "solo")
     )
     for name, t in own.clients.params.items():

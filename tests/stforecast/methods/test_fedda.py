@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from data_prep.base.errors import InputError
-from stforecast.config import read_by, resolve
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
@@ -17,9 +16,10 @@ from stforecast.federated.core.population import PerClient, Population, SplitMod
 from stforecast.federated.core.state import Cohort, generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import read_by, resolve
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods.fedda import FedDA, FedDAClusters, FedDAOptions, attend
-from stforecast.task import ForecastTask, client_data
 
 P, N_INPUTS, HORIZON, WIDTH = 4, 4, 2, 3
 SPEC = WindowSpec(closeness=2, periods=2, period=P, horizon=HORIZON)
@@ -243,7 +243,7 @@ def test_places_reach_the_clustering(expected):
 
 def test_a_diverging_warm_up_says_so():
     run = federation(samples_of(), warmup_lr=1e8, warmup_epochs=50)
-    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0; take a smaller --warmup-lr"):
+    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0; take a smaller warmup_lr"):
         run.run_round()
 
 

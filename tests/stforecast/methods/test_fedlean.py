@@ -5,13 +5,13 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import defaults, resolve
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.forecasting.config import defaults, resolve
+from stforecast.forecasting.runs import facts_of
 from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative, solve, symmetric
 from stforecast.models import MODELS
-from stforecast.runs import facts_of
 
 SPLIT = "days:15,3,3"
 SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
@@ -37,7 +37,7 @@ def windows_of(table, forecaster):
 
 
 def snapshot(forecaster):
-    return forecaster._fitted["last"].snapshot
+    return forecaster._evaluation("last").model.predictor.snapshot
 
 
 def ridge(products, moments, penalties):
@@ -140,7 +140,9 @@ def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
     penalties = np.array([0.3e-6, *[0.3] * (z.shape[-1] - 1)])
     expected = ridge(pooled.T @ pooled / len(pooled), pooled.T @ error / len(pooled), penalties)
     np.testing.assert_allclose(snapshot(forecaster).server[MAP], expected, rtol=1e-3, atol=1e-5)
-    forecasts = forecaster._fitted["last"].predict(*_last_window(table, forecaster))
+    forecasts = forecaster._evaluation("last").model.predictor.predict(
+        *_last_window(table, forecaster)
+    )
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
     x = torch.from_numpy(data.windows(data.split.test[:1]).x)
     inputs = relative(x, forecaster.config.window)
@@ -248,7 +250,7 @@ def test_a_correction_moves_the_quantiles_of_a_step_together(table):
     common = Forecaster("fedlean", shrinkage=0, **settings).fit(table)
     data = prepare(as_series(table), common.config.window, SPLIT, "cell")
     windows = data.z, data.split.test, data.calendar
-    ends = [f._fitted["last"].quantiles(*windows) for f in (corrected, common)]
+    ends = [f._evaluation("last").model.predictor.quantiles(*windows) for f in (corrected, common)]
     widths = [q[..., -1] - q[..., 0] for q in ends]
     np.testing.assert_allclose(*widths, rtol=1e-3, atol=1e-5)
     assert not np.allclose(*ends, atol=1e-3)

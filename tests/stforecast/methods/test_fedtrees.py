@@ -17,12 +17,12 @@ from stforecast.federated.core.population import Population, SplitModel
 from stforecast.federated.core.state import State
 from stforecast.federated.core.training import Training
 from stforecast.federated.core.trees import GRID
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+from stforecast.forecasting.task import ForecastTask, LossOptions
 from stforecast.methods.fedtrees import FedTrees, FedTreesOptions, residuals
-from stforecast.task import ForecastTask, LossOptions
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -285,7 +285,7 @@ def test_a_saved_forecaster_forecasts_the_same(hours, tmp_path):
 def test_refits_go_on_with_longer_data(hours):
     forecaster = Forecaster("fedtrees", refit="daily", refit_rounds=4, **SETTINGS).fit(hours)
     assert np.isfinite(forecaster.test_forecasts().y_hat).all()
-    trees = [len(m.snapshot.server["feature"]) for m in forecaster._chosen().models]
+    trees = [len(m.snapshot.server["feature"]) for m in forecaster.model_.predictor.models]
     assert trees == sorted(set(trees))
     assert len(trees) == 3
 

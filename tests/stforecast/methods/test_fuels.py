@@ -26,9 +26,9 @@ from stforecast.federated.core.state import Cohort, generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods.fuels import Fuels, FuelsOptions, intra_loss
 from stforecast.models.dual import DualGRU, DualGRUOptions
-from stforecast.task import ForecastTask, client_data
 
 C, Q, P = 2, 2, 4
 SPEC = WindowSpec(closeness=C, periods=Q, period=P)
@@ -685,8 +685,8 @@ def test_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"batch_size": 1}, "a period of 4 steps cannot be .* set --batch-size 4"),
-        ({"shuffle": True}, "leave out --shuffle"),
+        ({"batch_size": 1}, "a period of 4 steps cannot be .* set batch_size=4"),
+        ({"shuffle": True}, "leave out shuffle"),
     ],
 )
 def test_batches_must_be_periods_in_order(training, message):

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.config import resolve
 from stforecast.data.profiles import slot_order, slots_of
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
@@ -16,11 +15,12 @@ from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
-from stforecast.forecaster import Forecaster
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods.fuels import Fuels, FuelsOptions
 from stforecast.methods.fuels_options import as_many_at_random
 from stforecast.models.dual import DualGRU, DualGRUOptions
-from stforecast.task import ForecastTask, client_data
 
 
 def federation(n_clients=5, period=4, days=4, batch_size=4, optimizer_state="keep", **options):
@@ -309,7 +309,7 @@ def test_a_forecaster_of_ten_minutes_has_hourly_slots():
     ).fit(table)
     assert resolve("fuels").window.period == 0
     assert forecaster.config.window.period == 144
-    prototypes = forecaster._fitted["last"].snapshot.server["prototypes"]
+    prototypes = forecaster._evaluation("last").model.predictor.snapshot.server["prototypes"]
     assert prototypes.shape == (2, 24, 8)
 
 

@@ -8,9 +8,9 @@ from stforecast.data.windows import make_windows
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models.dual import DualGRU
-from stforecast.task import ForecastTask, client_data
 
 MODEL = 100_737
 PROTOTYPES = 24 * 2 * 128

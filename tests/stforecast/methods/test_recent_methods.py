@@ -9,9 +9,9 @@ from stforecast.data.windows import make_windows
 from stforecast.federated.core.population import Population, feature_width
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
+from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
-from stforecast.task import ForecastTask, client_data
 
 SPEC = WindowSpec(closeness=4, periods=2, period=6, horizon=2)
 WINDOWED = [name for name in MODELS if name != "graph_wavenet"]

@@ -109,5 +109,5 @@ def test_impossible_options_are_refused(options, message):
 
 @pytest.mark.parametrize("further", [{"extra_lags": "168"}, {"calendar": "day"}])
 def test_inputs_that_it_does_not_read_are_refused(further):
-    with pytest.raises(InputError, match=r"reads closeness and periods only; .* --model mlp"):
+    with pytest.raises(InputError, match=r"reads closeness and periods only; .* model='mlp'"):
         DualLSTM(WindowSpec(**further))

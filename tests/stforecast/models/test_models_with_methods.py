@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast import Forecaster
-from stforecast.config import defaults, options_type, read_by
+from stforecast.forecasting.config import defaults, options_type, read_by
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -39,7 +39,7 @@ def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, mod
 
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
 def test_mixed_precision_changes_forecasts_by_its_rounding_only(table, model, monkeypatch):
-    monkeypatch.setattr("stforecast.federated.engine.clients.bfloat16_pays", lambda *_: True)
+    monkeypatch.setattr("stforecast.federated.engine.trainer.bfloat16_pays", lambda *_: True)
     settings = {"split": "days:7,1,2", "rounds": 2, "device": "cpu", "calendar": "none"}
     full, mixed = (
         Forecaster("fedavg", model=model, mixed_precision=p, **settings).fit(table)

@@ -15,12 +15,12 @@ from stforecast import Forecaster
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import panels, save_figure
 from stforecast.federated.runs.run_folder import write_csv
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.plots import PLOTS
 from stforecast.plots.comparisons import cdf
 from stforecast.plots.forecasts import predictions
 from stforecast.plots.losses import communication, rounds
 from stforecast.plots.times import horizon
-from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 ROUNDS = pd.DataFrame(
     {

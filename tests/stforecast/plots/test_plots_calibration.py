@@ -8,8 +8,8 @@ from matplotlib.text import Text
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.comparison.rows import coverages, joined_coverages
+from stforecast.forecasting.runs import run
 from stforecast.plots.coverage import calibration
-from stforecast.runs import run
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
-import stforecast.runs
+import stforecast.forecasting.runs
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.bench.drawing import panels
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
 from stforecast.plots.fuels import Divergences, _cluster_order, _draw, _verdict
-from stforecast.results import ForecastRun
 
 divergence, draw_filter = PLOTS["divergence"], PLOTS["filter"]
 
@@ -27,7 +27,7 @@ def trained(cube, tiny, tmp_path_factory):
     """A folder with a cube and a run of FUELS on it."""
     folder = tmp_path_factory.mktemp("fuels")
     path = write_cube(cube, folder / "town.nc")
-    stforecast.runs.run("fuels", path, folder / "run", {**tiny, "service": "internet"})
+    stforecast.forecasting.runs.run("fuels", path, folder / "run", {**tiny, "service": "internet"})
     return folder
 
 

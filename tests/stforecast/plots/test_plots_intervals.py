@@ -8,8 +8,8 @@ import xarray as xr
 from matplotlib.text import Text
 
 from data_prep.base.errors import InputError
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.forecasts import intervals
-from stforecast.results import ForecastRun
 
 TIMES = np.datetime64("2013-11-25", "ns") + np.arange(4) * np.timedelta64(1, "h")
 

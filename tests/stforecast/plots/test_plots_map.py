@@ -5,7 +5,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.config import read_by
+from stforecast.forecasting.config import read_by
 from stforecast.plots import PLOTS
 
 draw = PLOTS["map"]

@@ -11,8 +11,8 @@ from data_prep.base.errors import InputError
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import save_figure
 from stforecast.federated.runs.run_folder import write_csv
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.plots import PLOTS
-from stforecast.results import METRIC_COLUMNS, ForecastRun
 
 bars, sweep = PLOTS["bars"], PLOTS["sweep"]
 

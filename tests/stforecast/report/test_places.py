@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from data_prep.city.simulate import Simulation
 from stforecast.report.places import places
 
 MILAN = "doi:10.7910/DVN/EGZHFV"
+SIMULATED = Simulation("milan", "2013-11-01", days=21, cells=4, seed=1, kinds={}).source
 
 
 def forecasts(cells, **coords):
@@ -17,9 +19,7 @@ def cube(cells, source="own counters", adjacency=None):
     return found if adjacency is None else found.assign(adjacency=(("cell", "to"), adjacency))
 
 
-@pytest.mark.parametrize(
-    "source", [MILAN, "simulated by stforecast simulate (city milan, 4 cells, seed 1)"]
-)
+@pytest.mark.parametrize("source", [MILAN, SIMULATED])
 def test_cells_of_milan_are_squares_row_by_row_from_the_south_west(source):
     cells = np.array([5060, 5061, 5160])
     found = places(forecasts(cells), cube(cells, source))

@@ -51,7 +51,7 @@ def test_data_sheet_says_that_the_data_are_gone(tested):
 
 
 def test_the_command_of_a_run_gives_its_own_settings_alone(tested, cube_path):
-    from stforecast.config import resolve
+    from stforecast.forecasting.config import resolve
 
     settings = resolve("fedavg", rounds=3, model="linear", service="internet").flat()
     method = settings.pop("method")

@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.sheets import DataSheet, RunsSheet
 from stforecast.report.tables import Table
-from stforecast.report.write import try_report, write_report
+from stforecast.report.write import Page, try_report, write_report
 
 RNG = np.random.default_rng(0)
 Y = RNG.normal(size=(3, 72, 2)) + 5
@@ -76,7 +76,9 @@ def plain_section(name):
 
 
 def test_sections_without_cells_are_tasks_like_those_of_forecasts(runs, tmp_path, browser):
-    page = write_report([], tmp_path / "plain.html", more=[plain_section("digits")])
+    written = Page()
+    written.sections.append(plain_section("digits"))
+    page = written.write(tmp_path / "plain.html", "Images compared")
     text = page.read_text()
     assert "<p>1 task, written" in text
     assert text.count(">digits<") == 1
@@ -87,7 +89,8 @@ def test_sections_without_cells_are_tasks_like_those_of_forecasts(runs, tmp_path
     browser.run("document.querySelector('.switches button:last-child').click()")
     drawn = "document.querySelector('[data-chart=\"0\"]').data.length"
     assert browser.run(drawn) == 0
-    both = write_report(runs, tmp_path / "both.html", more=[plain_section("digits")])
+    written.add_forecasts(runs)
+    both = written.write(tmp_path / "both.html", "Runs compared")
     assert "<p>2 tasks, written" in both.read_text()
     browser.open(both)
     assert browser.problems == []

@@ -350,8 +350,8 @@ def test_a_hub_without_an_answer_is_asked_once(monkeypatch, caplog, tmp_path, an
     with pytest.raises(InputError) as e:
         load_backbone("vit_tiny_patch16_224.augreg_in21k", input_size=224)
     assert ("(OSError: disk full)" if answers else "(no network)") in str(e.value)
-    assert "huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k and" in str(e.value)
-    assert "--backbone FILE --normalisation half" in str(e.value)
+    assert "huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k; give" in str(e.value)
+    assert "backbone and normalisation='half'" in str(e.value)
     assert asked == [constants.ENDPOINT]
     assert not caplog.records
     assert not constants.HF_HUB_OFFLINE

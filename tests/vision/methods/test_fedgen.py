@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import PerClient, SplitModel, feature_width
 from stforecast.federated.core.state import generator
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
 from vision.methods.conditional import draw_labels

@@ -8,8 +8,8 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from vision.backbones import TINY
 from vision.clients import among_own_classes
 from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions
@@ -224,5 +224,5 @@ def test_options_out_of_range_and_other_models_are_refused(federate):
         FedMGPOptions(pull=-1)
     with pytest.raises(InputError, match="reach to block 7"):
         federation(first_block=5)
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(FedMGP, build="stacked")

@@ -11,8 +11,8 @@ from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
 from vision.clients import among_own_classes
@@ -562,5 +562,5 @@ def test_options_out_of_range_are_refused(options, words):
 
 
 def test_a_model_without_backbone_is_refused(federate):
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(FedTA, build="stacked")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError
 from stforecast.federated.core.algebra import mmd
 from stforecast.federated.core.state import generator
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.methods.fedbn import FedBN
 from vision.methods import METHODS
 from vision.methods.fraug import FRAug, FRAugOptions
@@ -263,7 +263,7 @@ def test_labels_are_drawn_from_the_classes_met(federate, monkeypatch):
 
 
 def test_a_batch_of_one_is_refused(federate):
-    with pytest.raises(InputError, match="set --batch-size 2 or more"):
+    with pytest.raises(InputError, match="set batch_size=2 or more"):
         federate(FRAug, batch_size=1)
 
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Stream
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
 from vision.learner import Learner
 from vision.methods.gldp import GLDP, GLDPOptions

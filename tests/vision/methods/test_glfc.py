@@ -375,5 +375,5 @@ def test_options_out_of_range_and_other_models_are_refused(federate):
         GLFCOptions(prototypes=0)
     with pytest.raises(InputError, match="perturbation"):
         GLFCOptions(perturbation=-0.1)
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(GLFC, build="stacked")

@@ -9,8 +9,8 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
+from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.trainer import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import floats_per_client
 from vision.backbones import TINY
@@ -227,7 +227,7 @@ def test_chosen_prompts_stand_in_order():
 
 @pytest.mark.parametrize("method", [FedViT, FedL2P, FedDualP])
 def test_a_model_without_backbone_is_refused(method, federate):
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(method, build="stacked")
 
 

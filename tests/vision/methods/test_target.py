@@ -233,5 +233,5 @@ def test_impossible_options_are_refused(changed, message):
 
 
 def test_other_models_are_refused(federate):
-    with pytest.raises(InputError, match="--model vit"):
+    with pytest.raises(InputError, match="model='vit'"):
         federate(TARGET, build="stacked")

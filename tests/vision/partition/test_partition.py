@@ -88,7 +88,7 @@ def test_random_domains_are_drawn_evenly(grid):
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ("ink:3,oil:2", "are 5 clients in all; clients is 4: give --clients 5"),
+        ("ink:3,oil:2", "are 5 clients in all; clients is 4: give clients=5"),
         ("ink:3,wax:1", "unknown domain 'wax'; choose one of: ink, oil"),
         ("ink", "expected mixed, random or counts such as ink:5,oil:5"),
         ("ink:x,oil:2", "expected mixed"),

@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import silhouette_score
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.trainer import predictions
+from stforecast.federated.engine.predictions import predictions
 from vision.backbones import TINY
 from vision.clients import client_data
 from vision.learner import Learner, load_images, prepared

@@ -1,1 +1,0 @@
-"""Benchmarks, tables and commands of forecasts."""

@@ -1,1 +1,0 @@
-"""The `vision` commands, benchmarks and tables of images."""

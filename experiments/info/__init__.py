@@ -1,1 +1,0 @@
-"""Descriptions of cubes, tables, raw records and runs for `stforecast info`."""

@@ -1,0 +1,351 @@
+"""Flower's processes on this machine: a SuperLink, SuperNodes and runs, all stopped at the end.
+
+Every process has its own process group, so its children are stopped with it. Nothing leaves the
+machine: all addresses are 127.0.0.1, telemetry is off, and Flower's home is a given folder.
+
+Keys of nodes for tests on one machine, made by `ssh-keygen` as docs/federation.md does it.
+
+The log of a federation's server, followed while the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import psutil
+
+from data_prep.base.errors import InputError
+from stforecast.flower.keys import Keys
+from stforecast.flower.standing import read_events
+from stforecast.flower.superlink import CONNECTION
+from stforecast.flower.supernode import HOST, find_program, free_port, stop_all_of
+
+JOINING = "nodes join at"
+"""What `stforecast federate serve` says when it is ready."""
+
+
+class LocalFlower:
+    """A SuperLink with SuperNodes, as a context manager that stops everything on exit.
+
+    Args:
+        folder: folder for logs and Flower's home.
+        keys: certificate and key of `stforecast federate serve`; None for a SuperLink without TLS
+            and authentication.
+        keeps: whether the SuperLink keeps its state in a file, from which it can be started again.
+            In memory it serves many nodes sooner.
+        unsafe_open: whether strangers may run apps, with keys.
+        poll: seconds between two looks for work of each node and of the server. Flower's own is 1;
+            many nodes on one machine spend less on a longer one.
+
+    Raises:
+        InputError: if Flower is not installed here, or the SuperLink does not start.
+    """
+
+    def __init__(
+        self, folder: Path, keys: Keys | None = None, keeps: bool = True, poll: float = 0.3,
+        unsafe_open: bool = False,
+    ) -> None:  # fmt: skip
+        self.folder, self.keys, self.keeps, self.poll = folder.resolve(), keys, keeps, poll
+        self.unsafe_open = unsafe_open
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+        self.address = f"{HOST}:{free_port()}"
+        self.home = self.folder / "flower"
+
+    def __enter__(self) -> LocalFlower:
+        """Start the SuperLink."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self.keys:
+            table = f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]\n'
+            connection = f'address = "{self.address}"\ninsecure = true\n'
+            (self.home / "config.toml").write_text(table + connection)
+        try:
+            self.start_superlink()
+        except BaseException:
+            self.stop_all()
+            raise
+        return self
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, again if it was stopped: it knows its nodes from its database.
+
+        Raises:
+            InputError: if it does not start.
+        """
+        host, port = self.address.split(":")
+        if self.keys:
+            self.start(
+                "superlink", sys.executable, "-m", "stforecast", "federate", "serve",
+                "--folder", self.folder, "--host", host, "--port", port,
+                "--certificate", self.keys.certificate, "--private-key", self.keys.private,
+                *(["--unsafe-open"] if self.unsafe_open else []),
+            )  # fmt: skip
+        else:
+            database = ["--database", self.home / "superlink.db"] if self.keeps else []
+            self.start(
+                "superlink", "flower-superlink", "--insecure", "--host", host, "--port", port,
+                "--disable-runtime-dependency-installation", *database,
+            )  # fmt: skip
+        self._wait_for_superlink(int(port))
+
+    def __exit__(self, *error: object) -> None:
+        """Stop everything, also if Ctrl-C is typed twice."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+        try:
+            self.stop_all()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def start(
+        self,
+        name: str,
+        program: str,
+        *args: object,
+        paths: Sequence[str] = (),
+    ) -> None:
+        """Start a process that writes to `NAME.log`.
+
+        Args:
+            name: name of the process.
+            program: program next to this Python, or on the path.
+            *args: its arguments.
+            paths: folders that its Python looks for modules in first.
+        """
+        env = self.environment()
+        env["PYTHONPATH"] = os.pathsep.join([*paths, env["PYTHONPATH"]])
+        log = (self.folder / f"{name}.log").open("ab")
+        self._logs.append(log)
+        self.running[name] = subprocess.Popen(
+            [find_program(program), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+
+    def start_node(
+        self,
+        name: str,
+        data: Path,
+        first_client: int,
+        *more: object,
+        key: Path | None = None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        """Start a node with `stforecast node`, as its owner would.
+
+        Args:
+            name: name of the node.
+            data: its cube.
+            first_client: number of its first client.
+            *more: further arguments.
+            key: its private key, with authentication.
+            paths: folders that its Python looks for modules in first.
+        """
+        trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
+        trust += [f"--key={key}"] if key else []
+        self.start(
+            name, sys.executable, "-m", "stforecast", "node", f"--superlink={self.address}",
+            f"--data={data}", f"--first-client={first_client}", *trust, *more, paths=paths,
+        )  # fmt: skip
+
+    def kill_supernode(self, name: str) -> None:
+        """Kill the SuperNode and all else that `stforecast node` started and starts again."""
+        for child in psutil.Process(self.running[name].pid).children():
+            child.kill()
+
+    def restart_superlink(self) -> None:
+        """Kill the SuperLink and its ServerApp, and start it again."""
+        self.stop("superlink", signal.SIGKILL)
+        self.start_superlink()
+
+    def register(self, public_key: Path) -> None:
+        """Admit a node by its public key.
+
+        Raises:
+            InputError: with Flower's message, if it refuses.
+        """
+        self.flwr("supernode", "register", public_key)
+
+    def run(self, app: Path) -> str:
+        """Start a run and return its number.
+
+        Args:
+            app: folder of the app.
+
+        Raises:
+            InputError: with Flower's message, if it does not start.
+        """
+        answer = self.flwr("run", app, "--format", "json")
+        return str(json.loads(answer[answer.index("{") :])["run-id"])
+
+    def status(self, run: str) -> str:
+        """Return the status of a run: `running`, `finished:completed`, …; `unknown` if it is busy.
+
+        Args:
+            run: number returned by `run`.
+        """
+        answer = self.flwr("list", "--run-id", run, "--format", "json")
+        runs = json.loads(answer[answer.index("{") :]).get("runs")
+        return str(runs[0]["status"]) if runs else "unknown"
+
+    def flwr(self, *args: object) -> str:
+        """Run Flower's command `flwr` and return its output.
+
+        Raises:
+            InputError: with its message, if it fails.
+        """
+        done = subprocess.run(
+            [find_program("flwr"), *map(str, args)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise InputError(f"flwr {args[0]} failed: {' '.join(done.stdout.split())[-500:]}")
+        return done.stdout
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop a process and its children."""
+        stop_all_of(self.running.pop(name), how)
+
+    def stop_all(self) -> None:
+        """Stop everything, the SuperLink last."""
+        for name in sorted(self.running, key=lambda name: name == "superlink"):
+            self.stop(name)
+        for log in self._logs:
+            log.close()
+        self._logs.clear()
+
+    def environment(self) -> dict[str, str]:
+        """Environment of the processes: no telemetry, this Python's programs first."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path))),
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(self.poll),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def _wait_for_superlink(self, port: int, seconds: float = 120.0) -> None:
+        log, end = self.folder / "superlink.log", time.monotonic() + seconds
+        before = log.read_text(errors="replace").count(JOINING)
+        while time.monotonic() < end and self.running["superlink"].poll() is None:
+            with socket.socket() as s:
+                if self.keys:
+                    ready = log.read_text(errors="replace").count(JOINING) > before
+                else:
+                    ready = s.connect_ex((HOST, port)) == 0
+            if ready:
+                return
+            time.sleep(0.2)
+        tail = log.read_text(errors="replace").split()[-60:]
+        raise InputError(f"superlink did not start: {' '.join(tail)}")
+
+
+def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
+    """Create a node's private and public key.
+
+    Args:
+        folder: created if it does not exist.
+        name: name of the node.
+
+    Raises:
+        InputError: if there is no `ssh-keygen`, or it fails.
+    """
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    private, public = folder / name, folder / f"{name}.pub"
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise InputError("ssh-keygen not found; install it (OpenSSH), as it makes the keys")
+    words = ["-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", str(private)]
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"ssh-keygen failed: {' '.join(done.stderr.split())[-300:]}")
+    return private, public
+
+
+def events_of(out: Path, name: str) -> list[dict[str, Any]]:
+    """Return the events of a name in a server's log; none before it has begun.
+
+    Args:
+        out: the server's folder.
+        name: name of the event, such as `round`.
+    """
+    try:
+        return [e for e in read_events(out) if e.get("event") == name]
+    except InputError:
+        return []
+
+
+def follow(
+    flower: LocalFlower,
+    run: str,
+    out: Path,
+    seconds: float = 900.0,
+    scenes: Mapping[int, Callable[[], str | None]] | None = None,
+) -> dict[str, Any]:
+    """Show the server's log until the run is done.
+
+    Args:
+        flower: the processes.
+        run: Flower's number of the run.
+        out: the server's folder.
+        seconds: maximum time to wait.
+        scenes: what to do once the log reports a round; a text is the run's new number.
+
+    Returns:
+        The server's `federation.json`.
+
+    Raises:
+        InputError: if the run fails or takes longer.
+    """
+    done, log, shown, look = out / "federation.json", out / "server.log", 0, 1
+    end, waiting = time.monotonic() + seconds, dict(scenes or {})
+    while not done.exists():
+        time.sleep(0.5)
+        shown = _show_new(log, shown)
+        reported = {e["round"] for e in events_of(out, "round")} if waiting else set()
+        for round in sorted(reported & waiting.keys()):
+            run = waiting.pop(round)() or run
+        look += 1
+        # Asking Flower starts a process each time, so it is done rarely.
+        ended = look % 60 == 0 and flower.status(run).startswith("finished")
+        if time.monotonic() > end or (ended and not done.exists()):
+            raise InputError(f"the run failed or takes too long; see {log} and {flower.folder}")
+    _show_new(log, shown)
+    about: dict[str, Any] = json.loads(done.read_text())
+    return about
+
+
+def _show_new(log: Path, shown: int) -> int:
+    """Echo the whole lines of a log from a position on, in bytes; return the one reached."""
+    if log.exists():
+        with log.open("rb") as lines:
+            lines.seek(shown)
+            for line in lines:
+                if line.endswith(b"\n"):
+                    click.echo(f"  {line.decode().rstrip()}")
+                    shown += len(line)
+    return shown

@@ -1,0 +1,264 @@
+"""Parts of the guides on security, federation and performance, from what benchmarks measured.
+
+The measurements lie in docs/results as the benchmarks of `experiments.benchmarks` wrote them. In
+`federation`: `hostile.csv`, `hostile-live.csv`, `robust.csv`, `nodes-NUMBER.json` and
+`kills-TARGET.json`; `attacks.json` is what `pytest --attacks` wrote. In `performance`:
+`rounds.json`, `growth.json`, `secure_sum.json`, `images.json` and `prepare.json`, which tell on
+which machine and when.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tabulate
+
+from data_prep.base.text import counted
+from experiments.site.markdown import shrunk, wrapped
+from stforecast.bench.tables import markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
+"""Folders of the measurements."""
+
+WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
+"""Command that writes the count of attacks."""
+
+OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
+
+
+def rounds_table() -> str:
+    """Tabulate seconds of a round of each path, with its better number of threads."""
+    found = _results("rounds")
+    best: dict[int, dict[str, dict[str, Any]]] = {}
+    for row in found["rows"]:
+        path, of_size = THREADS.sub("", row["variant"]), best.setdefault(row["clients"], {})
+        if path not in of_size or row["seconds"] < of_size[path]["seconds"]:
+            of_size[path] = row
+    paths = list(dict.fromkeys(path for of_size in best.values() for path in of_size))
+    values = [
+        [f"{n:,}", *(_seconds(of_size.get(path)) for path in paths)] for n, of_size in best.items()
+    ]
+    shares = [f"{of_size[OURS]['share']:.0%} with {n:,} clients" for n, of_size in best.items()]
+    return wrapped(
+        f"{_machine(found)}:\n\n{_table(values, ['clients', *paths])}\n\n"
+        "Of what torch's matrix products alone allow, the compiled kernels reach "
+        f"{' and '.join(shares)}."
+    )
+
+
+def _seconds(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    faster = f" ({row['speedup']:.1f}×)" if abs(row["speedup"] - 1) > 0.005 else ""
+    return f"{row['seconds']:.3g}{faster}"
+
+
+def growth_table() -> str:
+    """Tabulate rounds by number of clients, with a share of them in each, and tell the slopes."""
+    from experiments.benchmarks.frame import table
+    from experiments.benchmarks.growth import COLUMNS, slopes_of
+
+    found = _results("growth")
+    shown = {"a round's seconds": "seconds", "memory without files": "memory_gb"}
+    slopes = [
+        " and ".join(f"{k:.2f} (`{name}`)" for name, k in of.items()) + f" for {what}"
+        for what, column in shown.items()
+        if (of := slopes_of(found["rows"], column))
+    ]
+    return wrapped(
+        f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
+        f"`--memory {found['memory']}`, `--compared {found['compared']}`, the fastest of three "
+        f"rounds. {_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
+        "Lines of least squares through the logarithms of the number of clients have slopes of "
+        f"{', '.join(slopes)}.\n\n![Seconds of a round, time of a participant and memory by "
+        "number of clients](figures/growth.png)"
+    )
+
+
+def growth_figure() -> bytes:
+    """Draw the same rounds, as a PNG."""
+    from experiments.benchmarks.growth import draw
+    from stforecast.bench.drawing import save_figure
+
+    with tempfile.TemporaryDirectory() as folder:
+        return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
+
+
+def prepare_table() -> str:
+    """Tabulate the seconds of readers of raw days."""
+    from experiments.benchmarks.frame import table
+    from experiments.benchmarks.prepare import COLUMNS
+
+    found = _results("prepare")
+    return wrapped(
+        f"{found['files']} days of {found['file_mb']:.0f} MB and {found['cells']:,} cells, to "
+        f"hourly sums; seconds are a file's, the fastest of {found['repeat']} turns. "
+        f"{_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
+        f"The sums differ by {found['difference']:.0e} of their value at most."
+    )
+
+
+def secure_sum_table() -> str:
+    """Tabulate what secure aggregation costs nodes and server."""
+    from experiments.benchmarks.nodes import secure_table
+
+    found = _results("secure_sum")
+    return wrapped(
+        f"A model of {found['values']:,} values, nodes of {found['clients']} clients, one thread. "
+        f"{_machine(found)}:\n\n{secure_table(found['rows'])}"
+    )
+
+
+def images_table() -> str:
+    """Tabulate a step of one client, by processor time on one thread and by time."""
+    found = _results("images")
+    models: dict[str, list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        models.setdefault(row["model"], []).append(row)
+    values = []
+    for model, rows in models.items():
+        on_one = [row for row in rows if row["threads"] == 1]
+        values.append([model, *_of_paths(on_one, "cpu_ms"), *_of_paths(rows, "step_ms")])
+    headers = [
+        "model", "CPU ms of the loop", "ours", "faster", "ms of the loop, best threads", "ours",
+        "faster",
+    ]  # fmt: skip
+    return wrapped(
+        f"A step of one of {found['clients']} clients: processor time on one thread, and time with "
+        f"each side's better number of threads. {_machine(found)}:\n\n{_table(values, headers)}"
+    )
+
+
+def _of_paths(rows: list[dict[str, Any]], name: str) -> list[str]:
+    """Return the loop's smallest value, ours and their ratio."""
+    loop, ours = (
+        min(row[name] for row in rows if row["path"] == path)
+        for path in ("loop over clients", "ours")
+    )
+    return [f"{loop:.3g}", f"{ours:.3g}", f"{loop / ours:.2f}×"]
+
+
+def _results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((PERFORMANCE / f"{name}.json").read_text())
+    return found
+
+
+def _machine(found: Mapping[str, Any]) -> str:
+    about = found["machine"]
+    return f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}"
+
+
+def _table(values: list[list[str]], headers: list[str]) -> str:
+    return tabulate.tabulate(values, headers, "github", disable_numparse=True)
+
+
+def hostile_table() -> str:
+    """Tabulate the worst that hostile nodes do to honest ones."""
+    from experiments.benchmarks.hostile import table_of
+
+    return _of_runs("hostile.csv", table_of)
+
+
+def robust_table() -> str:
+    """Tabulate what each rule of aggregation does to all methods."""
+    from experiments.benchmarks import hostile
+
+    return _of_runs("robust.csv", hostile.robust_table)
+
+
+def hostile_live_table() -> str:
+    """Tabulate the worst that hostile nodes do over a live SuperLink."""
+    from experiments.benchmarks.live import live_table
+
+    return _of_runs("hostile-live.csv", live_table)
+
+
+def _of_runs(name: str, table_of: Callable[[pd.DataFrame], str]) -> str:
+    """Return a table of runs, with a link to all of them."""
+    import pandas as pd
+
+    link = f"All runs: [{name}](results/federation/{name})."
+    return f"{table_of(pd.read_csv(FEDERATION / name))}\n\n{link}"
+
+
+def attacks_table() -> str:
+    """Tabulate how many tests played each kind of adversary, and how many of them passed."""
+    path = FEDERATION / "attacks.json"
+    if not path.exists():
+        return wrapped(f"Not measured yet: `{WRITTEN}` writes the numbers.")
+    found = json.loads(path.read_text())
+    columns = {"passed": "held", "failed": "did not hold", "skipped": "not run"}
+    return markdown(
+        [
+            {"attack": kind} | {head: f"{counts.get(key, 0)}" for key, head in columns.items()}
+            for kind, counts in sorted(found.items())
+        ]
+    )
+
+
+def nodes_tables() -> str:
+    """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
+    from experiments.benchmarks.nodes import table_of
+
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for path in FEDERATION.glob("nodes-*.json"):
+        r = json.loads(path.read_text())
+        kind = f"{r['clients']} clients a node, `{r['method']}`, {r['rounds']} rounds, on "
+        kinds.setdefault(f"{kind}{r['cores']} cores:", []).append(r)
+    return "\n\n".join(
+        f"{kind}\n\n{table_of(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
+        for kind in sorted(kinds)
+    )
+
+
+def kills_text() -> str:
+    """Tell how often something was killed, and how far the numbers were off then."""
+    return "\n".join(
+        f"- {_kills(json.loads(path.read_text()))}"
+        for path in sorted(FEDERATION.glob("kills-*.json"), reverse=True)
+    )
+
+
+def _kills(found: dict[str, Any]) -> str:
+    n, n_kills = len(found["runs"]), len(found["kills"])
+    runs = f"{counted(n, 'run')} of {found['rounds']} rounds"
+    if found["target"] == "node":
+        return f"{n_kills} kills of nodes in {runs}: {_of_nodes(found)}"
+    by_target = Counter(kill["target"] for kill in found["kills"])
+    words = " and ".join(f"{n} of `{target}`" for target, n in sorted(by_target.items()))
+    left_out = sum(run["left_out"] for run in found["runs"])
+    worst = max(run["difference"] for run in found["runs"])
+    same = "not at all" if worst == 0 else f"by {worst:.0e} at most"
+    return (
+        f"{n_kills} kills ({words}) in {runs}: every run went on to its end; {left_out} answers "
+        f"were lost, and losses, participants, bytes and test errors differ {same} from those of a "
+        "run that nothing disturbs."
+    )
+
+
+def _of_nodes(found: dict[str, Any]) -> str:
+    """Tell how long killed nodes were away, and what the runs lost by it."""
+    whole = [run for run in found["runs"] if run["finished"]]
+    away = [kill["seconds"] for kill in found["kills"] if "seconds" in kill]
+    missed = statistics.mean(run["missed"] for run in found["runs"])
+    worst = max(run["difference"] for run in whole)
+    text = (
+        "all went on to the end. A node was in the rounds again after "
+        f"{statistics.median(away):.0f} s (median; {min(away):.0f} to {max(away):.0f}), clients "
+        f"missed {100 * missed:.0f} % of their rounds, and test errors differ by "
+        f"{100 * worst:.1f} % at most from that of a run that nothing disturbs."
+    )
+    if n := len(found["runs"]) - len(whole):
+        text += f" Without {counted(n, 'run')} that ended while a node was away."
+    return text

@@ -1,0 +1,53 @@
+"""Generated parts of pages, filled paragraphs, and figures small enough for the repository."""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from PIL import Image
+
+MOST_BYTES = 200_000
+"""Maximum size of a figure in the repository."""
+
+WIDTH = 100
+
+
+def replaced(text: str, name: str, make: Callable[[], str]) -> str:
+    """Return the text with one part updated, if it has that part."""
+    begin, end = f"<!-- {name}: generated -->", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    return f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if found else text
+
+
+def wrapped(text: str) -> str:
+    """Return Markdown with paragraphs and items of lists filled; tables and code are kept."""
+    return "\n\n".join(map(_filled, text.split("\n\n")))
+
+
+def _filled(paragraph: str) -> str:
+    if paragraph.startswith(("|", "#", "!", "<", "    ")):
+        return paragraph
+    items = re.split(r"\n(?=- )", paragraph)
+    return "\n".join(
+        textwrap.fill(
+            item, WIDTH, subsequent_indent="  " if item.startswith("- ") else "",
+            break_long_words=False, break_on_hyphens=False,
+        )
+        for item in items
+    )  # fmt: skip
+
+
+def shrunk(path: Path) -> bytes:
+    """Return a PNG with a colour palette, scaled down if necessary to stay below `MOST_BYTES`."""
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    while True:
+        buffer = io.BytesIO()
+        image.quantize(256).save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= MOST_BYTES:
+            return buffer.getvalue()
+        image = image.resize((image.width * 4 // 5, image.height * 4 // 5))

@@ -1,0 +1,401 @@
+"""The answer and the table of each page of `docs/results/`, from what its benchmarks measured.
+
+A table has at most 15 rows and is about errors or points against a reference method, with 95 %
+intervals where there are some. The whole tables lie beside the page.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from statistics import mean
+from typing import NamedTuple
+
+from experiments.site.measured import Benchmark, Benchmarks, Row, described
+from stforecast.bench.tables import markdown
+
+MOST_ROWS = 15
+
+AGAINST = "against reference"
+TOLD_APART = (
+    "Two methods are told apart if the 95 % interval excludes 0 and p, which the whole table has, "
+    "is at most 0.05."
+)
+MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
+"""Columns of benchmarks of forecasts and of images, and what they are called."""
+
+POINTS = "all classes, against reference"
+
+OWN = {AGAINST: "MSE [95 %]", POINTS: "all classes, % [95 %]"}
+UNITS = {AGAINST: "% in MSE", POINTS: "points"}
+"""Column of a method's own value, and unit, of each kind of difference."""
+
+JUDGED = re.compile(r" \((?:[a-z, ]*(?:trained|personal|nearest|local|global|averaged))\)$")
+"""Which model of a method for images a row is about."""
+
+
+class Column(NamedTuple):
+    """A data set of a benchmark: what it is, and its rows by method."""
+
+    about: str
+    rows: dict[str, Row]
+
+
+def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
+    """Return the benchmarks whose names match one of the patterns."""
+    return {
+        name: benchmark
+        for name, benchmark in benchmarks.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def columns_of(benchmarks: Benchmarks) -> list[Column]:
+    """Return every data set of every benchmark."""
+    return [
+        Column(described(data), {row["method"]: row for row in rows})
+        for benchmark in benchmarks.values()
+        for data in benchmark.about["data"]
+        if (rows := _rows_about(benchmark, data[2:].partition("**")[0]))
+    ]
+
+
+def _rows_about(benchmark: Benchmark, data: str) -> list[Row]:
+    return [row for row in benchmark.tables.get("methods", []) if row.get("data") == data]
+
+
+def title_of(name: str, benchmarks: Benchmarks) -> str:
+    """Return the title of a benchmark, or its data if another one has the same title."""
+    about = benchmarks[name].about
+    shared = [b for b in benchmarks.values() if b.about["title"] == about["title"]]
+    return "; ".join(map(described, about["data"])) if len(shared) > 1 else about["title"]
+
+
+# Tables of methods by data.
+
+
+def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
+    """Tabulate by how many per cent each method's error is above that of the reference.
+
+    Args:
+        benchmarks: benchmarks of forecasts.
+        ablations: whether to show the changes to the reference, not the other methods.
+    """
+    told = (
+        "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
+        f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
+    )
+    columns = _compared(benchmarks, ablations)
+    return f"{told}\n\n{_pivot(columns, partial(_difference, AGAINST, OWN[AGAINST]))}"
+
+
+def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
+    """Return the rows of forecasts that are compared with a reference, and the reference."""
+    columns = [
+        Column(
+            about,
+            {m: r for m, r in rows.items()
+             if r.get(AGAINST) and (r[AGAINST] == "-" or ("ablation" in r) == ablations)},
+        )
+        for about, rows in columns_of(benchmarks)
+    ]  # fmt: skip
+    return [column for column in columns if len(column.rows) > 1]
+
+
+def verdicts(benchmarks: Benchmarks) -> str:
+    """Tell how many methods have a higher error than the reference, and which have a lower one."""
+    return "\n".join(_verdict(c, AGAINST, "has a lower error than") for c in _compared(benchmarks))
+
+
+def _verdict(column: Column, name: str, better: str) -> str:
+    """Tell how many methods the reference is better than, and which are better or nearest.
+
+    Args:
+        column: rows that are compared with one reference.
+        name: column of the difference.
+        better: words for "is better than".
+    """
+    rows = column.rows
+    (reference,) = {row["reference"] for row in rows.values()}
+    sign = -1 if name == POINTS else 1
+    others = {m: row for m, row in rows.items() if row[name] != "-"}
+    others = dict(sorted(others.items(), key=lambda item: sign * first_number(item[1][name])))
+    sides = {m: sign * side(row, name) for m, row in others.items()}
+    told = {m: f"{m} ({row[name]} {UNITS[name]})" for m, row in others.items()}
+    won = sum(s > 0 for s in sides.values())
+    lost = "; ".join(told[m] for m in others if sides[m] < 0)
+    first = next(iter(told.values()))
+    end = f"Told to be better: {lost}" if lost else f"None is told to be better; next is {first}"
+    return f"- {column.about}: `{reference}` {better} {won} of {len(others)} other methods. {end}."
+
+
+def points(benchmarks: Benchmarks) -> str:
+    """Tabulate points of accuracy above the reference; of each method, its best model."""
+    told = (
+        "Points of test accuracy above the reference, with 95 % intervals; bold where the interval "
+        "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
+        "each method, the row is the model that is best on average."
+    )
+    cell = partial(_difference, POINTS, OWN[POINTS])
+    return f"{told}\n\n{_pivot(_best_models(benchmarks), cell, highest=True)}"
+
+
+def _best_models(benchmarks: Benchmarks) -> list[Column]:
+    """Return, of each method for images, the rows of its best model."""
+    columns = [
+        Column(about, {m: r for m, r in rows.items() if r.get(POINTS)})
+        for about, rows in columns_of(benchmarks)
+    ]
+    methods = _ordered(columns, partial(_value, POINTS))[::-1]
+    references = {r["reference"] for c in columns for r in c.rows.values()}
+    best: dict[str, str] = {}
+    for method in sorted(methods, key=lambda m: m not in references):
+        best.setdefault(JUDGED.sub("", method), method)
+    return [
+        Column(about, {m: r for m, r in rows.items() if m in best.values()})
+        for about, rows in columns
+    ]
+
+
+def errors(benchmarks: Benchmarks) -> str:
+    """Tabulate the MSE of benchmarks that have no intervals."""
+    columns = [
+        Column(f"{about}, MSE", {m: r for m, r in rows.items() if r.get("MSE", "-") != "-"})
+        for about, rows in columns_of(benchmarks)
+    ]
+    return f"Mean and standard deviation over seeds.\n\n{_pivot(columns, lambda r: r['MSE'])}"
+
+
+def _pivot(columns: Sequence[Column], cell: Callable[[Row], str], highest: bool = False) -> str:
+    """Tabulate methods by data, from the best; references are never left out."""
+    methods = _ordered(columns, lambda row: first_number(cell(row)))
+    methods = methods[::-1] if highest else methods
+    kept = {r.get("reference", "") for c in columns for r in c.rows.values()} & set(methods)
+    room = MOST_ROWS - len(kept)
+    kept |= set([m for m in methods if m not in kept][:room])
+    pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
+    rows = [
+        {"method": f"{m} †" if m in pools else m}
+        | {c.about: cell(c.rows[m]) if m in c.rows else "" for c in columns}
+        for m in methods
+        if m in kept
+    ]
+    notes = ["† trained on the data of all clients together."] if pools & kept else []
+    if len(methods) > len(kept):
+        notes.append(f"{len(kept)} of {len(methods)} rows, the best.")
+    return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
+
+
+def _ordered(columns: Sequence[Column], value: Callable[[Row], float]) -> list[str]:
+    """Return the methods by their mean value, references as 0."""
+    found: dict[str, list[float]] = {}
+    for column in columns:
+        for method, row in column.rows.items():
+            own = 0.0 if method == row.get("reference") else value(row)
+            found.setdefault(method, []).append(own)
+    return sorted(found, key=lambda method: mean(found[method]))
+
+
+def _difference(name: str, own: str, row: Row) -> str:
+    """Return a difference from the reference, of which the own value is returned."""
+    if row[name] == "-":
+        return row[own]
+    return f"**{row[name]}**" if side(row, name) else row[name]
+
+
+def _value(name: str, row: Row) -> float:
+    return 0.0 if row[name] == "-" else first_number(row[name])
+
+
+def side(row: Row, name: str = AGAINST) -> int:
+    """Return whether a row is told to be above the reference (1) or below it (-1), or neither (0).
+
+    Args:
+        row: row of a table of methods.
+        name: column of the difference.
+    """
+    _, low, high = _numbers(row[name]) if "[" in row[name] else (0.0, 0.0, 0.0)
+    if low <= 0 <= high or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
+        return 0
+    return 1 if low > 0 else -1
+
+
+def _numbers(cell: str) -> list[float]:
+    return [
+        float(number)
+        for number in re.findall(r"-?[\d.]+(?:e[+-]?\d+)?", re.sub(r"(?<=\d),(?=\d)", "", cell))
+    ]
+
+
+def first_number(cell: str) -> float:
+    """Return the number at the beginning of a cell."""
+    return _numbers(cell)[0]
+
+
+# What districts and operators gain.
+
+
+def worth(benchmarks: Benchmarks) -> str:
+    """Tabulate what federation is worth between training alone and on pooled data."""
+    rows = [
+        {"data": described(benchmark.about["data"][0]).partition(",")[0]}
+        | {head: cell for head, cell in row.items() if head not in ("data", "roads cut, %")}
+        for benchmark in benchmarks.values()
+        for row in benchmark.tables["clients"]
+    ]
+    told = (
+        "How many per cent higher the MSE is, with 95 % intervals. The gap is 100 % closed where "
+        "the error is that of pooled data, and 0 % where it is that of training alone."
+    )
+    return f"{told}\n\n{markdown(rows)}"
+
+
+# Bounds.
+
+CLIENTS = "lowest – median – highest client"
+LEAST, MOST = 0.8, 0.97
+"""Coverage that every client has in a cell in bold, for bounds of 90 %."""
+
+
+def coverage(benchmarks: Benchmarks) -> str:
+    """Tabulate the lowest and the highest client's coverage by data and method."""
+    columns = columns_of(benchmarks)
+    methods = dict.fromkeys(m for c in columns for m in c.rows)
+    rows = []
+    for about, found in columns:
+        data, *_, ahead = about.split(", ")
+        cells = {m: _range(found[m]) if m in found else "" for m in methods}
+        furthest = max(float(row["furthest bound"]) for row in found.values())
+        row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
+        rows.append(row | {"furthest": f"{furthest:.1f}"})
+    told = (
+        "Lowest and highest coverage of a client in %, over all steps ahead of the test part; bold "
+        "where every client has between 80 and 97 %. Last, the furthest bound of all methods."
+    )
+    return f"{told}\n\n{markdown(rows)}"
+
+
+def coverage_answer(benchmarks: Benchmarks) -> str:
+    """Tell of each method how often its bounds hold, how wide they are and how far they go."""
+    columns = columns_of(benchmarks)
+    methods = dict.fromkeys(m for c in columns for m in c.rows)
+    items = [f"- {_told_of(method, columns)}" for method in methods]
+    none = [c.about for c in columns if not any(map(_holds, c.rows.values()))]
+    if none:
+        items.append(f"- In {' and in '.join(none)}, no method keeps every client in this range.")
+    return "\n".join(items)
+
+
+def _told_of(method: str, columns: Sequence[Column]) -> str:
+    rows = {about: found[method] for about, found in columns if method in found}
+    held = sum(map(_holds, rows.values()))
+    furthest, place = max((float(row["furthest bound"]), about) for about, row in rows.items())
+    return (
+        f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; the "
+        f"furthest bound is {furthest:.1f} ranges away ({place}){_width(method, columns)}."
+    )
+
+
+def _holds(row: Row) -> bool:
+    low, _, high = map(float, row[CLIENTS].split(" – "))
+    return low >= LEAST and high <= MOST
+
+
+def _range(row: Row) -> str:
+    low, _, high = (f"{100 * float(value):.1f}" for value in row[CLIENTS].split(" – "))
+    return f"**{low}–{high}**" if _holds(row) else f"{low}–{high}"
+
+
+def _width(method: str, columns: Sequence[Column]) -> str:
+    """Tell the mean width against the same forecaster with one width for all hours."""
+    import pandas as pd
+
+    from experiments.benchmarks.cells import above_by_data
+
+    plain = f"{method.partition(',')[0]}, conformal"
+    both = [c for c in columns if {method, plain} <= c.rows.keys()]
+    if method == plain or not both:
+        return ""
+    widths = [[first_number(c.rows[m]["width"]) for m in (method, plain)] for c in both]
+    logs = pd.Series(
+        [math.log(own / other) for own, other in widths],
+        pd.Index([c.about.partition(",")[0] for c in both], name="data"),
+    )
+    return f"; the mean width differs by {above_by_data(logs)} % from that of `{plain}`"
+
+
+# Sentences.
+
+
+def said(benchmarks: Benchmarks, words: str = "") -> str:
+    """List what the numbers of benchmarks show, with links to how they were made.
+
+    Args:
+        benchmarks: benchmarks of a page.
+        words: words that a sentence must have.
+    """
+    lists = []
+    for name, benchmark in benchmarks.items():
+        items = [f"- {text}" for text in benchmark.about["said"] if words in text]
+        if items:
+            lists += [f"**[{title_of(name, benchmarks)}](#{name})**", "\n".join(items)]
+    return "\n\n".join(lists)
+
+
+def lowest(benchmarks: Benchmarks) -> str:
+    """Tell which rows have the lowest error where no interval tells whether they lead."""
+    items = []
+    for about, rows in columns_of(benchmarks):
+        known = [row for row in rows.values() if row.get("MSE", "-") != "-"]
+        first, second = sorted(known, key=lambda row: first_number(row["MSE"]))[:2]
+        items.append(
+            f"- {about}: {first['method']} has the lowest MSE ({first['MSE']}), then "
+            f"{second['method']} ({second['MSE']})."
+        )
+    return "\n".join(["There is no interval, so luck may decide this order.", "", *items])
+
+
+def changes(benchmarks: Benchmarks) -> str:
+    """Tabulate what mixed precision changes for each method."""
+    heads = ("data", "method", "measure", "float32", "bf16")
+    rows = [dict(zip(heads, row, strict=True)) for row in _changes(benchmarks)]
+    return f"Mean and standard deviation over seeds.\n\n{markdown(rows)}"
+
+
+def changes_answer(benchmarks: Benchmarks) -> str:
+    """Tell how many of the changes of mixed precision are below what the seeds change."""
+    found = [(_numbers(before), _numbers(after)) for *_, before, after in _changes(benchmarks)]
+    small = sum(abs(a[0] - b[0]) <= max(a[1], b[1]) for a, b in found)
+    return (
+        f"**In {small} of {len(found)} rows, the means with and without it differ by no more than "
+        "the larger of their standard deviations over seeds.**"
+    )
+
+
+def _changes(benchmarks: Benchmarks) -> list[tuple[str, str, str, str, str]]:
+    """Return data, method, measure, and the cells without and with mixed precision."""
+    return [
+        (about, method, MEASURES[name], rows[method][name], rows[f"{method}, bf16"][name])
+        for about, rows in columns_of(benchmarks)
+        for method in rows
+        if f"{method}, bf16" in rows
+        for name in MEASURES
+        if name in rows[method]
+    ]
+
+
+def claims(benchmarks: Benchmarks) -> str:
+    """Count the answers to a paper's claims, and how many methods the paper's one is above."""
+    rows = [row for b in benchmarks.values() for row in b.tables.get("claims", [])]
+    answers = Counter(row["answer"] for row in rows if row["of"] != "-")
+    holds, fails, open_ = (answers[a] for a in ("holds", "does not hold", "cannot be told here"))
+    count = (
+        f"**Of {sum(answers.values())} tests of the paper's claims, {holds} hold, {fails} do not "
+        f"hold, and {open_} cannot be told here.**"
+    )
+    items = [_verdict(c, POINTS, "is more accurate than") for c in _best_models(benchmarks)]
+    return "\n\n".join([count, "\n".join(items)])

@@ -1,0 +1,1 @@
+"""The command `stforecast`: its groups, options and texts."""

@@ -1,0 +1,302 @@
+"""The commands that run benchmarks: bench, from a file, and backtest, from options."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from data_prep.base.errors import InputError, close_to
+from data_prep.base.text import counted
+from stforecast.bench import LOCAL, RAY
+from stforecast.cli.commands import OptionSections, say_next, to_json
+from stforecast.cli.options import HELP, JSON, PATH, check_cubes, from_dataclass
+
+if TYPE_CHECKING:
+    from stforecast.bench.grid import Grid
+
+
+MORE = click.option(
+    "--set", "more", multiple=True, metavar="NAME=VALUE",
+    help="Use this setting for all methods. Repeatable.",
+)  # fmt: skip
+
+ENGINE = click.option(
+    "--engine", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
+    help="Execution of runs: one by one locally, or in parallel by Ray.",
+)  # fmt: skip
+
+
+def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    """Print the benchmarks of the package and end, if asked to."""
+    from stforecast.cli.lists import benchmarks_list
+
+    if wanted:
+        click.echo(benchmarks_list())
+        say_next("bench", "quick", "--out", "results/quick")
+        ctx.exit()
+
+
+@click.command(context_settings=HELP)
+@click.argument("config", type=PATH)
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_benchmarks,
+    help="List the benchmarks of the package.",
+)  # fmt: skip
+@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
+@click.option("--preset", help="Use one of the file's presets, such as small.")
+@click.option(
+    "--data", multiple=True, help="Use this cube or image set, not the file's. Repeatable."
+)
+@click.option("--service", multiple=True, help="Use this service, not the file's. Repeatable.")
+@click.option("--images", type=PATH, help="Folder of the image sets' files.")
+@click.option(
+    "--seed", type=int, multiple=True,
+    help="Use this seed, not the file's, except in rows that have seeds of their own. Repeatable.",
+)  # fmt: skip
+@click.option("--rounds", type=int, help="Use this number of rounds, not the file's.")
+@MORE
+@ENGINE
+@JSON
+@click.pass_obj
+def bench(
+    obj: dict[str, bool], config: Path, out: Path, preset: str | None, data: tuple[str, ...],
+    service: tuple[str, ...], images: Path | None, seed: tuple[int, ...], rounds: int | None,
+    more: tuple[str, ...], engine: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a benchmark: methods × data × seeds from a TOML file.
+
+    It ends with a table of results. Finished runs are kept: run the same command again to resume. A
+    file with `task = "images"` is a benchmark of images, any other file one of forecasts.
+
+    CONFIG is a file, or the name of a benchmark of the package, such as quick; --list
+    shows them.
+    """
+    from stforecast.bench.grid import load_grid
+    from stforecast.federated.runs.run_folder import check_folder
+
+    check_folder(out)
+    config = find_config(config)
+    grid = load_grid(config, preset)
+    kind = grid.kind
+    for name, value in {"service": service, "images": images}.items():
+        if value and name not in kind.options:
+            raise click.UsageError(
+                f"{config} is a benchmark of {kind.name}, which has no --{name}."
+            )
+    settings = chosen_settings(more, images=images and str(images), rounds=rounds)
+    chosen = list(map(kind.open_data, data))
+    grid = grid.replace(chosen, kind.named_scenarios(service), seed, settings)
+    execute(grid, out, engine, as_json=as_json, progress=obj["progress"])
+
+
+def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
+    """Run a grid, write its report, and print its table.
+
+    Args:
+        grid: the benchmark.
+        out: its folder.
+        engine: `local` or `ray`.
+        as_json: whether to print what `stforecast info --json` says of the folder, instead.
+        progress: whether to show progress bars.
+
+    Raises:
+        InputError: if runs failed.
+    """
+    from stforecast.bench.jobs import run_grid
+
+    outcome = run_grid(grid, out, progress=progress, engine=engine)
+    page = _write_report(outcome.runs, grid, out)
+    if as_json:
+        click.echo(to_json(_described(out, outcome.failures)))
+    else:
+        click.echo(outcome.table)
+        if page:
+            click.echo(f"\nleaderboard and charts to click on: open {page} in a browser")
+        figures = ", figures" if grid.figures else ""
+        click.echo(f"\ntable{figures}, {grid.kind.results} and runs in {out}")
+    if outcome.failures:
+        raise InputError(
+            f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in each folder, "
+            f"such as {out / 'runs' / next(iter(outcome.failures))}; {out / 'table.md'} names all"
+        )
+    say_next("compare", out, "--out", "comparison/")
+
+
+def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
+    """Describe a finished benchmark as `stforecast info --json` does, with its failures."""
+    from stforecast.cli.info import describe_runs
+    from stforecast.federated.runs.run_folder import ABOUT
+
+    folders = sorted(path.parent for path in out.rglob(ABOUT))
+    about = {"path": str(out), "kind": "finished runs", "runs": describe_runs(folders, out)}
+    return {**about, "failures": dict(failures)}
+
+
+def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
+    """Write `report.html`, if there are runs."""
+    from stforecast.report.write import Page, try_report
+
+    def write() -> Path:
+        page = Page()
+        grid.kind.add_to_page(page, runs, None, _finished(grid, runs))
+        return page.write(out / "report.html", grid.title, grid.repeat(out))
+
+    return try_report(write, out / "report.html") if runs else None
+
+
+def _finished(grid: Grid[Any], runs: Sequence[Any]) -> str | None:
+    """Return the row that a benchmark compares the others with, unless all of its runs failed."""
+    done = {run.label for run in runs}
+    known = grid.kind.row_labels([entry for entry in grid.entries if entry.label in done])
+    return grid.reference if grid.reference in known else None
+
+
+def chosen_settings(more: Sequence[str], **options: Any) -> dict[str, Any]:
+    """Return the settings of --set, and of options that are not None.
+
+    Raises:
+        UsageError: if one is given twice.
+    """
+    given = [*map(parse_setting, more), *((n, v) for n, v in options.items() if v is not None)]
+    names = [name for name, _ in given]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise click.UsageError(f"{twice} is given twice; give it once.")
+    return dict(given)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Parse `NAME=VALUE`; a value that is not TOML is text.
+
+    >>> parse_setting("lr=0.1"), parse_setting("weights=inverse")
+    (('lr', 0.1), ('weights', 'inverse'))
+    """
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+FIGURES = ["horizon", "hours"]
+"""Figures of a backtest."""
+
+
+def fold_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of the folds."""
+    check_cubes(args)
+    from stforecast.data.folds import FoldOptions
+
+    return {"Folds": from_dataclass(FoldOptions)}
+
+
+@click.command(cls=OptionSections, sections=fold_options, context_settings=HELP)
+@click.option("--data", multiple=True, required=True, help="Cube written by prepare. Repeatable.")
+@click.option("--service", multiple=True, help="Variable of the cubes. Repeatable.")
+@click.option(
+    "--method", multiple=True, required=True, help="See: stforecast list methods. Repeatable."
+)
+@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
+@click.option("--seed", type=int, multiple=True, help="Random seed, by default 1. Repeatable.")
+@click.option("--horizon", type=int, help="Number of steps ahead.")
+@click.option("--rounds", type=int, help="Rounds of federated methods.")
+@MORE
+@click.option(
+    "--reference",
+    help="Method that the others are compared with, or 'seasonal naive'; by default the method "
+    "with the lowest error.",
+)
+@ENGINE
+@JSON
+@click.pass_obj
+def backtest(
+    obj: dict[str, bool], data: tuple[str, ...], service: tuple[str, ...],
+    method: tuple[str, ...], out: Path, seed: tuple[int, ...], horizon: int | None,
+    rounds: int | None, more: tuple[str, ...], reference: str | None, engine: str, as_json: bool,
+    **folds: Any,
+) -> None:  # fmt: skip
+    """Test methods on several spans of time, each with models trained before it.
+
+    Every fold has a training, a validation and a test span; the test spans follow each other and
+    end with the data. One table sums up all test days. Finished runs are kept: run the same command
+    again to resume.
+
+    Example: stforecast backtest --data milan.nc --method ridge --test 7d --out results/
+    """
+    from stforecast.federated.runs.run_folder import check_folder
+
+    check_folder(out)
+    settings = chosen_settings(more, rounds=rounds, horizon=horizon)
+    grid = backtest_grid(
+        data, service, list(dict.fromkeys(method)), seed, settings, folds, reference
+    )
+    execute(grid, out, engine, as_json=as_json, progress=obj["progress"])
+
+
+def backtest_grid(
+    data: Sequence[str], services: Sequence[str], methods: Sequence[str], seeds: Sequence[int],
+    settings: dict[str, Any], folds: dict[str, Any], reference: str | None,
+) -> Grid[Any]:  # fmt: skip
+    """Build the benchmark of a backtest.
+
+    Args:
+        data: paths of cubes.
+        services: their services; empty if each has only one.
+        methods: names of methods.
+        seeds: seeds; by default 1.
+        settings: flat settings of all methods.
+        folds: fields of `stforecast.data.folds.FoldOptions`.
+        reference: method that the others are compared with, or None.
+
+    Raises:
+        InputError: for an unknown method, setting or reference, or an invalid value.
+    """
+    from stforecast.bench.grid import make_grid
+    from stforecast.bench.grid_file import command_words
+    from stforecast.cli.kind import FORECAST_KIND
+    from stforecast.cli.kind import services as scenarios
+
+    names = ", ".join(Path(path).stem for path in data)
+    table = {
+        "title": f"Backtest of {names}", "data": list(data), "methods": list(methods),
+        "figures": FIGURES, "backtest": folds,
+    }  # fmt: skip
+    grid = make_grid(FORECAST_KIND, table | ({"reference": reference} if reference else {}))
+    flags: dict[str, Sequence[Any]] = {"--method": methods}
+    flags |= {f"--{name}": [value] for name, value in folds.items() if value}
+    flags |= {"--reference": [reference]} if reference else {}
+    command = ("stforecast", "backtest", *command_words(flags, {}))
+    grid = dataclasses.replace(grid, command=command)
+    return grid.replace(data, scenarios(services), seeds, settings)
+
+
+def find_config(path: Path) -> Path:
+    """Return the file, or the benchmark with that name that comes with an installed package.
+
+    Raises:
+        InputError: if there is neither, listing the benchmarks.
+
+    >>> find_config(Path("quick")).name
+    'quick.toml'
+    >>> find_config(Path("medium/gldp_table1.toml")).parent.name
+    'medium'
+    """
+    if path.exists():
+        return path
+    from stforecast.bench.kind import packaged
+
+    known = packaged()
+    name = path.with_suffix("").as_posix()
+    if path.suffix in ("", ".toml") and name in known:
+        return known[name]
+    raise InputError(
+        f"{path}: no such file; give one, or a benchmark of the package: "
+        f"{', '.join(known)}{close_to(name, known)}"
+    )

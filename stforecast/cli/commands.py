@@ -1,0 +1,362 @@
+"""Classes of commands and groups, commands that kinds of runs share, and the ends of commands."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from data_prep.base.errors import InputError, choose, close_to
+from data_prep.base.registry import Registry
+from stforecast.cli.options import (
+    HELP,
+    JSON,
+    KEYWORDS,
+    PATH,
+    Choice,
+    check_ending,
+    check_runs,
+    from_function,
+    help_text,
+    peek,
+    title,
+)
+
+if TYPE_CHECKING:
+    from stforecast.cli.lists import Listing
+    from stforecast.federated.runs.run_folder import Run
+
+
+DECISIVE = ("--method", "--model", "--partition")
+"""Options on which others depend."""
+
+
+class OptionSections(click.Command):
+    """A command with options that depend on its arguments, shown in sections of its help.
+
+    Args:
+        sections: function from the raw arguments to titled lists of further options.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Callable[[list[str]], dict[str, list[click.Option]]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.fixed = list(self.params)
+        self.make_sections = sections
+        self._sections: dict[str, list[click.Option]] = {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Add the options that the arguments call for, then parse."""
+        self._sections = self.make_sections(args)
+        self.params = self.fixed + [o for options in self._sections.values() for o in options]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as e:
+            known = {flag for option in self.params for flag in option.opts}
+            others = " or ".join(flag for flag in DECISIVE if flag in known)
+            if e.possibilities or not others:
+                raise
+            message = f"No such option {e.option_name!r} here; it may need another {others}."
+            raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the fixed options, then each section under its title."""
+        own = {id(o) for options in self._sections.values() for o in options}
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        fixed = [o for o in options if id(o) not in own]
+        for heading, params in {"Options": fixed, **self._sections}.items():
+            records = [r for r in (p.get_help_record(ctx) for p in params) if r]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class SuggestingGroup(click.Group):
+    """Commands, the closest of which is suggested for an unknown name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments.
+
+        Raises:
+            UsageError: if the command is unknown.
+        """
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command {name!r}{close_to(name, self.list_commands(ctx))}.")
+        return super().resolve_command(ctx, args)
+
+
+class Subcommands(click.Group):
+    """Subcommands generated on demand from the entries of a registry.
+
+    Args:
+        known: the registry.
+        make: function from a name and its entry to a command.
+        check: refuses raw arguments before the entries, which are slow to import.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        known: Registry[Any],
+        make: Callable[[str, Any], click.Command],
+        check: Callable[[list[str]], None] = lambda _: None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{"no_args_is_help": False, **kwargs})
+        self._known, self._make, self._check = known, make, check
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the entries, in the registry's order."""
+        return list(self._known)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Check the arguments; return the name, the command and its arguments."""
+        self._check(args[1:])
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
+        """Return the command of one entry.
+
+        Raises:
+            InputError: if the entry is unknown, listing the known ones.
+        """
+        return self._make(name, self._known.find(name))
+
+
+CONFIG = click.option(
+    "--config", type=PATH,
+    help="TOML file with these options, written with _ for -. Options on the command line "
+    "override its values. Its paths are relative to its folder.",
+)  # fmt: skip
+
+
+class Configured(OptionSections):
+    """A command with `CONFIG`, whose file's keys are the names of its options."""
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Callable[[list[str]], dict[str, list[click.Option]]] = lambda args: {},
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, sections=sections, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the file's options before those that were typed, then parse.
+
+        Raises:
+            InputError: if the file cannot be read, or for a key that is no option.
+        """
+        if path := peek(args, "--config", ""):
+            args = [*self._words(Path(path), args), *args]
+        return super().parse_args(ctx, args)
+
+    def _words(self, path: Path, args: list[str]) -> Iterator[str]:
+        from stforecast.bench.grid_file import read_toml
+
+        table = read_toml(path)
+        typed = [f"--{key}={table[key]}" for key in ("method", "model") if key in table]
+        sections = self.make_sections([*typed, *args]).values()
+        options = {key_of(o): o for o in [*self.fixed, *(o for s in sections for o in s)]}
+        del options["config"]
+        for key, value in table.items():
+            if key not in options:
+                raise InputError(f"{path}: {choose('key', key, options)}")
+            try:
+                yield from option_words(options[key], value, path.parent)
+            except TypeError as e:
+                raise InputError(f"{path}: {key} is {value!r}; {e}") from e
+
+
+def key_of(option: click.Parameter) -> str:
+    """Return the name of an option in a file.
+
+    >>> key_of(click.Option(["--first-client", "first"]))
+    'first_client'
+    """
+    return max(option.opts, key=len).lstrip("-").replace("-", "_")
+
+
+def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[str]:
+    """Return the words of a command line for an option of a file.
+
+    Args:
+        option: the option.
+        value: its value.
+        folder: folder from which relative paths begin.
+
+    Raises:
+        TypeError: if the value is of a type that no option has.
+
+    >>> option_words(click.Option(["--data"], type=PATH), "north.nc", Path("/etc"))
+    ['--data=/etc/north.nc']
+    """
+    flag = max(option.opts, key=len)
+    if isinstance(option, click.Option) and option.is_flag:
+        if not isinstance(value, bool):
+            raise TypeError("write true or false")
+        return [flag] if value else list(option.secondary_opts[:1])
+    values = value if isinstance(value, list) and option.multiple else [value]
+    if odd := [v for v in values if isinstance(v, (bool, list, Mapping))]:
+        raise TypeError(f"expected a text or a number, not {odd[0]!r}")
+    if isinstance(option.type, click.Path):
+        values = [folder / v for v in values]
+    return [f"{flag}={v}" for v in values]
+
+
+log = logging.getLogger(__name__)
+
+
+def say_next(*words: object) -> None:
+    """Write the next command to type to standard error, unless notices are off.
+
+    Args:
+        words: words after `stforecast`; those in capitals stand for something to fill in.
+    """
+    log.info("next: stforecast %s", shlex.join(map(str, words)))
+
+
+def to_json(about: Any) -> str:
+    """Return what a command found as JSON, with null for NaN and infinity.
+
+    >>> print(to_json([float("nan"), "a"]))
+    [
+      null,
+      "a"
+    ]
+    """
+    return json.dumps(_without_nan(about), indent=2, default=str, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def run_folder_options(method: str, listed_by: str) -> Callable[[C], C]:
+    """Return the options common to all commands that train.
+
+    Args:
+        method: default method.
+        listed_by: command that lists the methods.
+    """
+    options = (
+        click.option("--method", default=method, show_default=True, help=f"See: {listed_by}."),
+        click.option("--out", type=PATH, help="Folder for the run.  [required]"),
+        click.option("--label", help="Name in tables and figures; by default the method's."),
+        click.option(
+            "--resume", type=PATH, help="Resume this unfinished run instead of starting a new one."
+        ),
+    )
+
+    def add(command: C) -> C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def make_plot_group(
+    help: str,
+    plots: Registry[Callable[..., Any]],
+    find: Callable[..., Sequence[Run]],
+    written_by: str,
+    further: Sequence[click.Option] = (),
+) -> Subcommands:
+    """Return the command `plot`, with a subcommand for each figure.
+
+    Args:
+        help: help of the command.
+        plots: plot functions by name.
+        find: function from folders, and `further` options by keyword, to the runs to draw.
+        written_by: command that writes such runs.
+        further: options on what is drawn.
+    """
+    return Subcommands(
+        "plot",
+        known=plots,
+        make=lambda name, draw: _plot_command(name, draw, find, further),
+        check=lambda args: check_runs(
+            (Path(arg) for arg in args[:1] if not arg.startswith("-")), written_by
+        ),
+        help=help,
+        context_settings=HELP,
+    )
+
+
+def _plot_command(
+    name: str, draw: Callable[..., Any], find: Callable[..., Sequence[Run]],
+    further: Sequence[click.Option],
+) -> click.Command:  # fmt: skip
+    """Return a command with the function's keyword-only parameters as options."""
+
+    def command(runs: tuple[Any, ...], out: Any, dpi: float, **options: Any) -> None:
+        from stforecast.bench.drawing import FORMATS, check_width, save_figure
+        from stforecast.bench.figures import dates_tested
+        from stforecast.federated.runs.run_folder import is_finished
+        from stforecast.plots.excerpt import part_note
+
+        check_ending(out, *FORMATS)
+        check_width(options.get("width", 1))
+        found = find(runs, **{str(o.name): options.pop(str(o.name)) for o in further})
+        shown = part_note(*map(options.get, ("cells", "start", "end")))
+        note = "; ".join(filter(None, [dates_tested(found), shown]))
+        click.echo(save_figure(draw(found, **options), out, note, dpi))
+        if all(is_finished(run.folder) for run in found):
+            say_next("report", *runs, "--out", "report.html")
+
+    runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
+    out = click.Option(
+        ["--out"], type=PATH, required=True, help="Figure to write: .png, .pdf or .svg."
+    )
+    dpi = click.Option(
+        ["--dpi"], type=float, default=200, show_default=True, help="Dots per inch of a PNG."
+    )
+    return click.Command(
+        name,
+        params=[runs, out, dpi, *further, *from_function(draw, ("ax",), KEYWORDS)],
+        callback=command,
+        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
+        short_help=title(draw.__doc__),
+        context_settings=HELP,
+    )
+
+
+def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
+    """Return the command `list`.
+
+    Args:
+        lists: functions that return the lists, by name.
+    """
+
+    @click.command("list", context_settings=HELP)
+    @click.argument("what", type=Choice(list(lists)))
+    @JSON
+    def command(what: str, as_json: bool) -> None:
+        """List the available names of a kind."""
+        found = lists[what]()
+        click.echo(to_json(found.records()) if as_json else found)
+
+    return command

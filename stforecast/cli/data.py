@@ -1,0 +1,177 @@
+"""The commands for data: simulate, download, prepare, export."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from data_prep import DATA_SETS
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted, in_minutes
+from stforecast.bench import LOCAL, RAY
+from stforecast.cli.commands import OptionSections, Subcommands, say_next, to_json
+from stforecast.cli.options import (
+    HELP,
+    PATH,
+    check_ending,
+    check_free,
+    from_function,
+    help_text,
+    title,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from data_prep.city.simulate import simulate
+
+    return {"City": from_function(simulate, leave_out=("progress",))}
+
+
+@click.command("simulate", cls=OptionSections, sections=_simulate_options, context_settings=HELP)
+@click.option("--out", type=PATH, required=True, help="Folder for the daily files.")
+@click.pass_obj
+def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
+    """Write records of a simulated city in the published raw layout."""
+    from data_prep.city.simulate import simulate
+
+    files = simulate(out, progress=obj["progress"], **options)
+    click.echo(f"{len(files)} files in {out}")
+    name = options.get("city", "milan")
+    say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
+
+
+@click.command(context_settings=HELP)
+@click.argument("name", metavar="DATA_SET")
+@click.option("--out", type=PATH, required=True, help="Folder for the files.")
+@click.option("--source", help="Mirror to use instead: a base URL or a local folder.")
+@click.option("--only", help="Download only files whose names match, e.g. '*2013-11-0*'.")
+@click.pass_obj
+def download(
+    obj: dict[str, bool], name: str, out: Path, source: str | None, only: str | None
+) -> None:
+    """Download and verify a data set's official files; run it again to resume.
+
+    `stforecast list data` says which data sets have a download. Where no checksum is published, the
+    file's own is recorded in SHA256SUMS at its first download and checked afterwards.
+    """
+    from data_prep.download import download as fetch
+
+    data_set = DATA_SETS.find(name)
+    if not data_set.SOURCES:
+        reason = getattr(data_set, "BY_HAND", "it is a file of your own")
+        raise InputError(f"{name}: there is nothing to download; {reason}")
+    files = fetch(data_set.SOURCES, out, source=source, only=only, progress=obj["progress"])
+    click.echo(f"{len(files)} files in {out}")
+    say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
+
+
+def _prepare(name: str, data_set: ModuleType) -> click.Command:
+    """Return the command that prepares one data set.
+
+    Its options are those of the data set's `prepare` function, or of `read`, the same without a
+    file to write, if it has one.
+    """
+    read = getattr(data_set, "read", None)
+
+    @click.pass_obj
+    def command(
+        obj: dict[str, bool], raw: Path, out: Path | None, overwrite: bool,
+        as_json: bool, engine: str = LOCAL, dry_run: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
+        if dry_run and read:
+            _preview(read(raw, **options), raw, as_json)
+            return
+        if out is None:
+            raise click.UsageError("Missing option '--out'.")
+        check_ending(out, ".nc")
+        check_free(out, overwrite)
+        if engine == RAY:
+            from stforecast.bench.ray import ray_map
+
+            options["spread"] = ray_map
+        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options), as_json)
+
+    paths = [
+        click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
+        click.Option(["--out"], type=PATH, help="Cube to write, a .nc file.  [required]"),
+        click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts."),
+    ]  # fmt: skip
+    if "spread" in inspect.signature(data_set.prepare).parameters:
+        text = "Reading of raw files: one by one locally, or in parallel by Ray."
+        engines = click.Choice([LOCAL, RAY])
+        paths.append(
+            click.Option(["--engine"], type=engines, default=LOCAL, show_default=True, help=text)
+        )
+    if read:
+        text = "Print what was understood and the first rows, and write nothing."
+        paths.append(click.Option(["--dry-run"], is_flag=True, help=text))
+    return click.Command(
+        name,
+        params=[*paths, *from_function(read or data_set.prepare, leave_out=("progress", "spread"))],
+        callback=command,
+        help=help_text(data_set.__doc__),
+        short_help=title(data_set.__doc__),
+        context_settings=HELP,
+    )
+
+
+def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
+    """Print a cube that is not written."""
+    from data_prep.description import describe_cube
+    from stforecast.cli.info_data import cube_text, preview
+
+    if as_json:
+        click.echo(to_json({"path": str(raw), "kind": "table", **describe_cube(ds)}))
+        return
+    click.echo(f"{raw}: as it is understood\n{cube_text(describe_cube(ds))}\n\n{preview(ds)}")
+    click.echo("\nnothing was written; leave out --dry-run to write the cube")
+
+
+def _describe_cube(path: Path, as_json: bool) -> None:
+    from data_prep.cube import open_cube, services_of, step_of
+    from stforecast.cli.info import describe
+
+    if as_json:
+        click.echo(describe(path).as_json(path))
+        return
+    with open_cube(path) as ds:
+        first, last = ds.indexes["time"][[0, -1]]
+        clock = "local time" if ds.attrs.get("clock") == "local" else "UTC"
+        steps, cells = counted(ds.sizes["time"], "step"), counted(ds.sizes["cell"], "cell")
+        click.echo(
+            f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, "
+            f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
+            f"services: {', '.join(services_of(ds))}"
+        )
+    say_next("forecast", path, "--out", "forecast/")
+
+
+prepare = Subcommands(
+    "prepare",
+    known=DATA_SETS,
+    make=_prepare,
+    help="Turn raw records into a cube (netCDF4).",
+    context_settings=HELP,
+)
+
+
+@click.command(context_settings=HELP)
+@click.argument("cube", type=PATH)
+@click.option("--out", type=PATH, required=True, help="File to write, e.g. milano.h5.")
+@click.option("--fill-missing", type=float, help="Value of missing entries; refused by default.")
+def export(cube: Path, out: Path, fill_missing: float | None) -> None:
+    """Write a Telecom Italia cube in the layout that FedDA's code reads."""
+    from data_prep.cube import open_cube
+    from data_prep.sets.fedda_h5 import write
+
+    check_ending(out, ".h5", ".hdf5")
+    with open_cube(cube) as ds:
+        click.echo(write(ds, out, fill_missing=fill_missing))

@@ -1,0 +1,158 @@
+"""The command that forecasts any table or cube: prepare, train, check, write."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from data_prep.base.errors import for_command, no_file
+from stforecast.cli.bench import MORE, chosen_settings
+from stforecast.cli.commands import OptionSections, to_json
+from stforecast.cli.info_data import facts
+from stforecast.cli.options import HELP, JSON, PATH, from_function, limit_options
+from stforecast.forecasting import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.quick import Check, Plan
+    from stforecast.forecasting.results import ForecastRun
+
+
+CUBE, RUN, FORECAST, REPORT = "data.nc", "run", "forecast.csv", "report.html"
+"""Names in the folder: the cube of a table, the run with its model, the forecast, the report."""
+
+
+def table_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of a table, which a cube does not need."""
+    from data_prep.sets.table import read
+
+    return {"Table": from_function(read)}
+
+
+@click.command(cls=OptionSections, sections=table_options, context_settings=HELP)
+@click.argument("data", type=PATH)
+@click.option("--horizon", type=int, default=24, show_default=True, help="Steps to forecast.")
+@click.option("--out", type=PATH, required=True, help="Folder to write.")
+@click.option("--service", help="Variable to forecast; by default the first that is not all zeros.")
+@click.option(
+    "--method", default=DEFAULT_METHOD, show_default=True, help="See: stforecast list methods."
+)
+@click.option(
+    "--folds", type=click.IntRange(min=0), default=0, show_default=True,
+    help="Number of further models to train for a backtest, such as 3. Each is tested on the span "
+    "after its training, and the check then has intervals.",
+)  # fmt: skip
+@click.option(
+    "--events", help="Table (.csv) of events known in advance, also for the times to forecast."
+)
+@limit_options
+@MORE
+@JSON
+@click.pass_context
+def forecast(
+    ctx: click.Context, data: Path, horizon: int, out: Path, service: str | None, method: str,
+    folds: int, events: str | None, lower_limit: float | None, upper_limit: float | None,
+    more: tuple[str, ...], as_json: bool, **table: Any,
+) -> None:  # fmt: skip
+    """Forecast what follows a table or a cube, and check it.
+
+    It trains the default method, compares it on the last part of the data with the value one day
+    before, and writes forecast.csv with bounds, a run with the model, and report.html. It prints
+    what it assumed and how to change it.
+
+    DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
+    `stforecast prepare table`.
+    """
+    if not data.is_file():
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
+    from data_prep.cube import open_cube
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.cli.predict import made, write_forecast
+    from stforecast.comparison.summary import interval_line
+    from stforecast.federated.runs.run_folder import check_new
+    from stforecast.forecasting import runs
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.quick import check_forecasts, make_plan
+
+    check_new(out / RUN, "stforecast run")
+    cube = _prepare(ctx, data, out, table)
+    given = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
+    with open_cube(cube) as ds:
+        plan = make_plan(ds, horizon, service, method, given)
+    config = resolve(method, **plan.settings)
+    if not as_json:
+        click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")
+    progress = ctx.obj["progress"] and config.federated
+    with rounds_bar(config.training.rounds, progress=progress) as after_round:
+        run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
+    check = check_forecasts(run.forecasts())
+    written = write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST, given.get("events"))
+    tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
+    has_report = _write_report(run, out, data) is not None
+    if as_json:
+        click.echo(to_json(_described(out, plan, check, tested, has_report)))
+        return
+    click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
+    click.echo(interval_line(run))
+    click.echo(made(out / FORECAST, *written))
+    if has_report:
+        click.echo(f"{out / REPORT}: open it in a browser")
+    again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc", "--out", FORECAST]
+    again += ["--events", "NEWER.csv"] if "events" in given else []
+    click.echo(f"model and test results in {out / RUN}")
+    click.echo(f"\nnext: {shlex.join(again)}")
+
+
+def _assumed(plan: Plan) -> dict[str, str]:
+    return {topic: for_command(words) for topic, words in plan.assumed.items()}
+
+
+def _described(
+    out: Path, plan: Plan, check: Check, tested: Backtest | None, has_report: bool
+) -> dict[str, Any]:
+    """Describe the folder as `stforecast info --json` does other things."""
+    names = {"forecast": FORECAST, "run": RUN} | ({"report": REPORT} if has_report else {})
+    return {
+        "path": str(out), "kind": "checked forecast", "assumed": _assumed(plan),
+        "check": {**check._asdict(), "skill": check.skill},
+        "backtest": tested and {n: asdict(found) for n, found in tested.estimates.items()},
+        **{name: str(out / file) for name, file in names.items()},
+    }  # fmt: skip
+
+
+def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -> Path:
+    """Return the path of the cube, which is written if the data are a table.
+
+    Raises:
+        UsageError: if options of a table are given with a cube.
+        InputError: if the table cannot be read.
+    """
+    from data_prep.cube import write_cube
+    from data_prep.sets.table import read
+
+    if data.suffix == ".nc":
+        given = [n for n in table if ctx.get_parameter_source(n) is not _DEFAULT]
+        if given:
+            flag = f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"{data} is a cube, for which there is no {flag}.", ctx)
+        return data
+    ds = read(data, **table)
+    out.mkdir(parents=True, exist_ok=True)
+    return write_cube(ds, out / CUBE)
+
+
+def _write_report(run: ForecastRun, out: Path, data: Path) -> Path | None:
+    from stforecast.report.write import try_report, write_report
+
+    page = out / REPORT
+    command = shlex.join(["stforecast", "report", str(out / RUN), "--out", str(page)])
+    title = f"Forecast of {data.name}"
+    return try_report(lambda: write_report([run], page, title=title, command=command), page)
+
+
+_DEFAULT = click.core.ParameterSource.DEFAULT

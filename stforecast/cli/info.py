@@ -1,0 +1,372 @@
+"""The command info, which describes any cube, table, raw records, run or model."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple
+
+import click
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted, some
+from stforecast.cli.commands import to_json
+from stforecast.cli.info_data import facts, step_text, zone_text
+from stforecast.cli.options import HELP, JSON, PATH
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
+ARRAYS = (".h5", ".hdf5")
+
+
+class Description(NamedTuple):
+    """What was found at a path.
+
+    Attributes:
+        kind: such as "cube".
+        about: its description, as JSON can hold it.
+        text: the same for readers.
+        next_command: what to type next; empty if there is nothing to suggest.
+    """
+
+    kind: str
+    about: dict[str, Any]
+    text: str
+    next_command: str = ""
+
+    def as_json(self, path: Path) -> str:
+        """Return the description of what lies at a path as JSON."""
+        return to_json({"path": str(path), "kind": self.kind, **self.about})
+
+
+@click.command(context_settings=HELP)
+@click.argument("path", type=PATH)
+@JSON
+def info(path: Path, as_json: bool) -> None:
+    """Describe a cube, a table, raw records, a run or a model in one screen.
+
+    PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
+    records in HDF5 (.h5), a run, a folder of runs, or a model, such as one that adapt wrote.
+    Nothing is written.
+    """
+    found = describe(path)
+    if as_json:
+        click.echo(found.as_json(path))
+        return
+    click.echo(f"{path}: {found.kind}\n{found.text}")
+    if found.next_command:
+        click.echo(f"\nnext: {found.next_command}")
+
+
+def describe(path: Path) -> Description:
+    """Describe whatever is at a path.
+
+    Raises:
+        InputError: if nothing is there, or it is of no known kind, or damaged.
+    """
+    if path.is_dir():
+        return _folder(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder; {_beside(path)}")
+    if path.suffix == ".nc":
+        return _cube(path)
+    if path.name.endswith(TABLES):
+        return _table(path)
+    if path.suffix in ARRAYS:
+        return _arrays(path)
+    raise InputError(
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(TABLES)}), an .h5 "
+        "file, a folder of raw days or a run"
+    )
+
+
+def _beside(path: Path) -> str:
+    """Return advice for a path that does not exist: a name like it in the same folder."""
+    from data_prep.base.errors import close_to
+
+    if not path.parent.is_dir():
+        return f"the folder {path.parent} does not exist either; correct the path"
+    names = sorted(p.name for p in path.parent.iterdir())[:1000]
+    return f"correct the path{close_to(path.name, names)}"
+
+
+def _cube(path: Path) -> Description:
+    from data_prep.cube import open_cube
+    from data_prep.description import describe_cube
+    from stforecast.cli.info_data import cube_text
+
+    with open_cube(path) as ds:
+        about = describe_cube(ds)
+    return Description("cube", about, cube_text(about), _forecast(path, about))
+
+
+def _forecast(path: Path, about: dict[str, Any]) -> str:
+    services = [name for name, s in about["services"].items() if not s["blank"]]
+    choice = f" --service {quote(services[0])}" if len(about["services"]) > 1 and services else ""
+    return f"stforecast forecast {quote(str(path))}{choice} --horizon 24 --out forecast/"
+
+
+def _table(path: Path) -> Description:
+    from data_prep.description import describe_cube
+    from data_prep.sets.table import read
+    from stforecast.cli.info_data import cube_text, preview
+
+    try:
+        ds = read(path)
+    except InputError as e:
+        return _unclear(path, e.typed)
+    about = describe_cube(ds)
+    text = f"{cube_text(about)}\n\n{preview(ds)}"
+    return Description("table", about, text, _forecast(path, about))
+
+
+def _unclear(path: Path, question: str) -> Description:
+    """Describe a table that `prepare` refuses without options: its columns and the question."""
+    from data_prep.readers.delimited import Dialect
+    from data_prep.readers.files import read_table
+    from stforecast.cli.info_data import facts
+
+    df, _ = read_table(path, dialect=Dialect(header="pass --no-header" not in question))
+    columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
+    about = {"rows": len(df), "columns": columns, "problem": question}
+    shown = list(_few(columns))
+    text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
+    lines = "\n".join(f"    {name}: {value}" for name, value in shown)
+    command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
+    return Description(
+        "table, not clear without options", about, f"{text}\n{lines}\n\n{question}",
+        f"{command}, with the option named above",
+    )  # fmt: skip
+
+
+def _few(columns: dict[str, str], most: int = 12) -> Iterator[tuple[str, str]]:
+    yield from list(columns.items())[:most]
+    if len(columns) > most:
+        yield "…", f"{len(columns) - most} more"
+
+
+def _arrays(path: Path) -> Description:
+    from stforecast.cli.info_data import arrays_text, describe_arrays
+
+    about = describe_arrays(path)
+    name = about["data_set"]
+    command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
+    kind = "raw records" if about["layout"] else "HDF5"
+    return Description(kind, about, arrays_text(about), command)
+
+
+def _folder(path: Path) -> Description:
+    from stforecast.cli.info_data import days_text, describe_days, find_days
+    from stforecast.federated.runs.run_folder import ABOUT, BEGUN
+    from stforecast.forecasting.results import is_model
+
+    if (path / ABOUT).exists():
+        about = describe_run(path)
+        command = f"stforecast compare {quote(str(path))}"
+        return Description("finished run", about, run_text(about), command)
+    if is_model(path):
+        about = describe_model(path)
+        more = " --events EVENTS.csv" if about["events"] else ""
+        command = (
+            f"stforecast predict {quote(str(path))} --history NEWER.nc{more} --out forecast.csv"
+        )
+        return Description("model", about, model_text(about), command)
+    if (path / BEGUN).exists():
+        about = describe_unfinished(path)
+        command = f"stforecast run --resume {quote(str(path))}"
+        return Description("unfinished run", about, unfinished_text(about), command)
+    if found := find_days(path):
+        about = describe_days(path, *found)
+        command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
+        return Description("raw records", about, days_text(about), command)
+    if folders := sorted(p.parent for p in path.rglob(ABOUT)):
+        rows = describe_runs(folders, path)
+        command = f"stforecast compare {quote(str(path))}"
+        return Description("finished runs", {"runs": rows}, runs_text(rows), command)
+    for name in ("metr-la.h5", "metr_la.h5"):
+        if (path / name).is_file():
+            return _arrays(path / name)
+    raise InputError(
+        f"{path}: a folder without runs, models or raw records; give a file in it, or another "
+        "folder"
+    )
+
+
+def describe_run(folder: Path) -> dict[str, Any]:
+    """Describe a finished run.
+
+    Args:
+        folder: a folder with `run.json`.
+
+    Returns:
+        `label`, `method`, `seed`, `seconds`, `versions`, `of`, the kind of the run, and what its
+        kind adds: of images `data` and `accuracies`; of forecasts `data`, `service`, `units`,
+        `cells`, `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test
+        part.
+
+    Raises:
+        InputError: if a file is damaged.
+    """
+    from stforecast.bench.kind import kind_of
+    from stforecast.federated.runs.run_folder import read_about
+
+    about = read_about(folder, "stforecast run")
+    settings, kind = about["settings"], kind_of(about)
+    return {
+        "label": about.get("label", settings["method"]),
+        "method": settings["method"],
+        "seed": settings.get("seed"),
+        "seconds": about.get("seconds"),
+        "versions": about.get("versions", {}),
+        "of": kind.name,
+        **kind.describe(kind.run_type.open(folder)),
+    }
+
+
+def run_text(about: Mapping[str, Any]) -> str:
+    """Return the description of a run as text."""
+    from stforecast.bench.kind import kind_of
+
+    label = "" if about["label"] == about["method"] else f"{about['label']}: "
+    took = "" if about["seconds"] is None else f", {about['seconds']:.1f} s"
+    own = kind_of({"task": about["of"]}).facts(about)
+    lines = {
+        "method": f"{label}{about['method']}, seed {about['seed']}{took}",
+        "data": own.pop("data"),
+        "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
+    }
+    return facts({**lines, **own})
+
+
+def describe_runs(folders: Sequence[Path], root: Path) -> list[dict[str, Any]]:
+    """Describe the runs of a folder, such as a benchmark, one row for each."""
+    rows = []
+    for folder in folders:
+        about = describe_run(folder)
+        errors = about.get("errors", {})
+        rows.append(
+            {
+                "run": str(folder.relative_to(root)), "method": about["method"],
+                "data": Path(str(about["data"])).stem, "seed": about["seed"],
+                "mae": errors.get("mae"),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def runs_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the runs of a folder as a table."""
+    from tabulate import tabulate
+
+    return tabulate(
+        [{**row, "mae": "-" if row["mae"] is None else f"{row['mae']:.4f}"} for row in rows],
+        headers="keys",
+        disable_numparse=True,
+    )
+
+
+def describe_unfinished(folder: Path) -> dict[str, Any]:
+    """Describe a run that was stopped: its method, data and newest checkpoint.
+
+    Raises:
+        InputError: if its description is damaged.
+    """
+    from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS, read_begun
+
+    about = read_begun(folder, "stforecast run", ())
+    rounds = sorted(int(p.name.partition("-")[2]) for p in (folder / CHECKPOINTS).rglob("round-*")
+                    if p.name.partition("-")[2].isdigit())  # fmt: skip
+    return {
+        "file": BEGUN,
+        "method": about["settings"]["method"],
+        "data": about.get("data", about["settings"].get("data")),
+        "rounds_done": rounds[-1] if rounds else 0,
+        "rounds": about["settings"].get("rounds"),
+    }
+
+
+def unfinished_text(about: Mapping[str, Any]) -> str:
+    """Return the description of an unfinished run as text."""
+    done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
+    return facts({"method": about["method"], "data": str(about["data"]), "state": done})
+
+
+def describe_model(folder: Path) -> dict[str, Any]:
+    """Describe a saved forecaster without loading its arrays.
+
+    Args:
+        folder: a folder with `forecaster.json`.
+
+    Returns:
+        `method`, `model` (None for a reference forecaster), `seed`, `service`, `units`,
+        `step_minutes`, `time_zone` (empty or "local" for times without one, None if it was not
+        kept), `horizon`, `cells`, `first_cells`, `adapted`, `trained_on`, `saved` (time of
+        the file), and what its windows read: `inputs`, `static` and `events`.
+
+    Raises:
+        InputError: if its description is damaged.
+    """
+    import pandas as pd
+
+    from stforecast.federated.runs.model_files import read_description, restoring
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.results import MODEL
+
+    file = folder / MODEL
+    about = read_description(file, "Forecaster.save")
+    with restoring(folder):
+        config = resolve(**about["settings"])
+        saved = datetime.datetime.fromtimestamp(file.stat().st_mtime).astimezone()
+        return {
+            "method": config.method,
+            "model": config.run.model if config.federated else None,
+            "seed": config.run.seed,
+            "service": about["service"],
+            "units": about["units"],
+            "step_minutes": pd.Timedelta(about["step"]) / pd.Timedelta(minutes=1),
+            "time_zone": about.get("time_zone"),
+            "horizon": config.window.horizon,
+            "cells": len(about["cells"]),
+            "first_cells": about["cells"][:5],
+            "adapted": about.get("adapted") is True,
+            "trained_on": about.get("trained_on", {}),
+            "saved": saved.isoformat(timespec="seconds"),
+            **{name: list(names) for name, names in {
+                "inputs": config.window.services, "static": config.window.columns,
+                "events": config.window.kinds,
+            }.items()},
+        }  # fmt: skip
+
+
+def model_text(about: Mapping[str, Any]) -> str:
+    """Return the description of a saved forecaster as text."""
+    units = "" if about["units"] == "1" else f" in {about['units']}"
+    model = f" of {about['model']}" if about["model"] else ""
+    trained = about["trained_on"]
+    span = f", {trained['first'][:16]} to {trained['last'][:16]}" if "first" in trained else ""
+    known = counted(about["cells"], "cell")
+    return facts(
+        {
+            "method": f"{about['method']}{model}, seed {about['seed']}",
+            "forecasts": f"{about['service']}{units}",
+            "ahead": f"{counted(about['horizon'], 'step')} of {step_text(about['step_minutes'])}",
+            "times": zone_text(about["time_zone"]),
+            "cells": f"{known}: {some(about['first_cells'])}"
+            + (", …" if about["cells"] > len(about["first_cells"]) else "")
+            + ("; adapted to some that it was not trained on" if about["adapted"] else ""),
+            "trained on": f"{trained['data']}{span}" if trained else "not noted",
+            "reads": _reads(about),
+            "saved": about["saved"],
+        }
+    )
+
+
+def _reads(about: Mapping[str, Any]) -> str:
+    """Say what besides the service itself a history must hold, or must come with it."""
+    parts = {
+        "the services": about["inputs"],
+        "the columns": about["static"],
+        "a table of events of the kinds": about["events"],
+    }
+    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)

@@ -1,0 +1,272 @@
+"""Descriptions of data for `stforecast info`: cubes, tables and raw records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep.base.text import counted, some
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+LABEL = 11
+"""Width of the labels before the facts."""
+
+ROWS, COLUMNS = 5, 6
+"""Number of rows and cells of a preview."""
+
+
+def facts(labelled: Mapping[str, str]) -> str:
+    """Return labelled facts, one on each line; empty ones are left out.
+
+    >>> print(facts({"cells": "25", "roads": ""}))
+      cells      25
+    """
+    return "\n".join(f"  {label:{LABEL}}{text}" for label, text in labelled.items() if text)
+
+
+def cube_text(about: Mapping[str, Any]) -> str:
+    """Return the description of a cube as text.
+
+    Args:
+        about: result of `data_prep.description.describe_cube`.
+    """
+    services = about["services"]
+    head = facts(
+        {
+            "title": about["title"],
+            "period": _period(about),
+            "steps": _steps(about),
+            "cells": _cells(about),
+            "source": f"{about['source']}; licence: {about['license']}",
+            "files": _checksums(about["checksums"]),
+        }
+    )
+    return "\n\n".join(filter(None, [head, _services(services), _notes(services)]))
+
+
+def preview(ds: xr.Dataset) -> str:
+    """Return the first rows of each service, as they are understood."""
+    from tabulate import tabulate
+
+    from data_prep.cube import local_time, observed, services_of
+
+    tables = []
+    cells = [str(cell) for cell in ds.indexes["cell"][:COLUMNS]]
+    more = ds.sizes["cell"] - len(cells)
+    heads = [*cells, *([f"… {more} more"] if more > 0 else [])]
+    times = local_time(ds)[:ROWS].strftime("%Y-%m-%d %H:%M")
+    for name in services_of(ds):
+        values = observed(ds, name)[:ROWS, :COLUMNS].to_numpy()
+        rows = [
+            [time, *(f"{v:g}" if v == v else "missing" for v in row), *([""] if more > 0 else [])]
+            for time, row in zip(times, values, strict=True)
+        ]
+        units = ds[name].attrs.get("units", "1")
+        title = name if units == "1" else f"{name}, {units}"
+        tables.append(tabulate(rows, headers=[title, *heads], disable_numparse=True))
+    return "\n\n".join(tables)
+
+
+def step_text(minutes: float | None) -> str:
+    """Return the length of a step in words.
+
+    >>> step_text(10), step_text(60), step_text(1440), step_text(None)
+    ('10 minutes', '1 hour', '1 day', 'unknown length')
+    """
+    if minutes is None:
+        return "unknown length"
+    for unit, length in (("day", 1440), ("hour", 60)):
+        if minutes >= length and minutes % length == 0:
+            return counted(int(minutes // length), unit)
+    return f"{minutes:g} minutes"
+
+
+def zone_text(zone: str | None) -> str:
+    """Say on which clock a model's data are.
+
+    >>> zone_text("Europe/Rome"), zone_text("local"), zone_text(None)
+    ('in Europe/Rome', 'without a zone', 'zone not noted')
+    """
+    if zone is None:
+        return "zone not noted"
+    return "without a zone" if zone in ("", "local") else f"in {zone}"
+
+
+def _period(about: Mapping[str, Any]) -> str:
+    zone = about["time_zone"]
+    clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"
+    return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"
+
+
+def _steps(about: Mapping[str, Any]) -> str:
+    return f"{counted(about['steps'], 'step')} of {step_text(about['step_minutes'])}"
+
+
+def _cells(about: Mapping[str, Any]) -> str:
+    names = ", ".join(map(str, about["first_cells"]))
+    more = ", …" if about["cells"] > len(about["first_cells"]) else ""
+    known = [what for what in ("places", "roads") if about[what]]
+    return f"{about['cells']}: {names}{more}" + (f"; {' and '.join(known)} known" if known else "")
+
+
+def _checksums(checksums: Mapping[str, str]) -> str:
+    if not checksums:
+        return ""
+    name, checksum = next(iter(checksums.items()))
+    text = f"{name} {checksum[:23]}…"
+    return text if len(checksums) == 1 else f"{len(checksums)}, such as {text}"
+
+
+def _services(services: Mapping[str, Mapping[str, Any]]) -> str:
+    from tabulate import tabulate
+
+    rows = []
+    for name, s in services.items():
+        numbers = [_number(s[n]) for n in ("min", "mean", "max")]
+        units = "none" if s["units"] == "1" else s["units"]
+        rows.append([name, units, *numbers, f"{100 * s['missing']:.1f} %"])
+    heads = ["service", "unit", "min", "mean", "max", "missing"]
+    return tabulate(rows, headers=heads, disable_numparse=True)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _notes(services: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what is odd about services, one line for each."""
+    blank = [name for name, s in services.items() if s["blank"]]
+    lines = [f"  blank, nothing but 0 was recorded: {some(blank, 12)}"] if blank else []
+    for name, s in services.items():
+        empty = [
+            f"{counted(s[key], what)} without any value"
+            for key, what in (("empty_steps", "step"), ("empty_cells", "cell"))
+            if s[key] and not s["blank"]
+        ]
+        if told := [*empty, *(["0 means missing"] if s["zero_is_missing"] else [])]:
+            lines.append(f"  {name}: {', '.join(told)}")
+    return "\n".join(lines)
+
+
+DAYS = {"milan": "sms-call-internet-mi-", "trentino": "sms-call-internet-tn-"}
+"""Beginning of the names of raw days, by data set."""
+
+
+SENSORS = {"207": "metr-la", "325": "pems-bay", "8600": "largest"}
+"""Data sets that are published as a table of pandas, by the number of its columns."""
+
+LAYOUTS = {
+    "pandas": "a table that pandas saved, a column for each sensor",
+    "fedda": "layout of FedDA's files",
+    None: "no known layout",
+}
+
+
+def find_days(folder: Path) -> tuple[str, list[Path]] | None:
+    """Return the data set and the files of raw days in a folder; None without any."""
+    for name, prefix in DAYS.items():
+        if files := sorted(p for p in folder.glob(f"{prefix}*") if p.is_file()):
+            return name, files
+    return None
+
+
+def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, Any]:
+    """Describe a folder of raw days by its names; the records are not read.
+
+    Returns:
+        `data_set`, `files`, `bytes`, `first`, `last` and `missing` days, `hourly`, whether they are
+        the hourly copy, and `simulated`, their origin if they were invented.
+
+    Raises:
+        InputError: if the marker of a simulation is damaged.
+    """
+    import datetime
+
+    from data_prep.city.simulate import read_marker
+
+    found = [re.search(r"(\d{4}-\d{2}-\d{2})\.", p.name) for p in files]
+    dates = sorted({datetime.date.fromisoformat(match[1]) for match in found if match})
+    span = (dates[-1] - dates[0]).days + 1 if dates else 0
+    whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)} if dates else set()
+    simulation = read_marker(folder)
+    return {
+        "data_set": name,
+        "files": len(files),
+        "bytes": sum(p.stat().st_size for p in files),
+        "first": str(dates[0]) if dates else None,
+        "last": str(dates[-1]) if dates else None,
+        "missing": [str(day) for day in sorted(whole - set(dates))],
+        "hourly": all(p.suffix == ".csv" for p in files),
+        "simulated": simulation.source if simulation else None,
+    }
+
+
+def days_text(about: Mapping[str, Any]) -> str:
+    """Return the description of raw days as text."""
+    kind = "hourly copy of the days" if about["hourly"] else "raw days"
+    return facts(
+        {
+            "records": f"{kind} of {about['data_set']}, Telecom Italia's layout",
+            "files": f"{about['files']}, {about['bytes'] / 1e6:,.1f} MB",
+            "days": f"{about['first']} to {about['last']}",
+            "missing": some(about["missing"], 5),
+            "note": about["simulated"] or "",
+        }
+    )
+
+
+def describe_arrays(path: Path) -> dict[str, Any]:
+    """Describe the arrays of an HDF5 file.
+
+    Returns:
+        `layout`, "pandas" or "fedda" if it is known; `data_set` that is published so, in a table of
+        pandas the one that has as many columns, if any; `bytes`, and `arrays` by name.
+
+    Raises:
+        InputError: if it cannot be read.
+    """
+    import h5py
+
+    from data_prep.readers.hdf5 import open_hdf5
+
+    arrays: dict[str, str] = {}
+    with open_hdf5(path, "as HDF5", "give a cube, or records in the layout of a data set") as file:
+
+        def add(name: str, item: object) -> None:
+            if isinstance(item, h5py.Dataset):
+                shape = " × ".join(map(str, item.shape)) or "single value"
+                arrays[name] = f"{shape} {item.dtype}"
+
+        file.visititems(add)
+    about = {"bytes": path.stat().st_size, "arrays": arrays}
+    if {"idx", "cell"} <= set(arrays):
+        return {"layout": "fedda", "data_set": "fedda-h5", **about}
+    table = next((text for name, text in arrays.items() if name.endswith("block0_values")), None)
+    if table is None:
+        return {"layout": None, "data_set": None, **about}
+    columns = re.search(r"× (\d+) ", table)
+    return {"layout": "pandas", "data_set": SENSORS.get(columns[1] if columns else ""), **about}
+
+
+def arrays_text(about: Mapping[str, Any]) -> str:
+    """Return the description of an HDF5 file as text."""
+    lines = {
+        "records": f"HDF5, {LAYOUTS[about['layout']]}",
+        "data set": _guess(about["data_set"]) if about["layout"] == "pandas" else "",
+        "size": f"{about['bytes'] / 1e6:,.1f} MB",
+    }
+    return "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in about["arrays"].items())])
+
+
+def _guess(data_set: str | None) -> str:
+    """Say which data set a table of pandas may be."""
+    if data_set is None:
+        return f"not known; {', '.join(SENSORS.values())} are published so: stforecast prepare NAME"
+    return f"{data_set}, by the number of columns; another set may have as many"

@@ -1,0 +1,347 @@
+"""Benchmarks of forecasts: methods × data × services × seeds from one TOML file.
+
+    title = "A quick look"
+    seeds = [1, 2, 3]
+    services = ["internet"]
+    data = ["milan.nc"]                    # cubes, relative to the working folder
+    methods = [
+        { method = "ridge", seeds = [1] }, # its seed changes nothing
+        "solo",
+        { method = "fuels", label = "w/o inter", inter = false, table = "Ablations" },
+    ]
+    reference = "solo"                     # row that the others are compared with
+    figures = ["cdf", { plot = "predictions", methods = ["ridge", "solo"], seeds = [1] }]
+
+    [settings]                             # of every method
+    rounds = 50
+    split = "days:20,5,5"
+
+    [published]                            # numbers of a paper by label, shown next to ours
+    source = "FUELS, Table 7"
+    mse.internet = { "w/o inter" = 0.983 }
+
+    [backtest]                             # in place of a split: k folds, each a run by itself
+    folds = 3
+    test = "7d"
+
+    [presets.small]                        # `--preset small` replaces the keys above by these
+    settings = { rounds = 2 }              # but for settings, which it adds
+
+Files that a row names, such as `clients = "operators.csv"`, may lie beside the benchmark's file.
+
+In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
+figure may have a `name`, options of its plot, and `methods` (labels) and `seeds` to select runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+from pydantic import ConfigDict, StrictInt
+
+from data_prep import DATA_SETS
+from data_prep.base.errors import InputError, choose
+from data_prep.base.text import counted, slug
+from data_prep.city.simulate import simulate
+from stforecast.bench.grid import Grid
+from stforecast.bench.grid_file import COMMON_KEYS, Entry
+from stforecast.bench.jobs import Job
+from stforecast.bench.kind import Compared, Fold, Kind, Scenario
+from stforecast.cli.info_data import step_text, zone_text
+from stforecast.comparison.compared import compare_forecasts
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.hours import hourly_errors
+from stforecast.comparison.results import results_table
+from stforecast.data.clock import Calendar
+from stforecast.data.cubes import choose_service, name_of, open_cube
+from stforecast.data.folds import FoldOptions, plan_folds
+from stforecast.data.series import as_series
+from stforecast.data.splits import parse_split
+from stforecast.data.window_spec import WindowSpec
+from stforecast.federated.core.options import distribute
+from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.federated.runs.unfinished_run import AfterRound
+from stforecast.forecasting.config import Config, check_read, read_by, resolve
+from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.runs import resume, run
+from stforecast.plots import PLOTS
+from stforecast.report.write import Page
+
+METRIC = "mase"
+"""Error that `stforecast compare` and `report` compare by default."""
+
+ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
+"""Errors in the description of a run."""
+
+
+@dataclass(frozen=True)
+class City:
+    """A simulated city in place of a cube; see `data_prep.city.simulate`.
+
+    Attributes:
+        name: name of the data.
+        city: city that provides the grid, milan or trentino.
+        preset: heterogeneous, dense or sparse.
+        cells: number of cells.
+        days: number of days.
+        seed: seed of the city, independent of the seeds of the runs.
+    """
+
+    name: str = "city"
+    city: str = "milan"
+    preset: str = "heterogeneous"
+    cells: StrictInt = 25
+    days: StrictInt = 28
+    seed: StrictInt = 1
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
+def services(names: Iterable[str]) -> tuple[Scenario, ...]:
+    """Return a scenario for each service."""
+    return tuple(Scenario(name, {"service": name}) for name in names)
+
+
+class ForecastKind(Kind[ForecastRun]):
+    """Forecasts of cubes; scenarios are the services, optional if a cube has only one."""
+
+    name = "forecasts"
+    metric = METRIC
+    options = frozenset({"service"})
+    results = "errors"
+    run_type = ForecastRun
+    keys = COMMON_KEYS | {
+        "data": (
+            list[str | City],
+            "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
+        ),
+        "services": (list[str], "a list of names"),
+        "backtest": (dict[str, Any], "a table of folds, test, validation, gap and train"),
+    }
+    needed = frozenset({"data", "methods"})
+    plots = PLOTS
+    resolve = staticmethod(resolve)
+    check_read = staticmethod(check_read)
+    read_by = staticmethod(read_by)
+
+    def results_table(
+        self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
+    ) -> str:
+        """Tabulate errors, and compare the methods."""
+        return results_table(runs, failures, grid.published, grid.reference)
+
+    def check(self, method: str, **settings: Any) -> None:
+        """Refuse invalid settings, including the split."""
+        parse_split(resolve(method, **settings).data.split)
+
+    def check_grid(self, grid: Grid[ForecastRun]) -> None:
+        """Refuse an unknown reference, and a split beside the folds of a backtest."""
+        known = [SEASONAL, *(entry.label for entry in grid.entries if not entry.table)]
+        if grid.reference is not None and grid.reference not in known:
+            raise choose("reference", grid.reference, known)
+        settings = [grid.settings, *(entry.settings for entry in grid.entries)]
+        if grid.backtest and (splits := [s["split"] for s in settings if "split" in s]):
+            raise InputError(
+                f"split is {splits[0]!r}, but a backtest makes splits of its own: leave out split"
+            )
+
+    def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
+        """Return the services, or a single scenario for the only one."""
+        return services(found.get("services", ())) or (Scenario(None, {}),)
+
+    def places(
+        self, grid: Grid[ForecastRun], out: Path, progress: bool
+    ) -> Iterator[tuple[Path, Scenario]]:
+        """Yield each cube and service, after simulating cities."""
+        for item in grid.data:
+            data = simulated(item, out, progress) if isinstance(item, City) else Path(item)
+            for scenario in grid.scenarios:
+                yield data, scenario
+
+    def backtest(self, found: Mapping[str, Any]) -> FoldOptions | None:
+        """Return the options of the folds, if it is a backtest."""
+        if "backtest" not in found:
+            return None
+        options = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
+        return cast(FoldOptions, options)
+
+    def folds(
+        self, grid: Grid[ForecastRun], scenario: Scenario, data: Path
+    ) -> Sequence[Fold | None]:
+        """Return the folds of a cube, in which the windows of all methods fit."""
+        if grid.backtest is None:
+            return (None,)
+        windows = {
+            entry.label: resolve(
+                entry.method, **self.job_settings(grid, entry, scenario, data)
+            ).window
+            for entry in grid.entries
+        }
+        cube = open_cube(data)
+        with cube:
+            n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
+        plan = plan_folds(n_steps, calendar, windows, grid.backtest)
+        return [
+            Fold(number, {"split": split}, plan.description)
+            for number, split in enumerate(plan.splits, start=1)
+        ]
+
+    def open_data(self, text: str) -> Path:
+        """Return the path of a cube."""
+        return Path(text)
+
+    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
+        """Return the services."""
+        return services(names)
+
+    def data_name(self, data: Path) -> str:
+        """Return the name of the cube's file."""
+        return data.stem
+
+    def job_settings(
+        self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
+    ) -> dict[str, Any]:
+        """Return the shared settings that the method reads, its own, and the service."""
+        own = {**entry.settings, **scenario.settings}
+        return self.settings_of(entry.method, grid.settings, own)
+
+    def check_data(self, job: Job[ForecastRun]) -> None:
+        """Refuse a missing cube or service."""
+        _check_service(job.data, job.settings.get("service"))
+
+    def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the cube's path."""
+        return {"data": data_of(about).resolve()}
+
+    def content(self, job: Job[ForecastRun]) -> str | None:
+        """Return the fingerprint of the series and what else the method reads of the cube."""
+        if not job.data.is_file():
+            return None
+        window = resolve(job.entry.method, **job.settings).window
+        changed = job.data.stat().st_mtime_ns
+        return _fingerprint(job.data, changed, job.settings.get("service"), window)
+
+    def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
+        """Return the errors, and those by hour of local time."""
+        hours = hourly_errors(run.forecasts()).assign(split="test")
+        hours["selection"] = run.settings.get("select", "best")
+        metrics = run.metrics()
+        return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
+
+    def rounds(self, config: Config) -> int:
+        """Return the number of rounds; 0 for reference forecasters."""
+        return config.training.rounds if config.federated else 0
+
+    def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
+        """Fit, evaluate and save a forecaster."""
+        entry, fold = job.entry, job.fold
+        notes: dict[str, Any] = {"table": entry.table} if entry.table else {}
+        if fold:
+            notes |= {"fold": fold.number, "backtest": fold.description}
+        return run(
+            entry.method,
+            job.data,
+            job.folder,
+            job.settings,
+            label=entry.label,
+            notes=notes,
+            after_round=after_round,
+        )
+
+    def go_on(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
+        """Resume the run of a forecaster."""
+        return resume(job.folder, job.data, after_round=after_round)
+
+    def compare(
+        self, folders: Sequence[Path], metric: str | None, reference: str | None
+    ) -> Compared:
+        """Compare errors."""
+        return compare_forecasts(ForecastRun.find(folders), metric or METRIC, reference)
+
+    def add_to_page(
+        self, page: Page, runs: Sequence[ForecastRun], metric: str | None, reference: str | None
+    ) -> None:
+        """Add a section for each data set."""
+        page.add_forecasts(runs, metric or METRIC, reference)
+
+    def describe(self, run: ForecastRun) -> dict[str, Any]:
+        """Return the data, the windows and the errors on the test part, of all cells and steps."""
+        names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
+        selection = str(run.settings.get("select", "best"))
+        errors = {metric: run.score(metric, selection) for metric in ERRORS}
+        return {
+            **{name: run.about.get(name) for name in names},
+            "cells": run.about.get("clients"),
+            "horizon": run.settings.get("horizon", 1),
+            "split": run.settings.get("split"),
+            "errors": {metric: value for metric, value in errors.items() if value == value},
+        }
+
+    def facts(self, about: Mapping[str, Any]) -> dict[str, str]:
+        """Return the data, the windows and the errors."""
+        units = "" if about["units"] in (None, "1") else f" in {about['units']}"
+        cells = counted(about["cells"] or 0, "cell")
+        minutes = about["step_minutes"]
+        lines = {
+            "data": f"{about['data']}, {about['service']}{units}, {cells}",
+            "ahead": f"{counted(about['horizon'], 'step')} of {step_text(minutes)}",
+            "times": zone_text(about["time_zone"]),
+        }
+        for part, span in (about["parts"] or {}).items():
+            lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
+        errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())
+        return {**lines, "split": str(about["split"]), "errors": errors}
+
+
+@cache
+def _check_service(data: Path, service: str | None) -> None:
+    """Check the service, once for all runs; errors are not cached."""
+    cube, name = open_cube(data), name_of(data)
+    with cube:
+        choose_service(cube, service, name)
+
+
+@cache
+def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSpec) -> str:
+    """Return the fingerprint of a series, once for all runs that read the same."""
+    series = as_series(data, service, window)
+    series = series.with_events(window.events) if window.events else series
+    return fingerprint(*series.identity())
+
+
+def simulated(city: City, out: Path, progress: bool) -> Path:
+    """Return the cube of a simulated city, which is simulated only once.
+
+    Args:
+        city: the city.
+        out: the benchmark's folder.
+        progress: whether to show progress bars.
+
+    Raises:
+        InputError: if the folder holds another city of that name.
+    """
+    name = slug(city.name)
+    cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"
+    text = json.dumps(dataclasses.asdict(city))
+    if cube.exists():
+        if not about.exists() or about.read_text() != text:
+            raise InputError(f"{cube} is another city; delete it or choose another --out or name")
+        return cube
+    cube.parent.mkdir(parents=True, exist_ok=True)
+    options = {k: v for k, v in dataclasses.asdict(city).items() if k != "name"}
+    with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
+        simulate(Path(raw), progress=progress, **options)
+        about.write_text(text)
+        DATA_SETS.find(city.city).prepare(Path(raw), cube, progress=progress)
+    return cube
+
+
+FORECAST_KIND = ForecastKind()

@@ -1,0 +1,172 @@
+"""Lists of methods, data sets and the like, for the terminal and the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stforecast.cli.options import title
+
+TEXT_WIDTH = 71
+"""Maximum width of a text in a list, so that a line fits in 100 columns."""
+
+Names = Mapping[str, Any]
+
+
+class Table(NamedTuple):
+    """Names of one kind.
+
+    Attributes:
+        headers: of the columns; the first is the kind, the second what is said of a name.
+        rows: a row for each name.
+    """
+
+    headers: list[str]
+    rows: list[list[str]]
+
+    def __str__(self) -> str:
+        widths = [None, TEXT_WIDTH, None][: len(self.headers)]
+        return _tabulate(self.rows, self.headers, tablefmt="simple", maxcolwidths=widths)
+
+    def records(self) -> list[dict[str, str]]:
+        """Return the rows for scripts, with the keys `name`, `kind` and `about`."""
+        kind, _, *more = self.headers
+        return [
+            {"name": name, "kind": kind, "about": about, **dict(zip(more, rest, strict=True))}
+            for name, about, *rest in self.rows
+        ]
+
+
+class Listing(NamedTuple):
+    """A list of names: tables, and a note below them."""
+
+    tables: list[Table]
+    note: str = ""
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [*map(str, self.tables), self.note]))
+
+    def records(self) -> list[dict[str, str]]:
+        """Return the rows of all tables for scripts."""
+        return [record for table in self.tables for record in table.records()]
+
+
+def methods_list() -> Listing:
+    """List all methods and reference forecasters."""
+    from stforecast.baselines import BASELINES
+    from stforecast.methods import METHODS
+
+    federated, baselines = method_rows(METHODS), summaries(BASELINES)
+    return Listing(
+        [
+            Table(["federated method", "what it does"], federated),
+            Table(["reference forecaster", "what it forecasts"], baselines),
+        ]
+    )
+
+
+def methods_table() -> str:
+    """Tabulate all methods and reference forecasters for `docs/methods.md`."""
+    from stforecast.baselines import BASELINES
+    from stforecast.methods import METHODS
+
+    methods = [(name, method, method.paper) for name, method in METHODS.items()]
+    baselines = [(name, entry, "reference forecaster") for name, entry in BASELINES.items()]
+    return documented([*methods, *baselines])
+
+
+def data_list() -> Listing:
+    """List all data sets of `stforecast prepare`."""
+    from data_prep import DATA_SETS
+
+    rows = [[n, title(m.__doc__), _yes_no(bool(m.SOURCES))] for n, m in DATA_SETS.items()]
+    return Listing([Table(["data set", "what it is", "download"], rows)])
+
+
+def models_list() -> Listing:
+    """List all models of federated methods."""
+    from stforecast.models import MODELS
+
+    return Listing([Table(["model", "what it is"], summaries(MODELS))])
+
+
+def metrics_list() -> Listing:
+    """List all metrics."""
+    from stforecast.metrics import INTERVAL_METRICS, METRICS
+
+    rows = summaries(METRICS) + summaries(INTERVAL_METRICS)
+    note = "These names are errors of z-scores; raw_… are in the data's units."
+    return Listing([Table(["metric", "what it is"], rows)], note)
+
+
+def splits_list() -> Listing:
+    """List all forms of `--split`."""
+    from stforecast.data.splits import SPLITS
+
+    table = Table(["split", "training, validation and test"], [[*item] for item in SPLITS.items()])
+    note = (
+        "Except with steps: and windows:, all targets of a window lie in one part, its inputs may\n"
+        "lie in earlier parts, and the test targets do not depend on the lags."
+    )
+    return Listing([table], note)
+
+
+def benchmarks_list() -> Listing:
+    """List the benchmarks of the package."""
+    from stforecast.bench.grid_file import read_toml
+    from stforecast.bench.kind import DEFAULT, packaged
+
+    rows = []
+    for name, path in packaged().items():
+        table = read_toml(path)
+        rows.append([name, table.get("title", ""), table.get("task", DEFAULT)])
+    return Listing([Table(["benchmark", "title", "of"], rows)])
+
+
+LISTS: dict[str, Callable[[], Listing]] = {
+    "methods": methods_list,
+    "data": data_list,
+    "models": models_list,
+    "metrics": metrics_list,
+    "splits": splits_list,
+    "benchmarks": benchmarks_list,
+}
+"""Lists of `stforecast list`, by name."""
+
+
+def method_rows(methods: Names) -> list[list[str]]:
+    """Return names, summaries and papers of methods."""
+    return [
+        [name, f"{m.summary} ({m.paper})" if m.paper else m.summary] for name, m in methods.items()
+    ]
+
+
+def summaries(known: Names) -> list[list[str]]:
+    """Return names and summaries of entries."""
+    return [[name, entry.summary] for name, entry in known.items()]
+
+
+def titles(known: Names) -> list[list[str]]:
+    """Return names of functions or modules, and the first lines of their docstrings."""
+    return [[name, title(entry.__doc__)] for name, entry in known.items()]
+
+
+def documented(methods: Iterable[tuple[str, Any, str]]) -> str:
+    """Tabulate methods in Markdown for the documents.
+
+    Args:
+        methods: name, method and source of each.
+    """
+    headers = ["method", "what it does", "pools data", "source"]
+    rows = [[f"`{name}`", m.summary, _yes_no(m.pooled), source] for name, m, source in methods]
+    return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _yes_no(fact: bool) -> str:
+    return "yes" if fact else "no"
+
+
+def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:
+    from tabulate import tabulate  # slow to import, which short commands need not wait for
+
+    return tabulate(rows, headers=headers, **style)

@@ -1,0 +1,149 @@
+"""The `stforecast` command: its groups, and errors in one line."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import sys
+from typing import Any, TextIO
+
+import click
+
+from data_prep.base.errors import CommandFormatter, InputError, Stopped
+from data_prep.base.registry import Registry
+from stforecast.bench.progress import Heartbeat
+from stforecast.cli.bench import backtest, bench
+from stforecast.cli.commands import SuggestingGroup
+from stforecast.cli.compare import compare, report
+from stforecast.cli.data import download, export, prepare, simulate_command
+from stforecast.cli.federate import federate, node
+from stforecast.cli.forecast import forecast
+from stforecast.cli.info import info
+from stforecast.cli.options import HELP, Choice
+from stforecast.cli.predict import adapt, predict
+from stforecast.cli.run import leaks, list_command, plot, run_command
+
+log = logging.getLogger(__name__)
+
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"
+    r"can't start new thread"
+)
+"""Messages of errors for lack of memory: of torch, of the system, of the loader of libraries."""
+
+
+class Notices(logging.StreamHandler):
+    """Handler that writes to the current standard error, not to that at its creation."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        """Stream that messages are written to."""
+        return sys.stderr
+
+
+@click.group(cls=SuggestingGroup, context_settings=HELP)
+@click.version_option(package_name="stforecast", message="%(prog)s %(version)s")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress bars and no notices.")
+@click.option("--debug", is_flag=True, help="Show automatic choices, and errors with tracebacks.")
+@click.option(
+    "--log-format", type=Choice(["text", "json"]), default="text", show_default=True,
+    help="Format of notices on standard error: text, or one line of JSON per notice.",
+)  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
+    """Federated forecasting of cellular and road traffic, from raw records to figures.
+
+    A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
+    """
+    ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
+    if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
+        ctx.call_on_close(Heartbeat().start().stop)
+    level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
+    notices = Notices()
+    notices.setFormatter(CommandFormatter())
+    if log_format == "json":
+        from stforecast.flower.standing import JsonLines
+
+        notices.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[notices], force=True)
+    brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
+    for package in ("data_prep", "stforecast", *brought):
+        logging.getLogger(package.partition(".")[0]).setLevel(level)
+
+
+COMMANDS = (
+    simulate_command, download, prepare, export, info, forecast, run_command, plot, leaks,
+    list_command, predict, adapt, bench, backtest, compare, report, federate, node,
+)  # fmt: skip
+
+BROUGHT: Registry[click.Command] = Registry(
+    "command", is_entry=lambda thing: isinstance(thing, click.Command), group="stforecast.commands"
+)
+"""Commands that other packages bring."""
+
+for command in (*COMMANDS, *BROUGHT.values()):
+    cli.add_command(command)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command and exit: 0 success, 2 bad input (one line on stderr), 130 or 143 stopped."""
+    args = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
+        sys.stdout.reconfigure(errors="backslashreplace")
+    chosen: dict[str, Any] = {}
+    try:
+        sys.exit(
+            cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False, obj=chosen)
+        )
+    except (Exception, Stopped) as e:
+        if "--debug" in args and not isinstance(e, Stopped):
+            raise
+        code, message = _explain(e)
+        if chosen.get("log") == "json":
+            log.error(" ".join(message.split()))
+        else:
+            click.echo(f"stforecast: {' '.join(message.split())}", err=True)
+        sys.exit(code)
+
+
+def _explain(e: Exception | Stopped) -> tuple[int, str]:
+    """Return the exit code and message for an error."""
+    if isinstance(e, Stopped):
+        return 128 + e.signal, str(e)
+    if isinstance(e, click.Abort):
+        return 130, "interrupted"
+    if isinstance(e, click.UsageError):
+        command = e.ctx.command_path if e.ctx else "stforecast"
+        return 2, f"{e.format_message()} See: {command} --help"
+    if isinstance(e, click.ClickException):
+        return 2, e.format_message()
+    if isinstance(e, InputError):
+        return 2, e.typed
+    if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
+        return 2, _no_memory()
+    if isinstance(e, OSError):
+        return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
+    problem = f"{type(e).__name__}: {e}"
+    return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"
+
+
+def _no_memory() -> str:
+    """Return the message for lack of memory, with the limit of the process if it has one."""
+    import resource  # which Windows lacks
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    advice = "take smaller sizes or fewer at once"
+    if limit == resource.RLIM_INFINITY:
+        return f"not enough memory for these settings; {advice}"
+    return (
+        f"not enough memory: this process is limited to {limit / 1e9:.2g} GB (ulimit -v); raise "
+        f"the limit, or {advice}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Command-line options generated from dataclass fields and function parameters, and their checks.
+
+A new method, model or data set needs no change here: its options appear automatically, with its
+docstring as help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+from click.core import ParameterSource
+from click.types import OptionHelpExtra
+
+from data_prep.base.errors import InputError, close_to, no_file
+
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of the context of every command."""
+
+PATH = click.Path(path_type=Path)
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+
+EVENTS_HELP = "Table (.csv) of the events known for these times, for a run that reads events."
+
+EVENTS = click.option("--events", type=PATH, help=EVENTS_HELP)
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the lowest and the highest possible value."""
+    for which in ("upper", "lower"):
+        text = f"{which.capitalize()} limit of the service: no forecast or bound goes beyond it."
+        command = click.option(f"--{which}-limit", type=float, help=text)(command)
+    return command
+
+
+HELP_WIDTH = 78
+"""Width of help that is not wrapped to the terminal, such as lists, in columns."""
+
+
+def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
+    """Return an option for each field, described by the docstring's `Attributes`.
+
+    Args:
+        options: a dataclass; inherited fields are described by the docstring of their class.
+        defaults: values by field name that replace the dataclass's own.
+    """
+    # Pydantic takes a while to import, and commands without such options need none.
+    from stforecast.federated.core.options import range_of, type_hints
+
+    values = {f.name: _default(f) for f in dataclasses.fields(options)} | dict(defaults or {})
+    texts: dict[str, str] = {}
+    for cls in reversed(options.__mro__):
+        texts |= entries(cls.__doc__, "Attributes")
+    return [
+        _option(name, hint, values[name], texts.get(name, ""), str(range_of(hint)))
+        for name, hint in type_hints(options).items()
+    ]
+
+
+KEYWORDS = {"start": "from", "end": "to"}
+"""Options of figures by parameter, whose better names are taken in Python."""
+
+
+def given(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given on the command line or in its file, without defaults."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {n: v for n, v in options.items() if ctx.get_parameter_source(n) is typed}
+
+
+def from_function(
+    function: Callable[..., Any],
+    leave_out: tuple[str, ...] = (),
+    flags: Mapping[str, str] | None = None,
+) -> list[click.Option]:
+    """Return an option for each keyword-only parameter, described by the docstring's `Args`.
+
+    Args:
+        function: the function.
+        leave_out: parameters without an option.
+        flags: names of options by parameter, where they differ.
+    """
+    named = flags or {}
+    hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
+    return [
+        _option(
+            p.name, hints[p.name], p.default, texts.get(p.name, ""), flag=named.get(p.name, p.name)
+        )
+        for p in inspect.signature(function).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in leave_out
+    ]
+
+
+def entries(doc: str | None, section: str) -> dict[str, str]:
+    """Return names and texts of one section of a Google-style docstring.
+
+    >>> entries(peek.__doc__, "Args")
+    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'value if it is absent.'}
+    """
+    body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
+    body = re.split(r"\n(?=\S)", body)[0]
+    found = re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |\Z)", body, re.M | re.S)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def help_text(doc: str | None) -> str:
+    """Return a docstring's text before its sections for click; lists and code are kept."""
+    text = re.split(r"\n(?:Args|Attributes|Returns|Raises):\n", inspect.cleandoc(doc or ""))[0]
+    paragraphs = []
+    for paragraph in text.strip().split("\n\n"):
+        if paragraph.startswith("    "):
+            paragraph = f"\b\n{paragraph}"
+        elif paragraph.startswith("- "):
+            items = re.split(r"\n(?=- )", paragraph)
+            items = [" ".join(item.split()) for item in items]
+            filled = [textwrap.fill(i, HELP_WIDTH, subsequent_indent="  ") for i in items]
+            paragraph = "\b\n" + "\n".join(filled)
+        paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def title(doc: str | None) -> str:
+    """Return the first line of a docstring.
+
+    >>> title(title.__doc__)
+    'Return the first line of a docstring'
+    """
+    return inspect.cleandoc(doc or "").partition("\n")[0].rstrip(".")
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return None if field.default is dataclasses.MISSING else field.default
+
+
+class RangedOption(click.Option):
+    """An option whose help shows the valid range; the dataclass validates it.
+
+    Args:
+        takes: text of the range; empty without bounds.
+    """
+
+    def __init__(self, *args: Any, takes: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.takes = takes
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return the text in brackets: the default and the range."""
+        extra = super().get_help_extra(ctx)
+        return {**extra, "range": self.takes} if self.takes else extra
+
+
+def _option(
+    name: str, hint: Any, default: Any, text: str, takes: str = "", flag: str = ""
+) -> click.Option:
+    flag = "--" + (flag or name).replace("_", "-")
+    switch = getattr(hint, "__origin__", hint) is bool
+    if switch and default:
+        flag = f"{flag}/--no-{flag[2:]}"
+    missing = default is inspect.Parameter.empty
+    return RangedOption(
+        [flag, name],
+        takes=takes,
+        type=_click_type(hint),
+        is_flag=switch,
+        default=None if missing else default,
+        show_default=not (missing or default is None or default is False or default == ""),
+        help=_sentence(text),
+    )
+
+
+def _sentence(text: str) -> str:
+    """Remove backticks, and capitalise the text unless it begins with code.
+
+    >>> _sentence("name of the `x`"), _sentence("`sum`: of all")
+    ('Name of the x', 'sum: of all')
+    """
+    return (text[:1].upper() + text[1:]).replace("`", "")
+
+
+def _click_type(hint: Any) -> click.ParamType | None:
+    if typing.get_origin(hint) is Literal:
+        return Choice(typing.get_args(hint))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
+        return _click_type(inner)
+    if typing.get_origin(hint) is Annotated:
+        return _click_type(hint.__origin__)
+    known: dict[Any, click.ParamType] = {
+        bool: click.BOOL,
+        int: click.INT,
+        float: click.FLOAT,
+        str: click.STRING,
+        Path: click.Path(path_type=Path),
+    }
+    return known[hint]
+
+
+class Choice(click.Choice[str]):
+    """A choice of names, the closest of which is suggested for an unknown one."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return the message for an unknown name."""
+        return super().get_invalid_choice_message(value, ctx) + close_to(str(value), self.choices)
+
+
+def peek(args: list[str], flag: str, default: str) -> str:
+    """Return the value of `flag` among raw arguments, before they are parsed.
+
+    Args:
+        args: raw arguments.
+        flag: such as `--method`.
+        default: value if it is absent.
+
+    >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
+    'solo'
+    """
+    found = default
+    for value in _values(args, flag):
+        found = value
+    return found
+
+
+def check_cubes(args: list[str], flag: str = "--data") -> None:
+    """Refuse paths among raw arguments that are no files, before slow packages are imported.
+
+    Args:
+        args: raw arguments; with a flag for help nothing is checked.
+        flag: the option of the paths.
+
+    Raises:
+        InputError: naming the first path that is no file.
+    """
+    if not {"--help", "-h"} & set(args):
+        for path in map(Path, _values(args, flag)):
+            if not path.is_file():
+                raise no_file(path, "cube", "write one with `stforecast prepare`")
+
+
+def check_run(folder: Path) -> None:
+    """Refuse a path that is no folder, before slow packages are imported.
+
+    Raises:
+        InputError: if it is not a folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no run here; give the folder of a run or of Forecaster.save")
+
+
+def check_runs(folders: Iterable[Path], command: str = "stforecast run") -> None:
+    """Refuse paths that are no folders, before slow packages are imported.
+
+    Args:
+        folders: paths of runs, or of folders that contain some.
+        command: command that writes such runs.
+
+    Raises:
+        InputError: naming the first path that is not a folder.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no finished run here; `{command}` writes one")
+
+
+def _values(args: list[str], flag: str) -> Iterator[str]:
+    for i, arg in enumerate(args):
+        if arg.startswith(f"{flag}="):
+            yield arg.partition("=")[2]
+        elif arg == flag and i + 1 < len(args):
+            yield args[i + 1]
+
+
+def check_ending(path: Path, *endings: str) -> None:
+    """Refuse a file name whose ending does not match the format to write.
+
+    Raises:
+        InputError: listing the valid endings.
+
+    >>> check_ending(Path("forecast.json"), ".csv")
+    Traceback (most recent call last):
+    data_prep.base.errors.InputError: forecast.json: the name ends in .json, expected .csv
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, expected a file to write")
+    if path.suffix.lower() not in endings:
+        found = f"the name ends in {path.suffix}" if path.suffix else "the name has no ending"
+        raise InputError(f"{path}: {found}, expected {' or '.join(endings)}")
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to overwrite a file, unless asked to.
+
+    Raises:
+        InputError: if the file exists.
+    """
+    if path.is_file() and not overwrite:
+        raise InputError(f"{path} already exists; choose another --out, or pass --overwrite")
+
+
+def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[str]) -> bool:
+    """Return whether to resume an unfinished run.
+
+    Args:
+        ctx: context of a command with the option `--resume`.
+        allowed: names of options that may be given with it.
+        needed: names of options that a new run requires.
+
+    Raises:
+        UsageError: for an option that is not allowed, or a missing one.
+    """
+    given = {
+        name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if "resume" in given:
+        if extra := sorted(given - {"resume", *allowed}):
+            raise click.UsageError(
+                f"--resume uses the settings of the run; leave out {_flag(extra[0])}.", ctx
+            )
+        return True
+    for name in needed:
+        if name not in given:
+            raise click.UsageError(f"Missing option '{_flag(name)}'.", ctx)
+    return False
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,258 @@
+"""The commands that use a model: predict, and adapt, which teaches it new cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from data_prep.base.errors import InputError, reading
+from data_prep.base.text import counted, some
+from stforecast.cli.commands import OptionSections, say_next, to_json
+from stforecast.cli.options import (
+    EVENTS,
+    HELP,
+    JSON,
+    PATH,
+    check_cubes,
+    check_ending,
+    check_run,
+    from_dataclass,
+    limit_options,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.planning import Threshold
+    from stforecast.forecasting.tables import Interval
+
+
+DECIMALS = 4
+"""Decimals of probabilities, which follow from the bounds alone and are no surer than these."""
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
+@click.option(
+    "--out", type=PATH, required=True, help="CSV to write: time, cell, service, and bounds."
+)
+@EVENTS
+@click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
+@click.option(
+    "--clock", type=click.Choice(["local", "utc"]), default="local", show_default=True,
+    help="Clock of the times: the cube's own time zone, with its offset where it is known, or UTC.",
+)  # fmt: skip
+@click.option(
+    "--non-negative/--any-sign", default=None,
+    help="Whether to replace forecasts and bounds below 0 by 0; by default if the training data "
+    "have no value below 0, as with counts, traffic and speeds.",
+)  # fmt: skip
+@limit_options
+@click.option(
+    "--threshold",
+    help="Capacity or limit in the data's units: a number, or a CSV with columns cell and "
+    "threshold. Adds the probability of exceeding it, from the bounds.",
+)
+@click.option(
+    "--plan", "plan_file", type=PATH,
+    help="CSV to write for a planner: busy hour, peak, and headroom below --threshold of each "
+    "cell.",
+)  # fmt: skip
+@JSON
+def predict(
+    run: Path, history: Path, out: Path, steps: int | None, clock: str, non_negative: bool | None,
+    lower_limit: float | None, upper_limit: float | None, threshold: str | None,
+    plan_file: Path | None, as_json: bool, events: Path | None,
+) -> None:  # fmt: skip
+    """Forecast the steps after a history, in the data's own units.
+
+    A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
+    horizon. Busy hours are the clock hours with the highest mean forecast.
+    """
+    for path in filter(None, (out, plan_file)):
+        check_ending(path, ".csv")
+    check_run(run)
+    check_cubes(["--history", str(history)], "--history")
+    from stforecast.data.scaling import Limits
+    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.planning import ANY, exceedance, plan
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
+
+    limit = None if threshold is None else read_threshold(threshold)
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(history, events)
+    if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, series.cells))):
+        unused = some(sorted(map(str, others)))
+        click.echo(f"{threshold}: thresholds of cells that are not forecast: {unused}", err=True)
+    if lower_limit is None and non_negative is not None:
+        lower_limit = 0.0 if non_negative else -math.inf
+    given = (lower_limit, upper_limit)
+    chosen = (k if g is None else g for k, g in zip(forecaster.limits, given, strict=True))
+    lower, upper = Limits(*chosen)
+    limits = lower, upper
+    # Probabilities follow from bounds that are not cut at the limits.
+    used = limits if limit is None else ANY
+    uncut = on_clock(forecaster.predict(series, steps, limits=used), clock)
+    table, interval = uncut.clip(*limits), forecaster.predict_interval(series, steps, limits=used)
+    bounds = interval and Interval(*(on_clock(bound, clock) for bound in interval))
+    interval = bounds and Interval(*(bound.clip(*limits) for bound in bounds))
+    by_cell = plan(uncut, bounds, limit, limits)
+    long = long_table(table, interval)
+    if limit is not None and bounds is not None:
+        chances = exceedance(uncut, *bounds, limit, bounds.upper.attrs["coverage"], limits)
+        long["probability_above"] = chances.melt()["value"].to_numpy().round(DECIMALS)
+    write_csv(long, out)
+    by_cell = by_cell.round({"highest_probability": DECIMALS}).rename_axis("cell")
+    if plan_file is not None:
+        write_csv(by_cell.reset_index(), plan_file)
+    if as_json:
+        about = describe_forecast(out, table, interval)
+        plans = by_cell.reset_index().to_dict("records")
+        click.echo(to_json({**about, "plan": plans}))
+        return
+    click.echo(made(out, table, interval))
+    if limit is not None:
+        click.echo(_above(by_cell))
+    if plan_file is not None:
+        click.echo(f"{plan_file}: busy hour and peak of each cell")
+
+
+def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None) -> dict[str, Any]:
+    """Describe a forecast file as `stforecast info --json` does other files."""
+    return {
+        "path": str(out), "kind": "forecast", "service": table.attrs["service"],
+        "units": table.attrs["units"], "steps": len(table), "cells": table.shape[1],
+        "first": table.index[0].isoformat(), "last": table.index[-1].isoformat(),
+        "coverage": None if interval is None else interval.lower.attrs["coverage"],
+    }  # fmt: skip
+
+
+def write_forecast(
+    forecaster: Forecaster, history: Path, out: Path, events: str | None = None
+) -> tuple[pd.DataFrame, Interval | None]:
+    """Write the forecast after a history with its bounds, in local time; return both."""
+    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.forecasting.tables import Interval, long_table, on_clock
+
+    series = forecaster.read(history, events)
+    table = on_clock(forecaster.predict(series), "local")
+    interval = forecaster.predict_interval(series)
+    if interval is not None:
+        interval = Interval(*(on_clock(bound, "local") for bound in interval))
+    write_csv(long_table(table, interval), out)
+    return table, interval
+
+
+def read_threshold(text: str) -> Threshold:
+    """Return the number, or those of the cells in a CSV.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    import pandas as pd
+
+    from stforecast.federated.runs.run_folder import as_named
+
+    remedy = "give a number, or a CSV with columns cell and threshold"
+    if not Path(text).is_file():
+        raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
+    with reading(text, "as thresholds", remedy):
+        table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
+        table["cell"] = table["cell"].map(as_named)
+    twice = table["cell"][table["cell"].duplicated()]
+    if len(twice):
+        raise InputError(
+            f"{text}: more than one threshold of cell {some(twice.unique())}, expected one for "
+            "each cell; remove the others"
+        )
+    return dict(zip(table["cell"], table["threshold"], strict=True))
+
+
+def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
+    """Say what was written."""
+    import numpy as np
+
+    service, units = table.attrs["service"], table.attrs["units"]
+    zone = getattr(table.index, "tz", None)
+    text = f"{out}: {counted(len(table), 'step')} × {table.shape[1]} cells from {table.index[0]} "
+    text += f"({'local time' if zone is None else zone}), {service}"
+    text += "" if units == "1" else f" in {units}"
+    if interval is not None:
+        lowest, highest = float(np.nanmin(interval.lower)), float(np.nanmax(interval.upper))
+        width = float(np.nanmean(interval.upper - interval.lower))
+        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
+        text += f"to {highest:,.4g}, mean width {width:,.4g}"
+    return text
+
+
+def _above(by_cell: pd.DataFrame) -> str:
+    """Say in one line which cells come closest to the threshold."""
+    row = by_cell.loc[by_cell.index == by_cell["headroom"].idxmin()].iloc[0]
+    text = (
+        f"threshold: {counted(int((by_cell['steps_above'] > 0).sum()), 'cell')} of {len(by_cell)} "
+        f"forecast above it; least headroom: {row['headroom']:,.4g} of cell {row.name} at "
+        f"{row['peak_time']}"
+    )
+    if "highest_probability" in by_cell:
+        chances = by_cell["highest_probability"]
+        if chances.isna().all():
+            return f"{text}; no probability of exceeding it, as not all steps have bounds"
+        return (
+            f"{text}; highest probability of exceeding it: {chances.max():.0%} of cell "
+            f"{chances.idxmax()}"
+        )
+    return f"{text}; a run with --intervals also gives probabilities"
+
+
+def adapt_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of the training of new cells."""
+    from stforecast.forecasting.adapt import AdaptOptions
+
+    return {"New cells": from_dataclass(AdaptOptions)}
+
+
+@click.command(cls=OptionSections, sections=adapt_options, context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option(
+    "--history", type=PATH, required=True,
+    help="Cube of new cells, with or without cells that the model knows.",
+)  # fmt: skip
+@click.option("--out", type=PATH, required=True, help="Folder of the model to write.")
+@EVENTS
+def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
+    """Adapt a model to cells that it has not seen, from a few days of history or none.
+
+    The new model forecasts the cells of the history: known ones as before, new ones by the shared
+    part of the method and a personal part that is trained on their last days. Nothing is sent. A
+    history shorter than the model's inputs is enough. `stforecast predict` accepts the new model
+    like any other.
+    """
+    check_run(run)
+    check_cubes(["--history", str(history)], "--history")
+    from stforecast.federated.runs.run_folder import check_new
+    from stforecast.forecasting.forecaster import Forecaster
+
+    if out.resolve() == run.resolve():
+        raise InputError(f"{out} is the run itself; choose another --out")
+    check_new(out, "stforecast adapt")
+    model = Forecaster.load(run)
+    adapted = model.adapt(history, **options)
+    adapted.save(out)
+    known = set(model.cells.tolist())
+    n_known = sum(cell in known for cell in adapted.cells.tolist())
+    click.echo(
+        f"{out}: model of {counted(len(adapted.cells) - n_known, 'new cell')} and "
+        f"{counted(n_known, 'known cell')} (of {len(known)} in {run})"
+    )
+    say_next("predict", out, "--history", history, "--out", "forecast.csv")

@@ -1,0 +1,184 @@
+"""The commands for forecasts: run, plot, leaks, list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from data_prep.base.errors import InputError
+from stforecast.cli.commands import (
+    OptionSections,
+    make_list_command,
+    make_plot_group,
+    run_folder_options,
+    say_next,
+    to_json,
+)
+from stforecast.cli.lists import LISTS
+from stforecast.cli.options import (
+    EVENTS,
+    EVENTS_HELP,
+    HELP,
+    JSON,
+    PATH,
+    check_cubes,
+    check_resumed,
+    from_dataclass,
+    given,
+    peek,
+)
+from stforecast.federated.runs.signals import Stopped
+from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.plots import PLOTS
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from stforecast.federated.runs.unfinished_run import AfterRound
+    from stforecast.forecasting.results import ForecastRun
+
+
+def run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of a run by section, for the method and model in raw arguments."""
+    check_cubes(args)
+    from stforecast.baselines import BASELINES
+    from stforecast.forecasting.config import defaults, sections
+
+    method = peek(args, "--method", DEFAULT_METHOD)
+    model = peek(args, "--model", defaults(method)["model"])
+    made_for = defaults(method, model)
+    unused = f" (not used by {method})" if method in BASELINES else ""
+    titles = {
+        "data": "Data", "window": "Windows", "training": f"Training{unused}",
+        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "robust": f"Defence{unused}",
+        "interval": "Intervals", "rolling": "Rolling evaluation", "run": "Computation",
+        "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
+    }  # fmt: skip
+    return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
+
+
+@click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
+@click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
+@run_folder_options(DEFAULT_METHOD, "stforecast list methods")
+@JSON
+@click.pass_context
+def run_command(
+    ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
+    resume: Path | None, as_json: bool, **settings: Any,
+) -> None:  # fmt: skip
+    """Train a method, evaluate it on the test part and save the run.
+
+    Several services, as in --service internet,call, are forecast one after the other, each in a
+    folder of its name within --out. The last options depend on --method and --model: give these
+    with --help to list them.
+    """
+    from stforecast.cli.info import describe_run
+    from stforecast.comparison.summary import summary
+    from stforecast.forecasting.results import ForecastRun
+
+    check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
+    services = (settings["service"] or "").split(",")
+    settings = given(ctx, settings)
+    for place, service in enumerate(services, start=1):
+        of = settings | ({"service": service.strip()} if service else {})
+        folder = out if resume or len(services) == 1 else out / service.strip()
+        try:
+            with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
+                finished = _run(data, method, folder, label, resume, of, after_round)
+        except Stopped as stop:
+            if not (left := ",".join(services[place:])):
+                raise
+            again = f"{stop.again}, then give the same command with --service {left}"
+            if place == len(services) - 1:
+                again += f" --out {out / left.strip()}"
+            raise Stopped(stop.signal, stop.place, again) from stop
+        click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
+    say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
+
+
+def _run(
+    data: Path, method: str, out: Path, label: str | None, resume: Path | None,
+    settings: dict[str, Any], after_round: AfterRound | None,
+) -> ForecastRun:  # fmt: skip
+    """Begin or resume a run."""
+    from stforecast.forecasting import runs
+
+    if resume:
+        return runs.resume(resume, data, after_round=after_round)
+    return runs.run(method, data, out, settings, label=label, after_round=after_round)
+
+
+def _progress(
+    ctx: click.Context, command: str, method: str, resume: Path | None, settings: dict[str, Any]
+) -> AbstractContextManager[AfterRound | None]:
+    """Return the progress bar of a run's rounds."""
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.federated.runs.run_folder import read_config
+    from stforecast.forecasting.config import resolve
+
+    config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
+    progress = ctx.obj["progress"] and config.federated
+    return rounds_bar(config.training.rounds, progress=progress)
+
+
+def _find(
+    folders: tuple[Path, ...], history: Path | None, events: Path | None
+) -> list[ForecastRun]:
+    """Open finished runs, and test models without results on a history.
+
+    Raises:
+        InputError: if a model needs a history, or none does but one or its events are given.
+    """
+    from stforecast.forecasting.results import ForecastRun, is_model
+    from stforecast.plots.figure import FittedRun
+
+    if (history or events) and not any(map(is_model, folders)):
+        raise InputError(
+            f"{folders[0]}: runs are drawn with their own test results; leave out "
+            f"{'--history' if history else '--events'}, or give a model such as that of adapt"
+        )
+    runs = [folder for folder in folders if not is_model(folder)]
+    found = ForecastRun.find(runs) if runs else []
+    for folder in filter(is_model, folders):
+        if history is not None:
+            found.append(FittedRun.of_model(folder, history, events))
+        else:
+            raise InputError(
+                f"{folder}: a model without test results; give --history, a cube to test it on"
+            )
+    return found
+
+
+TESTED_ON = click.Option(
+    ["--history"], type=PATH,
+    help="Cube to test those RUNS on that are models without results, such as those of adapt.",
+)  # fmt: skip
+
+plot = make_plot_group(
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run",
+    [TESTED_ON, click.Option(["--events"], type=PATH, help=EVENTS_HELP)],
+)  # fmt: skip
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tested.")
+@EVENTS
+def leaks(run: Path, history: Path, events: Path | None) -> None:
+    """Check that forecasts do not depend on later values.
+
+    All values from a window's first target on, including those of further services, are replaced
+    at random; the window's inputs and forecast must not change. The calendar and a table of events
+    are known in advance and stay as they are.
+    """
+    from stforecast.forecasting.forecaster import Forecaster
+
+    forecaster = Forecaster.load(run)
+    if found := forecaster.find_leaks(forecaster.read(history, events)):
+        raise InputError(f"{run} leaks: {'; '.join(map(str, found))}; do not trust its errors")
+    click.echo(f"{run}: no leak found in the last quarter of {history}")
+
+
+list_command = make_list_command(LISTS)

@@ -1,0 +1,250 @@
+"""Further tables of forecasts: errors by steps ahead, intervals, and peak hours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from stforecast.bench.published import MARK, Published
+from stforecast.bench.run_groups import ALL, by_step, select
+from stforecast.bench.tables import markdown, spread
+from stforecast.comparison.hours import busy_hours
+from stforecast.comparison.names import shown_steps, time_ahead
+from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
+from stforecast.forecasting.results import ForecastRun, units_of
+from stforecast.intervals.bands import ranges_outside
+from stforecast.metrics.quantiles import pair_coverages, parse_levels
+
+SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
+"""Errors in the table, and their headings."""
+
+MEAN = "mean"
+"""Column of the mean of the errors at all steps."""
+
+
+def horizon_table(
+    rows: Sequence[Row],
+    names: Sequence[str],
+    published: Published | None = None,
+) -> str:
+    """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
+
+    The mean is over the errors of all steps, each pooled over the whole test part, and over the
+    folds of a backtest. Published numbers have their own rows.
+
+    Args:
+        rows: models with the same horizon.
+        names: names of the rows.
+        published: numbers of a paper.
+
+    Returns:
+        The table under a describing line; "" if there is only one step.
+    """
+    run = rows[0].first
+    steps = shown_steps(int(run.settings["horizon"]))
+    if len(steps) < 2:
+        return ""
+    tables = [
+        [_by_step(runs, row.selection("best")) for runs in by_seed(row.group.runs)] for row in rows
+    ]
+    if any(table.empty for members in tables for table in members):
+        return ""
+    columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
+    body = [
+        {"method": name, **_cells(members, columns)}
+        for name, members in zip(names, tables, strict=True)
+    ]
+    printed = published.horizons.get(run.about["service"], {}) if published else {}
+    body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
+    caption = (
+        f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
+        f"{' of each fold, mean over the folds' if run.fold else ''}; MAPE leaves out zero targets."
+    )
+    return f"{caption}\n\n{markdown(body)}"
+
+
+def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
+    """Return test errors of a seed, one row per step and one column per metric.
+
+    They are pooled over cells, and means over the folds of a backtest.
+    """
+    metrics = pd.concat([run.metrics() for run in runs])
+    table = by_step(select(metrics, split="test", selection=selection, metric=tuple(SHOWN)))
+    wide = table.groupby(["horizon", "metric"])["value"].mean().unstack("metric")
+    return wide.set_index(wide.index.astype(int)).sort_index()
+
+
+def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> dict[str, str]:
+    cells = {}
+    for step, heading in columns.items():
+        for metric, name in SHOWN.items():
+            factor = 100 if metric == "raw_mape" else 1
+            values = [
+                factor * float(t[metric].mean() if step == MEAN else t[metric][step]) for t in runs
+            ]
+            cells[f"{name}, {heading}"] = spread(values)
+    return cells
+
+
+def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
+    """Return the published MAE of a method by minutes ahead, and the mean."""
+    horizon = int(run.settings["horizon"])
+    minutes = run.about.get("step_minutes", math.nan)
+    heading = {f"{step * minutes:g}": time_ahead(step, run) for step in range(1, horizon + 1)}
+    heading[MEAN] = f"mean of {horizon}"
+    return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}
+
+
+HEADINGS = {
+    "raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball",
+    "raw_crps": "CRPS",
+}  # fmt: skip
+"""Means in the table."""
+
+
+def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Tabulate coverage, width, pinball loss and CRPS as Markdown.
+
+    All is of the model that a run keeps, which `predict` uses, since only its bounds are in
+    `forecasts.nc`: with `select` last not that of the lowest validation loss, as in other tables.
+    Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
+    `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
+
+    Args:
+        rows: models; those without intervals are left out.
+        names: names of the rows.
+
+    Returns:
+        The table under a describing line; "" if no row has intervals.
+    """
+    body = []
+    for row, name in zip(rows, names, strict=True):
+        seeds = by_seed(row.group.runs)
+        tables = [
+            _interval_errors(runs, row.selection(row.first.settings.get("select", "best")))
+            for runs in seeds
+        ]
+        if all(len(t) for t in tables):
+            body.append({"method": name, **_interval_cells(row, seeds, tables)})
+    if not body:
+        return ""
+    note = (
+        "Intervals on the test part, all steps ahead, in data units; of the kept model (`select`)"
+    )
+    return f"{note}.\n\n{markdown(body)}"
+
+
+def nominal_coverage(run: ForecastRun) -> float:
+    """Return the nominal coverage of a run's intervals."""
+    return max(pair_coverages(parse_levels(run.settings["quantiles"])))
+
+
+def refit_notes(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each refitted method: number of refits, traffic and time of a run."""
+    notes = []
+    for row in rows:
+        costs = [table for run in row.group.runs if len(table := run.refits())]
+        if row.view or not costs:
+            continue
+        up, down, seconds = (
+            np.mean([cost[column].sum() for cost in costs])
+            for column in ("bytes_up", "bytes_down", "seconds")
+        )
+        notes.append(
+            f"{row.name}: refitted {row.first.settings['refit']}, {len(costs[0])} times; in total, "
+            f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
+        )
+    return notes
+
+
+def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
+    """Return interval metrics of a seed by client and pooled, over all steps, a column for each.
+
+    They are means over the folds of a backtest.
+    """
+    metrics = ("coverage", *HEADINGS)
+    table = pd.concat([run.metrics() for run in runs])
+    table = select(table, split="test", selection=selection, horizon=ALL, metric=metrics)
+    return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
+
+
+def _interval_cells(
+    row: Row, seeds: Sequence[Sequence[ForecastRun]], tables: Sequence[pd.DataFrame]
+) -> dict[str, str]:
+    clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])
+    low, middle, high = clients.quantile([0, 0.5, 1])
+    cells = {
+        "for": f"{nominal_coverage(row.first):.0%}",
+        "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
+        "lowest – median – highest client": f"{low:.3f} – {middle:.3f} – {high:.3f}",
+        **_worst(row, seeds),
+    }
+    return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}
+
+
+def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
+    """Return the coverage of the worst step ahead and in peak hours, all clients together.
+
+    Runs keep the bounds of one model only, so a method's further models have none.
+    """
+    headings = ("lowest step", "peak hours", "furthest bound")
+    if row.view:
+        return dict.fromkeys(headings, "-")
+    found = [joined_coverages(runs) for runs in seeds]
+    widest = [by_level[max(by_level)] for by_level in found]
+    peak = busy_hours(joined_targets(row.group.runs))
+    furthest = [max(map(_furthest_bound, runs)) for runs in seeds]
+    values = ([c.by_step().min() for c in widest], [c.in_hours(peak) for c in widest], furthest)
+    return dict(zip(headings, map(spread, values), strict=True))
+
+
+def _furthest_bound(run: ForecastRun) -> float:
+    """Return by how many ranges of a cell's test values a bound lies outside them."""
+    with run.open_forecasts() as forecasts:
+        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
+    values = y.reshape(len(y), -1).T
+    return float(np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values)))
+
+
+def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """Tabulate the MAE in peak hours, whose mean load lies above the day's mean, and in the others.
+
+    Args:
+        rows: rows that were tested on the same targets.
+        names: name of each row in the table.
+
+    Returns:
+        Markdown; an empty string if all hours have the same load.
+    """
+    targets = joined_targets(run for row in rows for run in row.group.runs)
+    busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")
+    if not busy:
+        return ""
+    others = [hour for hour in range(24) if hour not in busy]
+    body = []
+    for row, name in zip(rows, names, strict=True):
+        selection = row.selection("best")
+        errors = [joined_errors(r, "raw_mae", selection) for r in by_seed(row.group.runs)]
+        peak, off_peak = (
+            spread([of_seed.in_hours(hours) for of_seed in errors]) for hours in (busy, others)
+        )
+        body.append({"method": name, "peak": peak, "off-peak": off_peak})
+    caption = (
+        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
+        f"({spans(busy)}, {zone}), and off-peak."
+    )
+    return f"{caption}\n\n{markdown(body)}"
+
+
+def spans(hours: Sequence[int]) -> str:
+    """Return hours of the day as spans of time.
+
+    >>> spans([0, 8, 9, 10, 22, 23])
+    '00:00–01:00, 08:00–11:00, 22:00–24:00'
+    """
+    begins = [hour for hour in hours if hour - 1 not in hours]
+    ends = [hour + 1 for hour in hours if hour + 1 not in hours]
+    return ", ".join(f"{b:02}:00–{e:02}:00" for b, e in zip(begins, ends, strict=True))

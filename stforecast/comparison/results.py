@@ -1,0 +1,383 @@
+"""Tables of the results of forecasts: errors, comparisons, and what federation is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from data_prep.base.text import counted
+from stforecast.baselines import BASELINES
+from stforecast.bench.published import Published
+from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
+from stforecast.bench.statistics.bootstrap import Replicates
+from stforecast.bench.statistics.estimate import Estimate
+from stforecast.bench.tables import (
+    POOLED_MARK,
+    floats_up_and_down,
+    left_out,
+    markdown,
+    sections,
+    spread,
+)
+from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.further_tables import (
+    horizon_table,
+    interval_table,
+    peak_table,
+    refit_notes,
+)
+from stforecast.comparison.leaderboard import Leaderboard, leaderboard
+from stforecast.comparison.names import error_title
+from stforecast.comparison.rows import Row, by_seed, folds_of
+from stforecast.comparison.table import basis, comparison_rows, conclusions, legend, rank_groups
+from stforecast.forecasting.results import ForecastRun, units_of
+from stforecast.methods import METHODS
+from stforecast.metrics import METRICS
+
+ALONE = "solo"
+"""Method of training alone."""
+
+
+class Division(NamedTuple):
+    """Rows of one division of the cells into clients.
+
+    Attributes:
+        sizes: number of cells of each client.
+        roads: counts of the roads between clients; empty if they are not known.
+        alone: name of the row that trains alone.
+        federated: name of the row of each federated method, by method.
+    """
+
+    sizes: list[int]
+    roads: dict[str, float]
+    alone: str
+    federated: dict[str, str]
+
+
+def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]:
+    """Tabulate how much of the gap between training alone and pooled data federation closes.
+
+    Args:
+        rows: rows of the leaderboard; those of several divisions into clients are compared if one
+            of them is pooled.
+        board: their leaderboard.
+        data: name of the data.
+
+    Returns:
+        Markdown: the table and a sentence for each federated method; empty if nothing is compared.
+    """
+    pooled = next((row.name for row in rows if in_one_client(row.first)), None)
+    divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
+    if pooled is None or len(divisions) < 2:
+        return []
+    title = error_title(board.metric)
+    table = [_cells(division, pooled, board.replicates) for division in divisions]
+    methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
+    said = [_sentence(m, divisions, pooled, board.replicates, data, title) for m in methods]
+    about = (
+        f"What federation is worth: its {title} compared with that of training alone and that of "
+        "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
+        "if it equals that of training alone; not given where these two cannot be told apart."
+    )
+    return [about, markdown(table), *said]
+
+
+def in_one_client(run: ForecastRun) -> bool:
+    """Return whether a federated method's run has all cells in one client."""
+    method = METHODS.get(run.method)
+    return method is not None and (method.pooled or run.settings.get("clients") == "all")
+
+
+def _divisions(rows: Sequence[Row]) -> list[Division]:
+    """Return the divisions into clients that have a row of training alone, from few to many."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.first.method in METHODS and not in_one_client(row.first):
+            found.setdefault(row.first.settings.get("clients", "cell"), []).append(row)
+    divisions = []
+    for some in found.values():
+        names = {row.first.method: row.name for row in some}
+        about = some[0].first.about
+        if ALONE in names and len(names) > 1:
+            alone = names.pop(ALONE)
+            sizes = list(about.get("cells_of_clients", {}).values()) or [1] * about["clients"]
+            divisions.append(Division(sizes, about.get("roads", {}), alone, names))
+    return sorted(divisions, key=lambda division: len(division.sizes))
+
+
+def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str]:
+    low, high = min(division.sizes), max(division.sizes)
+    roads = division.roads
+    cells = {
+        "clients": str(len(division.sizes)),
+        "cells of a client": f"{low}" if low == high else f"{low} to {high}",
+        **({"roads cut, %": f"{100 * roads['cut'] / roads['roads']:.0f}"} if roads else {}),
+        "alone, against pooled, %": str(errors.relative_difference(division.alone, pooled)),
+    }
+    for method, name in division.federated.items():
+        share = _closed(division, name, pooled, errors)
+        cells |= {
+            f"{method}, against alone, %": str(errors.relative_difference(name, division.alone)),
+            f"{method}, against pooled, %": str(errors.relative_difference(name, pooled)),
+            f"{method}, gap closed, %": "-" if share is None else str(share),
+        }
+    return cells
+
+
+def _closed(division: Division, name: str, pooled: str, errors: Replicates) -> Estimate | None:
+    """Return the share of the gap that a method closes, in per cent; None without a gap."""
+    gap = errors.difference(division.alone, pooled)
+    if not gap.low > 0:
+        return None
+    of = errors.pooled
+    closed = 100 * (of[division.alone] - of[name]) / (of[division.alone] - of[pooled])
+    return errors.vary(closed, division.alone, name, pooled).estimate(errors.level)
+
+
+def _sentence(
+    method: str, divisions: Sequence[Division], pooled: str, errors: Replicates, data: str,
+    title: str,
+) -> str:  # fmt: skip
+    """Say in one sentence what a method closes, by number of clients."""
+    closed, none = [], []
+    for division in divisions:
+        if name := division.federated.get(method):
+            share = _closed(division, name, pooled, errors)
+            number = str(len(division.sizes))
+            if share is None:
+                none.append(number)
+            else:
+                value, _, interval = str(share).partition(" ")
+                closed.append(f"{value} % {interval} with {number} clients".replace("  ", " "))
+    text = f"On {data}, **{method}** "
+    if closed:
+        text += (
+            f"closes the gap in {title} between training alone and training on pooled data by "
+            f"{', '.join(closed)}"
+        )
+    if none:
+        text += "; " if closed else "has no gap to close: "
+        text += f"with {_listed(none)} clients, alone cannot be told apart from pooled"
+    return f"{text}."
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words with commas and an "and".
+
+    >>> _listed(["4", "8", "16"])
+    '4, 8 and 16'
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+SAME_TEST = ("horizon", "scale")
+"""Settings that errors in one table must share, besides data, service and split."""
+
+FURTHER = "Further models"
+"""Title of the table of methods' other models, such as the global one."""
+
+
+def results_table(
+    runs: Sequence[ForecastRun],
+    failures: Mapping[str, str],
+    published: Published | None = None,
+    reference: str | None = None,
+) -> str:
+    """Tabulate results as Markdown, one table per test part and one row per group of runs.
+
+    Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
+    of a table gives the settings that its rows share and the names of those in which they differ.
+    Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
+
+    Args:
+        runs: finished runs.
+        failures: error of each failed run, by name.
+        published: numbers of a paper, shown in separate columns.
+        reference: row that the others are compared with; by default that of the lowest error.
+    """
+    return sections(runs, failures, _test_part, lambda some: _section(some, published, reference))
+
+
+def _test_part(run: ForecastRun) -> tuple[str, ...]:
+    """Return the facts that errors in one table must share."""
+    settings = [str(run.settings[name]) for name in SAME_TEST]
+    facts = {"split": str(run.settings["split"]), **run.facts()}
+    return (run.about["data"], *facts.values(), *settings)
+
+
+def _section(
+    runs: Sequence[ForecastRun], published: Published | None, reference: str | None
+) -> str:
+    """Return heading and tables of runs with the same test part."""
+    rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
+    lines = [_heading(runs[0]), *_fold_dates(rows)]
+    differing = differing_settings([row.first for row in rows])
+    if differing := [name for name in differing if name != "split"]:
+        lines.append(f"Rows differ in: {', '.join(differing)}.")
+    lines.append(_errors_table(rows, runs, published))
+    names = [_name(row) for row in rows]
+    further = (
+        horizon_table(rows, names, published), interval_table(rows, names), peak_table(rows, names),
+    )  # fmt: skip
+    lines += [*filter(None, further), *_comparisons(rows, reference)]
+    about = runs[0].about
+    notes = []
+    if published and about["service"] in {*published.services, *published.horizons}:
+        notes.append(published.footnote)
+    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(
+        map(is_pooled, runs)
+    )
+    groups = [row.group for row in rows if not row.view]
+    notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
+    return "\n\n".join(lines + notes + refit_notes(rows))
+
+
+def _heading(run: ForecastRun) -> str:
+    """Describe data and test part of a section."""
+    about, settings = run.about, run.settings
+    parts = about.get("parts") or {}
+    test = parts.get("test")
+    if run.fold:
+        when = about["backtest"]
+    else:
+        when = f"test part of `{settings['split']}`"
+        when += f" ({_span(test)})" if test else ""
+    return (
+        f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, {when}, "
+        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}; model of "
+        "the lowest validation loss unless said otherwise"
+    )
+
+
+def _span(part: Mapping[str, str]) -> str:
+    """Format the first and last target of a part, without seconds."""
+    return " to ".join(time.removesuffix(":00") for time in (part["first"], part["last"]))
+
+
+def _fold_dates(rows: Sequence[Row]) -> list[str]:
+    """Tabulate the dates of a backtest's folds: first and last target of each part."""
+    runs = folds_of(run for row in rows for run in row.group.runs)
+    folds = {n: run.about.get("parts") or {} for n, run in runs.items() if n}
+    dates = [
+        {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
+        for n, parts in folds.items()
+    ]
+    return [markdown(dates)] if any(folds.values()) else []
+
+
+def _errors_table(
+    rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
+) -> str:
+    """Tabulate errors, floats and seconds, one row per model, mean over its runs."""
+    labels = ["" if row.view else row.group.base for row in rows]
+    service = runs[0].about["service"]
+    printed = published.columns(service, labels) if published else {}
+    further = further_columns(runs)
+    return markdown(
+        [
+            {
+                "method": _name(row),
+                "runs": str(len(row.group.runs)),
+                **_measured(row, further),
+                **{heading: numbers[i] for heading, numbers in printed.items()},
+            }
+            for i, row in enumerate(rows)
+        ]
+    )
+
+
+def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
+    """Compare the main methods, then ablations and further models in tables of their own."""
+    tables: dict[str, list[Row]] = {}
+    for row in rows:
+        tables.setdefault(FURTHER if row.view else row.first.table, []).append(row)
+    main = tables.pop("", [])
+    if not main or len(rows) < 2:
+        return []
+    folds = folds_of(run for row in main for run in row.group.runs)
+    if not any(row.complete_seeds(folds) for row in main):
+        return ["Not compared: no method has a run of every fold."]
+    if reference not in (SEASONAL, *(row.name for row in main)):
+        reference = None  # Its runs have failed.
+    board = leaderboard(main, reference=reference)
+    ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
+    lines = [markdown(comparison_rows(board, ranking))]
+    data = Path(main[0].first.about["data"]).stem
+    lines += [*conclusions(board, data), *worth_table(main, board, data)]
+    lines += [str(ranking)] if ranking else []
+    lines += [*basis(board), *legend([board])]
+    compared = [row for row in main if row.name == board.reference]
+    for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
+        own = leaderboard([*compared, *members], reference=board.reference)
+        lines += [f"{title}:", markdown(comparison_rows(own))]
+    return lines
+
+
+def _privacy(group: RunGroup[ForecastRun]) -> str:
+    """Return the privacy guarantee of the row's uploads, if it was computed."""
+    found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
+    if not found:
+        return ""
+    worst = max(found, key=lambda guarantee: guarantee["epsilon"])
+    return (
+        f"{group.name}: differential privacy of {worst['of']} over {worst['uploads']} uploads, "
+        f"with ε = {worst['epsilon']:.3g} and δ = {worst['delta']:.0e}"
+    )
+
+
+def _missing(group: RunGroup[ForecastRun]) -> str:
+    return left_out(group.name, [run.rounds() for run in group.runs])
+
+
+def _views(run: ForecastRun) -> list[str]:
+    """Return the method's views: "" and, for some methods, "(global)"."""
+    return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
+
+
+def _name(row: Row) -> str:
+    return f"{row.name} {POOLED_MARK}" if is_pooled(row.first) else row.name
+
+
+def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
+    """Return further metrics with a heading that any of the runs has."""
+    headed = [metric for metric in METRICS.values() if metric.heading]
+    if not headed:
+        return {}
+    known = set().union(*(run.metrics()["metric"] for run in runs))
+    names = {m.raw_name if m.relative else m.name: m.heading for m in headed}
+    return {name: heading for name, heading in names.items() if name in known}
+
+
+def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
+    """Return the means over a row's runs."""
+    first = row.first
+    sends = len(first.rounds()) and not is_pooled(first)
+    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
+    return {
+        "MSE": _score(row, "mse"),
+        "MSE, last round": _score(row, "mse", "last"),
+        **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
+        "floats a round, up / down": floats_up_and_down(first) if sends else "-",
+        "train s": f"{row.mean_of('train_seconds'):.1f}",
+        "predict s": f"{row.mean_of('predict_seconds'):.2f}",
+    }
+
+
+def _score(row: Row, metric: str, which: str = "best") -> str:
+    """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
+    selection = row.selection(which)
+    return spread(
+        [
+            float(np.mean([run.score(metric, selection) for run in runs]))
+            for runs in by_seed(row.group.runs)
+        ]
+    )
+
+
+def is_pooled(run: ForecastRun) -> bool:
+    """Return whether the run's method pooled the records of all cells."""
+    return in_one_client(run) or bool(getattr(BASELINES.get(run.method), "pooled", False))

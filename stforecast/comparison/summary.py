@@ -1,0 +1,112 @@
+"""Summary of a run in a few lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.text import counted, in_minutes
+from stforecast.bench.run_groups import group_runs
+from stforecast.bench.tables import plain, privacy_sentence, traffic_sentence
+from stforecast.comparison.further_tables import nominal_coverage, refit_notes
+from stforecast.comparison.leaderboard import leaderboard
+from stforecast.comparison.results import further_columns, is_pooled
+from stforecast.comparison.rows import Row
+from stforecast.comparison.table import per_cent
+from stforecast.forecasting.results import ForecastRun, units_of
+
+
+def summary(run: ForecastRun) -> str:
+    """Summarise a finished run in a few lines."""
+    rounds = run.rounds()
+    models = {"best": run.method}
+    if len(rounds):
+        names = _names_of_rounds(_best_round(rounds), len(rounds))
+        selections = sorted(run.metrics()["selection"].unique())
+        models = {s: _model_name(s, names) for s in selections if s.partition(" ")[0] in names}
+    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
+    shown |= further_columns([run])
+    errors = [
+        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
+        for s, name in models.items()
+    ]
+    lines = [plain(errors)]
+    if is_pooled(run):
+        lines.append("the records of all cells were pooled in one place")
+    elif len(rounds):
+        lines.append(traffic_sentence(run))
+    if sizes := run.about.get("cells_of_clients", {}).values():
+        span = f"{min(sizes)} to {max(sizes)} cells" if len(sizes) > 1 else f"{max(sizes)} cells"
+        lines.append(f"{counted(len(sizes), 'client')} of {span}; errors of each in clients.csv")
+    if note := _window_note(run):
+        lines.append(note)
+    if chosen := run.about.get("chosen"):
+        texts = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.items())
+        lines.append(f"chosen on the validation part: {', '.join(texts)}")
+    if guarantee := privacy_sentence(run.about):
+        lines.append(guarantee)
+    rows = [Row(group) for group in group_runs([run])]
+    (line,) = leaderboard(rows, "raw_mae").lines
+    if line.skill is not None:
+        found = per_cent(line.skill).replace(" [", " % [")
+        lines.append(f"skill against the value one day before, in MAE: {found}")
+    if of_intervals := interval_line(run):
+        lines.append(of_intervals)
+    lines += refit_notes(rows)
+    lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
+    return "\n".join(lines)
+
+
+def interval_line(run: ForecastRun) -> str:
+    """Return the coverage, mean width and furthest bounds of intervals; "" without any."""
+    select = run.settings.get("select", "best")
+    if not math.isfinite(held := run.score("coverage", select)):
+        return ""
+    width, forecasts = run.score("raw_width", select), run.forecasts()
+    bounds = f"{float(forecasts['lower'].min()):,.4g} to {float(forecasts['upper'].max()):,.4g}"
+    values = f"{float(forecasts['y'].min()):,.4g} to {float(forecasts['y'].max()):,.4g}"
+    return (
+        f"{nominal_coverage(run):.0%} intervals contain {held:.1%} of the test values; mean width "
+        f"{width:,.4g}, bounds from {bounds}, values from {values}"
+    )
+
+
+def _window_note(run: ForecastRun) -> str:
+    """Return the settings given as times, such as a day, in steps of the data."""
+    asked, used = run.settings, run.about.get("window", {})
+    names = (name for name, value in used.items() if asked.get(name) != value)
+    steps = [f"{name} {used[name]}" for name in names if name != "target"]
+    if not steps:
+        return ""
+    step = in_minutes(pd.Timedelta(minutes=float(run.about["step_minutes"])))
+    return f"in steps of {step}: {', '.join(steps)}"
+
+
+def _names_of_rounds(best: int, last: int) -> dict[str, str]:
+    """Return the names of the rounds whose models are shown, by selection.
+
+    >>> _names_of_rounds(5, 5)
+    {'best': 'best and last round, 5'}
+    """
+    if best == last:
+        return {"best": f"best and last round, {best}"}
+    return {"best": f"best round, {best}", "last": f"last round, {last}"}
+
+
+def _model_name(selection: str, names: Mapping[str, str]) -> str:
+    """Return a selection with the name of its round.
+
+    >>> _model_name("best (global)", {"best": "best round, 7"})
+    'best round, 7 (global)'
+    """
+    which, _, view = selection.partition(" ")
+    return f"{names[which]} {view}".strip()
+
+
+def _best_round(rounds: pd.DataFrame) -> int:
+    """Return the round of the lowest validation loss, or the last one without a validation part."""
+    losses = rounds["validation_loss"].to_numpy()
+    return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)

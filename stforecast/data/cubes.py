@@ -1,0 +1,129 @@
+"""Data of any accepted kind as a cube: a cube, a table (time × cell), or the path of either."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep import cube as cube_files
+from data_prep.base.errors import InputError, Words, choose
+from data_prep.readers.columns import SUFFIXES
+from data_prep.readers.frames import TableOptions, from_frame
+
+Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
+"""A cube, a wide table (time × cell), or the path of a cube or of a table."""
+
+OPTIONS = ("units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates", "title")
+"""Options of a DataFrame."""
+
+
+def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
+    """Open a cube, or make one of a table.
+
+    Args:
+        data: path of a cube, which is opened lazily, or of a table (.csv, .tsv, .xlsx, .parquet);
+            a cube; or a DataFrame with a row for each time and a column for each cell.
+        name: name of the variable of a wide table.
+        **options: of a table, as for `stforecast prepare table`; those of a DataFrame are `units`,
+            `time_zone` (IANA name), `clock` ("utc" or "local", what times without a zone mean),
+            `zero_is_missing`, `allow_gaps`, `duplicates` ("error", "sum" or "mean") and `title`.
+
+    Returns:
+        A data set with dimensions (time, cell).
+
+    Raises:
+        InputError: if the data are invalid, an option is unknown, or a cube is given options.
+
+    >>> times = pd.DatetimeIndex(["2024-01-01 00:00", "2024-01-01 01:00", "2024-01-01 03:00"])
+    >>> table = pd.DataFrame({"a": [1.0, 2.0, 4.0]}, times)
+    >>> open_cube(table, allow_gaps=True, units="MB")["value"].to_numpy().ravel().tolist()
+    [1.0, 2.0, nan, 4.0]
+    """
+    if isinstance(data, pd.DataFrame):
+        _check_options(options, OPTIONS)
+        return from_frame(data, name=name, options=TableOptions(**options))
+    if isinstance(data, str | os.PathLike) and is_table(data):
+        # Polars takes a while to import.
+        from data_prep.sets.table import read
+
+        _check_options(options, list(inspect.signature(read).parameters)[1:])
+        return read(Path(data), name=name, **options)
+    if options:
+        raise InputError(f"{min(options)} is an option of tables; a cube has its own")
+    if isinstance(data, str | os.PathLike):
+        return cube_files.open_cube(data)
+    if isinstance(data, xr.Dataset):
+        return cube_files.check_cube(data, name_of(data))
+    raise InputError(_not_data(data))
+
+
+def _check_options(options: dict[str, Any], known: list[str] | tuple[str, ...]) -> None:
+    if unknown := options.keys() - set(known):
+        raise choose("option of open_cube", min(unknown), known)
+
+
+def is_table(data: object) -> bool:
+    """Return whether data are a table: a DataFrame, or a path whose file is one by its name."""
+    if not isinstance(data, str | os.PathLike):
+        return isinstance(data, pd.DataFrame)
+    return os.fspath(data).endswith(SUFFIXES) and not h5py.is_hdf5(data)
+
+
+def name_of(data: Data) -> str:
+    """Return the name of data in messages."""
+    if isinstance(data, pd.DataFrame):
+        return "the table"
+    if isinstance(data, xr.Dataset):
+        return str(data.attrs.get("title", "the data set"))
+    return str(data)
+
+
+def _not_data(thing: object) -> str:
+    """Describe what is no data, and how to make a table of it."""
+    expected = (
+        "expected a DataFrame (a row for each time, a column for each cell), a cube or a path"
+    )
+    kind = f"data is a {type(thing).__module__.partition('.')[0]} {type(thing).__name__}"
+    if thing is None:
+        return f"data is None, {expected}"
+    if isinstance(thing, pd.Series):
+        return f"{kind}, {expected}; make one of a single cell by series.to_frame('cell')"
+    if isinstance(thing, np.ndarray):
+        return (
+            f"{kind} without times, {expected}; make one by pd.DataFrame(array, "
+            f"index=pd.date_range('2024-01-01', periods={len(thing) if thing.ndim else 0}, "
+            "freq='1h')) with your own start and step"
+        )
+    if isinstance(thing, xr.DataArray):
+        return f"{kind}, {expected}; make one by array.to_dataset(name='traffic')"
+    return f"{kind}, {expected}"
+
+
+def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
+    """Return the named service, or the only one.
+
+    Args:
+        cube: the cube.
+        service: name of one of its services; None means its only one.
+        name: name of the cube in messages.
+
+    Raises:
+        InputError: listing the services if it is unknown, or None and there are several.
+    """
+    services = cube_files.services_of(cube)
+    if service is None and len(services) > 1:
+        raise InputError(
+            f"{name} has several services; ",
+            Words("choose one with {service}: "),
+            ", ".join(services),
+        )
+    if service is not None and service not in services:
+        raise InputError(f"{name}: {choose('service', service, services)}")
+    return service or services[0]

@@ -1,0 +1,327 @@
+"""A trainer whose clients are spread over actors, such as processes of a Ray cluster.
+
+Each actor holds a part of the run: a trainer of a range of the clients, in a process of its own.
+In a round all parts receive the server's state, train their participants, and return the uploads
+and the new state of these clients. The uploads are joined in the order of the clients, and the
+server aggregates them as in one process.
+
+This process keeps a copy of all clients' state. Checkpoints are therefore those of one process. A
+part whose actor was lost starts again from the state before the round and repeats its work.
+
+The numbers equal those of one process with as many threads, bit for bit where the cohorts are the
+same: parts consist of whole cohorts if there are enough of these. Where cohorts are cut (if only
+some clients take part, or if they differ in their number of samples), sums are rounded differently.
+Dropout then also draws other numbers, except for `ClientDropout`, which the perceptron has.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import counted
+from stforecast.federated.core.data import ClientData, Stream, take
+from stforecast.federated.core.method import Method, Participants, overridden
+from stforecast.federated.core.population import Params
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.engine.trainer import Trained, Trainer
+from stforecast.federated.uploads.payload import Payload
+
+
+class Part:
+    """Trainer of a range of a run's clients; an actor holds one.
+
+    Args:
+        method: the method of the whole run.
+        train: training samples of these clients.
+        validation: samples that select the best round, or None.
+        first: number of the first of these clients in the run.
+        **options: further options of `Trainer`.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        train: ClientData | Stream,
+        validation: ClientData | None,
+        first: int,
+        **options: Any,
+    ) -> None:
+        mixed = method.population.mixed
+        self.trainer = Trainer(_of_part(method, first), train, validation, first=first, **options)
+        for worker in self.trainer.workers.methods:
+            worker.population.mixed = mixed  # The precision was measured once, for all parts.
+        self._ready: State | None = None
+
+    def train(self, sent: State, ids: Tensor) -> tuple[Trained, Params]:
+        """Train some clients for a round.
+
+        Args:
+            sent: what the server sends, see `SpreadTrainer`.
+            ids: `(n,)` increasing ids of the clients in the whole run; may be empty.
+
+        Returns:
+            The result by the same ids, and the rows `(n, …)` of all tensors of their new state.
+        """
+        self._receive(sent)
+        self._ready = None
+        trainer, first = self.trainer, self.trainer.first
+        trainer.begin_round()
+        if not len(ids):
+            return Trained.nobody({}, 0), {}
+        found = trainer.train(ids - first)
+        failed = {first + i: reason for i, reason in found.failed.items()}
+        found = dataclasses.replace(found, ids=found.ids + first, failed=failed)
+        return found, take(state_of(trainer.state.clients), ids - first)
+
+    def ready(self, sent: State) -> Params:
+        """Return the clients' state that predicts, all rows of all tensors."""
+        return state_of(self._predicting(sent).clients)
+
+    def scores(self, sent: State) -> list[tuple[float, float]]:
+        """Return the validation scores of `Trainer.scores`."""
+        state = self._predicting(sent)
+        validation = self.trainer.validation
+        return [] if validation is None else self.trainer.scores(validation, state)
+
+    def _predicting(self, sent: State) -> State:
+        self._receive(sent)
+        if self._ready is None or self._ready.round != sent.round:
+            self._ready = self.trainer.ready()
+        return self._ready
+
+    def _receive(self, sent: State) -> None:
+        if len(sent.clients):
+            self.trainer.restore(sent)
+            self._ready = None
+        self.trainer.receive(sent.server, sent.round)
+        self.trainer.state.received = sent.received
+
+
+def _of_part(method: Method, first: int) -> Method:
+    """Return the method for the trainer of a part, which counts its clients from 0."""
+
+    def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
+        return method.broadcast(server, dataclasses.replace(to, ids=to.ids + first))
+
+    here = overridden(method, broadcast=broadcast)
+    here.population = copy.copy(method.population)
+    here.population.own = {}  # The first state of the clients is sent to the part.
+    return here
+
+
+def state_of(clients: Clients) -> Params:
+    """Return all tensors of the clients except their sizes."""
+    return {name: t for name, t in clients.flat().items() if name != "sizes"}
+
+
+log = logging.getLogger(__name__)
+
+MOST_LOST = 3
+"""Number of actors that may be lost in a row during one task of a round."""
+
+
+class Lost(Exception):
+    """Raised if an actor is gone; its text is the reason, in one line."""
+
+
+class Actors(Protocol):
+    """Places where parts live: processes, or objects in tests."""
+
+    def __len__(self) -> int:
+        """Return the number of actors."""
+        ...
+
+    def start(self, i: int, make: Callable[[], Part]) -> None:
+        """Start the actor `i`, in place of one that may be lost.
+
+        Args:
+            i: its number.
+            make: makes its part, in the actor.
+        """
+        ...
+
+    def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call a method of several parts at the same time.
+
+        Args:
+            calls: name of the method and its arguments, by actor.
+
+        Returns:
+            The results by actor, or `Lost` where the actor is gone.
+        """
+        ...
+
+
+class SpreadTrainer(Trainer):
+    """Trains clients in several actors, with the interface of a trainer in this process.
+
+    An actor is sent a `State`: the server's state, and that of its clients if it does not have it.
+
+    Args:
+        method: the method, with its model, task and settings.
+        train: training samples of all clients, or a stream of stages of them.
+        validation: samples that select the best round, or None.
+        actors: the actors, none of them started.
+        workers: cohorts that train at the same time in each actor.
+        memory: bytes that the run may take: half for this process, half for the actors.
+        **options: further options of `Trainer`.
+
+    Raises:
+        InputError: if there are more actors than clients.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        train: ClientData | Stream,
+        validation: ClientData | None = None,
+        *,
+        actors: Actors,
+        workers: int = 1,
+        memory: int | None = None,
+        **options: Any,
+    ) -> None:
+        half, n = memory // 2 if memory else None, len(actors)
+        # With the workers of all actors the cohorts are those of one process.
+        super().__init__(method, train, validation, workers=n * workers, memory=half, **options)
+        self._options = {
+            "seed": self.state.seed, "uplink": self.uplink, "workers": workers,
+            "memory": half // n if half else None,
+        }  # fmt: skip
+        self._actors, self._parts = actors, split(len(self), n, self.cohort_size)
+        self._missing, self._stale = set(range(n)), set(range(n))
+        self._ready = self.state
+
+    def _make(self, part: range) -> Callable[[], Part]:
+        """Return what makes a part, with the samples of its clients only."""
+        ids = torch.tensor(part)
+        stages = Stream([stage.take(ids) for stage in self.stream.stages], self.stream.order)
+        validation = None if self.validation is None else self.validation.take(ids)
+        options = {**self._options, "cohort_size": self.cohort_size}
+        method = self.method
+        return lambda: Part(method, stages, validation, part.start, **options)
+
+    def train(self, ids: Tensor) -> Trained:
+        """Train some clients for a round, see `Trainer.train`."""
+        bounds = torch.tensor([part.start for part in self._parts[1:]])
+        of_parts = ids.tensor_split(torch.searchsorted(ids, bounds))
+        answers: list[tuple[Trained, Params]] = self._ask("train", [(own,) for own in of_parts])
+        state = self.state.clients.flat()
+        for own, (_, rows) in zip(of_parts, answers, strict=True):
+            for name, t in rows.items():
+                state[name][own] = t
+        return Trained.merged([trained for trained, _ in answers])
+
+    def ready(self) -> State:
+        """Return the state that predicts, see `Trainer.ready`."""
+        self._ready = self.state
+        if self.method.personalises:
+            self._ready = copy.deepcopy(self.state)
+            whole = self._ready.clients.flat()
+            for part, rows in zip(self._parts, self._ask("ready"), strict=True):
+                for name, t in rows.items():
+                    whole[name][part.start : part.stop] = t
+        return self._ready
+
+    def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
+        """Return the scores of `Trainer.scores`; the actors compute those of validation samples."""
+        if data is not self.validation or state is not self._ready:
+            return super().scores(data, state)
+        return [score for of_part in self._ask("scores") for score in of_part]
+
+    def restore(self, state: State) -> None:
+        """Restore a state after a round, see `Trainer.restore`."""
+        super().restore(state)
+        self._stale = set(range(len(self._parts)))
+
+    def _ask(self, task: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
+        """Call a method of all parts; repeat it on a new actor where one was lost.
+
+        Raises:
+            InputError: if new actors are lost, too.
+        """
+        given = arguments or [()] * len(self._parts)
+        found: dict[int, Any] = {}
+        for _ in range(1 + MOST_LOST):
+            asked = [i for i in range(len(self._parts)) if i not in found]
+            for i in self._missing.intersection(asked):
+                self._actors.start(i, self._make(self._parts[i]))
+                self._missing.discard(i)
+            calls = {i: (task, self._sent(i), *given[i]) for i in asked}
+            for i, answer in self._actors.ask(calls).items():
+                if isinstance(answer, Lost):
+                    self._note_lost(i, answer)
+                else:
+                    found[i] = answer
+                    self._stale.discard(i)
+            if len(found) == len(self._parts):
+                return [found[i] for i in range(len(self._parts))]
+        raise InputError(
+            f"actors were lost {1 + MOST_LOST} times in a row, see the notices; ",
+            Words("if memory was short, take fewer {actors}"),
+        )
+
+    def _note_lost(self, i: int, reason: Lost) -> None:
+        clients = self._parts[i]
+        log.warning(
+            "round %d: the actor of clients %d to %d was lost (%s); a new one repeats its work",
+            self.state.round + 1, clients.start, clients.stop - 1, reason,
+        )  # fmt: skip
+        self._missing.add(i)
+        self._stale.add(i)
+
+    def _sent(self, i: int) -> State:
+        """Return what an actor receives; tensors of its clients only if it does not have them."""
+        state, ids = self.state, torch.tensor(self._parts[i])
+        clients = Clients({}, {}, {}, torch.empty(0, dtype=torch.long))
+        if i in self._stale:
+            groups = {name: take(tensors, ids) for name, tensors in state.clients.groups()}
+            moments = {name: groups[f"moments.{name}"] for name in state.clients.moments}
+            clients = Clients(
+                groups["params"], groups["buffers"], moments, state.clients.sizes[ids],
+                groups["memory"],
+            )  # fmt: skip
+        return State(clients, state.server, state.round, state.seed, take(state.received, ids))
+
+
+def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
+    """Split clients into contiguous parts of about the same size.
+
+    Parts consist of whole cohorts (see `stforecast.federated.core.state.cohorts`) if there are
+    enough.
+
+    Example:
+        >>> split(7, 2, 2)
+        [range(0, 4), range(4, 7)]
+
+    Raises:
+        InputError: if there are fewer clients than parts.
+    """
+    check_parts(n_parts, n_clients)
+    n_cohorts = math.ceil(n_clients / cohort_size)
+    pieces = np.array_split(np.arange(n_clients), n_cohorts if n_cohorts >= n_parts else n_clients)
+    grouped = np.array_split(np.arange(len(pieces)), n_parts)
+    return [range(int(pieces[g[0]][0]), int(pieces[g[-1]][-1]) + 1) for g in grouped]
+
+
+def check_parts(n_parts: int, n_clients: int) -> None:
+    """Check that there is a client for each part.
+
+    Raises:
+        InputError: with both numbers.
+    """
+    if n_parts > n_clients:
+        raise InputError(
+            f"{n_parts} actors for {counted(n_clients, 'client')}; ",
+            Words("each actor needs a client, so use fewer {actors}"),
+        )

@@ -1,0 +1,430 @@
+"""Settings of a forecast: flat names for users, grouped into one dataclass per topic.
+
+`Forecaster("fuels", rounds=50, tau=0.1, split="days:20,5,5")`, the options of `stforecast run` and
+the keys of a benchmark's TOML file use the same names; `resolve` assigns each to its dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.registry import find, join
+from stforecast.baselines import BASELINES
+from stforecast.bench import LOCAL, RAY
+from stforecast.data.anchors import Target
+from stforecast.data.clients import check_clients
+from stforecast.data.scaling import Limits
+from stforecast.data.window_spec import WindowSpec
+from stforecast.federated.core.options import (
+    CheckedOptions,
+    Device,
+    ReadIf,
+    Workers,
+    check_none_unread,
+    distribute,
+    flatten,
+    names_of,
+    unmet,
+)
+from stforecast.federated.core.training import Training
+from stforecast.federated.engine.sizing import parse_bytes
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
+from stforecast.forecasting.task import LossOptions
+from stforecast.intervals.bands import IntervalOptions
+from stforecast.methods import METHODS
+from stforecast.metrics.quantiles import pair_coverages, parse_levels
+from stforecast.models import MODELS
+
+
+@dataclass(frozen=True)
+class DataOptions(CheckedOptions):
+    """Variable to forecast, the split and scaling of its data, and the clients.
+
+    Attributes:
+        service: variable of the cube, such as internet or speed; optional if there is only one.
+            `stforecast run` takes several, as in internet,call.
+        split: training, validation and test part: fuels, fedda, days:20,5,5, time:0.6,0.15,0.25,
+            dates:2013-11-21,2013-11-26 (starts of validation and test), steps:0.7,0.1,0.2 or
+            windows:0.7,0.1,0.2; `stforecast list splits` says what each does.
+        scale: z-scores per cell (cell) or over all cells (global); fitted on the training part.
+        clients: what a client of the federation is: a single cell (cell), all cells (all), the
+            cells assigned to it by FILE.csv with the columns cell and client, those with the same
+            value in a column of the cube, given by its name, such as operator, a district of nearby
+            cells (kmeans:8), or a tile of rows and columns (grid:4x4). A client trains on the
+            samples of all its cells.
+        lower_limit: lowest possible value in the data's units; no forecast and no bound is below
+            it. By default 0 if no training value is below 0, as for counts, traffic and speeds.
+        upper_limit: highest possible value, such as 100 for per cent; by default none.
+    """
+
+    service: str | None = None
+    split: str = "fuels"
+    scale: Literal["cell", "global"] = "cell"
+    clients: str = "cell"
+    lower_limit: float | None = None
+    upper_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse clients of no known form, and limits between which nothing lies."""
+        super().__post_init__()
+        check_clients(self.clients)
+        self.limits(non_negative=False)
+
+    def limits(self, non_negative: bool) -> Limits:
+        """Return the lowest and highest possible value.
+
+        Args:
+            non_negative: whether no training value is below 0.
+        """
+        lower, upper = self.lower_limit, self.upper_limit
+        assumed = 0.0 if non_negative else -math.inf
+        return Limits(assumed if lower is None else lower, math.inf if upper is None else upper)
+
+
+@dataclass(frozen=True)
+class RunOptions(CheckedOptions):
+    """Model, seed, device and resources.
+
+    Attributes:
+        model: name of the model that federated methods train.
+        seed: random seed; the same seed gives the same numbers.
+        device: device to compute on: auto, cpu or cuda; auto uses a GPU if there is one.
+        select: model to keep: that of the best validation round (best) or of the last round (last).
+        cohort: maximum number of clients trained together; 0 chooses.
+        workers: number of cohorts trained in parallel on a CPU; 0 uses all cores. With the engine
+            ray, the number in each actor; 0 is then 1.
+        engine: `local` trains the clients in this process, `ray` spreads them over actors of Ray,
+            on this machine or a cluster; the numbers are the same.
+        actors: number of actors of the engine ray; 0 takes one for each core.
+        memory: memory limit, such as 8GB; beyond it, the clients' states are kept in files. By
+            default the free memory.
+        checkpoint_every: rounds between checkpoints; 0 writes one on a signal only. By default,
+            checkpoints take at most a 20th of the time.
+    """
+
+    model: str = "dual_gru"
+    seed: NonNegativeInt = 1
+    device: Device = "auto"
+    select: Literal["best", "last"] = "best"
+    cohort: NonNegativeInt = 0
+    workers: Workers = 0
+    engine: Literal["local", "ray"] = "local"
+    actors: Workers = 0
+    memory: str = ""
+    checkpoint_every: NonNegativeInt | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a memory limit that is not a size, and an engine and a device that do not fit."""
+        super().__post_init__()
+        if self.memory:
+            parse_bytes(self.memory)
+        if self.engine == LOCAL and self.actors:
+            raise InputError(f"actors is {self.actors}, but only the engine ray has actors")
+        if self.engine == RAY and self.device not in ("auto", "cpu"):
+            raise InputError(
+                f"device is {self.device!r}, but actors of the engine ray use a CPU; leave it out"
+            )
+
+
+REFITTED = ReadIf("refit is daily or weekly", lambda s: s["refit"] != "never")
+
+
+@dataclass(frozen=True)
+class RollingOptions(CheckedOptions):
+    """Refits during the test part; see `stforecast.forecasting.rolling`.
+
+    Attributes:
+        refit: `never`, `daily` or `weekly`: refit the selected model on the data known so far
+            before each day or week of the test part except the first.
+        refit_rounds: rounds of each refit of a federated method.
+        refit_lr: learning rate of the refits; 0 takes a tenth of lr.
+    """
+
+    refit: Literal["never", "daily", "weekly"] = "never"
+    refit_rounds: Annotated[PositiveInt, REFITTED] = 3
+    refit_lr: Annotated[NonNegativeFloat, REFITTED] = 0.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of one run, resolved.
+
+    Attributes:
+        method: name of a method or of a reference forecaster.
+        data: variable, split and scaling.
+        window: input and target steps of a window.
+        training: rounds, batches, optimiser; like `uplink` and `robust`, read by federated methods
+            only.
+        loss: training loss.
+        uplink: compression and privacy of uploads.
+        robust: the server's defences against Byzantine uploads.
+        interval: prediction intervals.
+        rolling: refits during the test part.
+        run: model, seed, device and resources.
+        method_options: an instance of the method's `Options`.
+        model_options: an instance of the model's `Options`.
+    """
+
+    method: str
+    data: DataOptions
+    window: WindowSpec
+    training: Training
+    loss: LossOptions
+    uplink: Uplink
+    robust: Robust
+    interval: IntervalOptions
+    rolling: RollingOptions
+    run: RunOptions
+    method_options: Any
+    model_options: Any
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.interval.intervals != "none" and not self.coverages:
+            raise InputError(
+                f"quantiles is {self.loss.quantiles!r}; intervals need a pair, like 0.05,0.5,0.95"
+            )
+
+    def with_target(self, target: Target) -> Config:
+        """Return the settings with another target."""
+        return dataclasses.replace(self, window=dataclasses.replace(self.window, target=target))
+
+    def at(self, step: pd.Timedelta) -> Config:
+        """Return the settings with times converted to steps of this length.
+
+        Raises:
+            InputError: naming a time that is not a whole number of steps.
+        """
+        return dataclasses.replace(self, window=self.window.at(step))
+
+    def for_cells(self, n_cells: int) -> Config:
+        """Return the settings with the rounds that the method trains on this many cells."""
+        rounds_for = getattr(METHODS[self.method], "rounds_for", None) if self.federated else None
+        if rounds_for is None:
+            return self
+        rounds = rounds_for(self.training.rounds, n_cells, self.method_options)
+        return dataclasses.replace(self, training=dataclasses.replace(self.training, rounds=rounds))
+
+    @property
+    def coverages(self) -> tuple[float, ...]:
+        """Nominal coverages of the pairs of `quantiles`, from narrow to wide."""
+        return tuple(pair_coverages(parse_levels(self.loss.quantiles)))
+
+    @property
+    def coverage(self) -> float:
+        """Nominal coverage of the widest interval, which is the one reported; 0 without a pair."""
+        return max(self.coverages, default=0.0)
+
+    @property
+    def federated(self) -> bool:
+        """True if the method trains in rounds, False for a reference forecaster."""
+        return self.method not in BASELINES
+
+    @property
+    def clients(self) -> str:
+        """What the clients are: `data.clients`, but `all` cells in one for pooled training."""
+        return "all" if self.federated and METHODS[self.method].pooled else self.data.clients
+
+    @property
+    def has_intervals(self) -> bool:
+        """True if forecasts come with prediction intervals."""
+        learned = self.federated and len(self.loss.levels) > 1
+        return learned or self.interval.intervals != "none"
+
+    def flat(self) -> dict[str, Any]:
+        """Return the settings by flat name; `resolve(**config.flat())` equals this config."""
+        method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return {"method": method, **flatten(*parts)}
+
+
+def options_type(method: str) -> type:
+    """Return the dataclass of a method's own settings.
+
+    Raises:
+        InputError: listing the methods if there is no such method.
+    """
+    return _find(method).Options
+
+
+def defaults(method: str, model: str | None = None) -> dict[str, Any]:
+    """Return a method's own defaults of shared settings, always including its model.
+
+    The help of the command line and `resolve` both start from them. Windows are as short as they
+    can be for a forecaster that does not read their inputs.
+
+    Args:
+        method: name of the method.
+        model: name of the model that is used, by default the method's own. With another one,
+            defaults of options of the method's own model are left out.
+
+    Raises:
+        InputError: listing the methods if there is no such method.
+    """
+    kind = _find(method)
+    shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
+    found = {"model": RunOptions.model, **shortest, **getattr(kind, "defaults", {})}
+    if model in (None, found["model"]):
+        return found
+    of_own_model = {f.name for f in dataclasses.fields(MODELS.find(found["model"]).Options)}
+    return {name: value for name, value in found.items() if name not in of_own_model}
+
+
+def _find(method: str) -> Any:
+    return find("method", method, join(METHODS, BASELINES))
+
+
+def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
+    """Return the dataclass of each section of `Config`, for a method and a model.
+
+    Raises:
+        InputError: listing the valid names if there is no such method or model.
+    """
+    return {
+        "data": DataOptions,
+        "window": WindowSpec,
+        "training": Training,
+        "loss": LossOptions,
+        "uplink": Uplink,
+        "robust": Robust,
+        "interval": IntervalOptions,
+        "rolling": RollingOptions,
+        "run": RunOptions,
+        "method_options": options_type(method),
+        "model_options": MODELS.find(model).Options,
+    }
+
+
+def check_covariates(config: Config) -> None:
+    """Refuse further services, static columns and events where nothing reads them.
+
+    Models and reference forecasters with `reads_covariates` do.
+
+    Raises:
+        InputError: naming those that read them.
+    """
+    if not config.window.n_covariates and not config.window.n_events:
+        return
+    trained = config.federated
+    reader = MODELS.find(config.run.model) if trained else BASELINES[config.method]
+    if not getattr(reader, "reads_covariates", False):
+        models, baselines = (
+            ", ".join(n for n, kind in found.items() if getattr(kind, "reads_covariates", False))
+            for found in (MODELS, BASELINES)
+        )
+        named = f"the model {config.run.model}" if trained else config.method
+        raise InputError(
+            f"{named} reads no further services, static columns or events ",
+            Words("({inputs}, {static}, {events}); "),
+            f"use a method that trains one of the models {models}, or one of {baselines}",
+        )
+
+
+OF_ROUNDS = ("training", "loss", "uplink", "robust", "model_options")
+"""Sections that only methods that train in rounds read."""
+
+OF_TRAINED = (
+    "model", "device", "select", "cohort", "workers", "engine", "actors", "memory",
+    "checkpoint_every", "refit_rounds", "refit_lr",
+)  # fmt: skip
+"""Further settings that only these read."""
+
+OF_WINDOWS = ("newest_first", "extra_lags", "calendar", "holidays", "impute")
+"""Settings that only forecasters that read the inputs of windows read. The others of these are read
+by all, since they decide which windows the history suffices for."""
+
+
+def reads_target(method: str) -> bool:
+    """Return whether a method learns what the setting `target` says.
+
+    Raises:
+        InputError: if there is no such method.
+    """
+    return bool(getattr(_find(method), "reads_target", True))
+
+
+def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that are not read, with the condition that some of them are read on.
+
+    The seed is read by all: one that draws no random numbers gives the same with every seed.
+
+    Args:
+        method: name of the method.
+        settings: flat settings; all others have their defaults.
+
+    Returns:
+        Name of each setting that is not read, to the condition in words, or to "" if the method
+        never reads it.
+
+    Raises:
+        InputError: if there is no such method or model.
+
+    >>> unread("ridge", {"rounds": 3, "closeness": 6})
+    {'rounds': ''}
+    >>> unread("fedavg", {"rounds": 3, "huber_delta": 1.0})
+    {'huber_delta': 'loss is huber'}
+    """
+    chosen = defaults(method, settings.get("model")) | dict(settings)
+    types = sections(method, str(chosen["model"]))
+    found = unmet(types.values(), chosen)
+    never = dict.fromkeys(_never_read(method, types), "")
+    return {name: why for name, why in (found | never).items() if name in settings}
+
+
+def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
+    """Return the names of settings that a method does not read, whatever the others are."""
+    kind = _find(method)
+    if method not in BASELINES:
+        of_model = names_of(types["model_options"]) if "model" in kind.unread else set()
+        return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
+    names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
+    names -= {"quantiles"}  # Intervals read it, which every method may have.
+    if not kind.reads_windows:
+        names |= {*OF_WINDOWS}
+    if not kind.reads_target:
+        names |= {"target"}
+    return names - kind.reads
+
+
+def check_read(method: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a method does not read.
+
+    Raises:
+        InputError: naming the first that is not read, and the methods that read it or the condition
+            on which it is read.
+    """
+
+    def readers(name: str) -> Iterator[str]:
+        for other in (*METHODS, *BASELINES):
+            if unread(other, {name: settings[name]}).get(name) != "":
+                yield other
+
+    check_none_unread(method, unread(method, settings), readers)
+
+
+def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are read, such as those of a record that has all."""
+    left_out = unread(method, settings)
+    return {name: value for name, value in settings.items() if name not in left_out}
+
+
+def resolve(method: str, **settings: Any) -> Config:
+    """Build a `Config` from flat settings, with types checked and converted.
+
+    Settings that the method does not read are accepted here, since records have all settings; see
+    `check_read` for those that a user gives.
+
+    Raises:
+        InputError: for an unknown name (suggesting similar ones) or an invalid value.
+    """
+    settings = {**defaults(method, settings.get("model")), **settings}
+    types = sections(method, str(settings["model"]))
+    return Config(method, **distribute(method, types, settings))

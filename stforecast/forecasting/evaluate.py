@@ -1,0 +1,353 @@
+"""Evaluation of a fitted model on the validation and the test part of its data.
+
+Seasonal naive is the yardstick of skill and of scaled errors. Its season is a day; where a step
+does not divide a day, it is one step, so that the forecast is the last value.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from stforecast.data.anchors import repeat_season
+from stforecast.data.clock import Calendar
+from stforecast.data.dates import DAY, divides_a_day
+from stforecast.data.prepared import PreparedSeries, Targets
+from stforecast.data.series import Series
+from stforecast.data.splits import Split
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.history import warn_of_far_bounds
+from stforecast.forecasting.model import FittedModel
+from stforecast.intervals.bands import Bands, clipped, raw_bands
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
+from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics.metric import Scale
+from stforecast.metrics.point import evaluate, evaluate_intervals
+
+
+def season_of(calendar: Calendar) -> int:
+    """Return the steps of a season.
+
+    >>> import pandas as pd
+    >>> start = pd.Timestamp("2013-11-01")
+    >>> season_of(Calendar(start, pd.Timedelta("10min"))), season_of(Calendar(start, 7 * DAY))
+    (144, 1)
+    """
+    return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
+
+
+def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
+    """Forecast the test part by the latest value at the same time of day.
+
+    Returns:
+        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
+        season of history.
+    """
+    season, starts = season_of(data.calendar), data.split.test
+    if starts.min() < season:
+        return None
+    return repeat_season(data.z, starts, data.window.horizon, season, data.calendar)
+
+
+def seasonal_scale(data: PreparedSeries) -> Scale:
+    """Return the errors of seasonal naive, one season ahead, on the steps to fit a scaler on.
+
+    Hyndman and Koehler: Another Look at Measures of Forecast Accuracy, International Journal of
+    Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
+    Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
+    divide by the errors one step ahead of the last value; here a season takes the place of a step.
+
+    Returns:
+        Errors in the data's units; NaN for a cell without two observed values a season apart, and
+        where they are all equal.
+    """
+    values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
+    steps = np.arange(fit.start + season, fit.stop)
+    before = data.calendar.before(steps, season) if season > 1 else steps - season
+    differences = values[steps] - values[np.maximum(before, fit.start)]
+    seen = np.isfinite(differences)
+    counts = np.maximum(seen.sum(axis=0), 1)
+    squares, sizes = (np.where(seen, d, 0.0) for d in (differences**2, np.abs(differences)))
+    mae, mse = sizes.sum(axis=0) / counts, squares.sum(axis=0) / counts
+    return Scale(np.where(mae > 0, mae, np.nan), np.where(mse > 0, np.sqrt(mse), np.nan))
+
+
+log = logging.getLogger(__name__)
+
+By = Literal["cell", "client"]
+"""Whose errors a table has, beside those of all together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Forecasts of the validation and the test part by one model, each computed once.
+
+    Attributes:
+        model: the model; if it is not calibrated, its intervals are calibrated on the validation
+            part.
+        data: the series.
+    """
+
+    model: FittedModel
+    data: PreparedSeries
+
+    @property
+    def config(self) -> Config:
+        """Settings of the model."""
+        return self.model.config
+
+    @cached_property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.model.limits.scores(self.data.scaler, len(self.data.series.cells))
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """What scaled metrics divide by; None without a training part."""
+        return seasonal_scale(self.data) if len(self.data.split.train) else None
+
+    @cached_property
+    def _validation(self) -> Forecasts:
+        return self._forecasts(self.data.split.validation, self.data.validation_targets)
+
+    @cached_property
+    def _timed_test(self) -> tuple[Forecasts, float]:
+        begin = time.perf_counter()
+        forecasts = self._forecasts(self.data.split.test, self.data.test_targets)
+        return forecasts, time.perf_counter() - begin
+
+    @property
+    def _test(self) -> Forecasts:
+        return self._timed_test[0]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the forecasts of the test part took."""
+        return self._timed_test[1]
+
+    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
+        data, coverages = self.data, self.config.coverages
+        bands = raw_bands(self.model.predictor, data.z, starts, data.calendar, coverages)
+        return Forecasts(starts, bands, *targets)
+
+    @cached_property
+    def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
+        """Return the bands of the test part, and what calibrates the window after it."""
+        bands, after = self._widened()
+        bands = clipped(bands, *self._limits)
+        lower, upper = map(self.raw, bands.bounds[self.config.coverage])
+        warn_of_far_bounds(self.data.series, lower.min(axis=(1, 2)), upper.max(axis=(1, 2)))
+        return bands, after
+
+    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
+        data, options, test = self.data, self.config.interval, self._test
+        if (known := self.model.calibration) is not None:
+            coverage = self.config.coverage
+            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
+            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
+            return bands, {coverage: known}
+        if options.intervals == "none":
+            n_cells, _, horizon = test.y.shape
+            as_it_is = Calibration(
+                np.zeros((n_cells, horizon)), np.full((n_cells, horizon), np.inf)
+            )
+            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
+        starts, validation = data.calibration, self._validation
+        if len(starts) < len(data.split.validation):
+            validation = self._forecasts(starts, data.targets(starts))
+        bands, after = calibrate(data, validation, test, options)
+        if np.isinf(after[self.config.coverage].radius).any():
+            log.warning(
+                "%s: too few validation targets for an interval of coverage %g of some cells: "
+                "those are infinite", data.series.name, self.config.coverage,
+            )  # fmt: skip
+        return bands, after
+
+    def errors(self, by: By = "cell") -> dict[str, pd.DataFrame]:
+        """Compute the errors on `validation` and `test`, each if it has windows.
+
+        Args:
+            by: whether each `cell` has rows, or each `client` for all its cells.
+        """
+        found = {}
+        ids = self.data.series.cells if by == "cell" else self.data.clients.labels
+        if len(self.data.split.validation):
+            found["validation"] = self._errors(self._validation, ids)
+        if len(self.data.split.test):
+            found["test"] = self._errors(self._test, ids)
+            if self.config.has_intervals:
+                found["test"] = pd.concat([found["test"], self._interval_errors(ids)])
+        return found
+
+    def test_forecasts(self) -> dict[str, np.ndarray]:
+        """Return forecasts of the test part, and their bounds if any, in the data's units.
+
+        Returns:
+            `y_hat`, and `lower` and `upper` of the widest interval, each
+            `(cells, windows, horizon)`; those of one that covers half are `lower_50`, `upper_50`.
+        """
+        values = {"y_hat": self._test.bands.centre}
+        bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
+        for coverage, (lower, upper) in bounds.items():
+            which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
+            values |= {f"lower{which}": lower, f"upper{which}": upper}
+        return {name: self.raw(forecast) for name, forecast in values.items()}
+
+    def r2(self) -> float:
+        """Return the coefficient of determination of the test part's forecasts.
+
+        1 minus the sum of squared errors divided by that of differences from each cell's mean, both
+        of z-scores and over all cells; 1 is the best, 0 is that of the mean of the part itself.
+        """
+        y, y_hat, seen = self._test.y, self._test.bands.centre, self._test.mask
+        seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
+        mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
+        errors, spread = (np.square(other - y)[seen].sum(dtype=np.float64) for other in
+                          (y_hat, np.broadcast_to(mean, y.shape)))  # fmt: skip
+        return float(1 - errors / spread) if spread else float("nan")
+
+    def calibration(self) -> Calibration:
+        """Return what calibrates the bands of the window after the data."""
+        return self._calibrated[1][self.config.coverage]
+
+    def raw(self, values: np.ndarray) -> np.ndarray:
+        """Convert z-scores `(cells, windows, horizon)` to the data's units.
+
+        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
+        """
+        found = self.data.scaler.inverse(values, cell_axis=0)
+        for limit, score in zip(self.model.limits, self._limits, strict=True):
+            found = np.where(values == score, limit, found)
+        return found
+
+    def _errors(self, forecasts: Forecasts, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
+        bands, y, mask = forecasts.bands, forecasts.y, forecasts.mask
+        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
+        scaled = evaluate(bands.centre, y, mask, ids, of_scores)
+        raw = evaluate(self.raw(bands.centre), self.raw(y), mask, ids, scale=self.scale)
+        raw["metric"] = raw["metric"].map(lambda name: METRICS[name].raw_name)
+        return pd.concat([scaled, raw], ignore_index=True)
+
+    def _interval_errors(self, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
+        bands, _ = self._calibrated
+        y, mask = self._test.y, self._test.mask
+        coverage = self.config.coverage
+        scaled = evaluate_intervals(bands, y, mask, ids, coverage)
+        bands, y = bands.map(self.raw), self.raw(y)
+        raw = evaluate_intervals(bands, y, mask, ids, coverage, self.scale)
+        raw["metric"] = raw["metric"].map(lambda name: INTERVAL_METRICS[name].raw_name)
+        both = pd.concat([scaled, raw], ignore_index=True)
+        return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
+
+
+def on_new_data(model: FittedModel, series: Series) -> Evaluation:
+    """Return the evaluation of a calibrated model on other data, all of which is the test part.
+
+    Args:
+        model: the model.
+        series: the data, of its cells.
+
+    Raises:
+        InputError: if the data are too short for one window.
+    """
+    window, n_steps = model.config.window, len(series.values)
+    if n_steps < window.reach + window.horizon:
+        raise InputError(
+            f"{series.name} has {n_steps} steps; an evaluation needs {window.reach} that the model "
+            f"reads and {window.horizon} that it forecasts; give longer data"
+        )
+    starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
+    split, z = Split(none, none, starts, slice(0, 0)), model.scaler.transform(series.values)
+    return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
+
+
+def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
+    """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
+    tables: dict[str, list[pd.DataFrame]] = {"validation": [], "test": []}
+    for selection, evaluation in evaluations.items():
+        for split, errors in evaluation.errors(by).items():
+            tables[split].append(errors.assign(split=split, selection=selection))
+    return pd.concat([t for split in tables.values() for t in split], ignore_index=True)
+
+
+def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:
+    """Return the forecasts of the test part; see `Forecaster.test_forecasts`.
+
+    Args:
+        evaluations: evaluations by selection; several selections may share one.
+        select: the selection of the model to keep.
+    """
+    chosen = evaluations[select]
+    data, config = chosen.data, chosen.config
+    series, units = data.series, {"units": data.series.units}
+    y, mask = data.test_targets
+    found = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
+    about: dict[str, dict[str, Any]] = {
+        name: {**units, "long_name": LONG_NAMES[name]} for name in ("y_hat", "y")
+    }
+    about |= {name: {**units, **_bound(name, config)} for name in found if name not in about}
+    for selection, evaluation in evaluations.items():
+        same = evaluation is chosen
+        name = "y_hat" if same else f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
+        if not same:
+            found[name] = evaluation.test_forecasts()["y_hat"]
+            about[name] = {**units, "long_name": f"forecast, {selection}"}
+        about[name]["selection"] = ", ".join(
+            filter(None, [about[name].get("selection"), selection])
+        )
+    if (naive := seasonal_forecast(data)) is not None:
+        found["seasonal_naive"] = chosen.raw(naive)
+        about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
+    dims = ("cell", "time", "horizon")
+    scale = chosen.scale
+    by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
+    by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
+    places = {} if series.locations is None else _lon_lat(series.locations)
+    zone = series.calendar.time_zone
+    return xr.Dataset(
+        {name: (dims, values, about[name]) for name, values in found.items()}
+        | {name: ("cell", values, units) for name, values in by_cell.items()},
+        coords={
+            "cell": series.cells,
+            "time": series.times[data.split.test],
+            "horizon": np.arange(1, y.shape[2] + 1),
+            **{name: ("cell", values) for name, values in places.items()},
+        },
+        attrs={
+            "service": series.service,
+            "method": config.method,
+            "clock": series.clock,
+            **({} if zone is None else {"time_zone": zone}),
+            "step_minutes": series.calendar.step / pd.Timedelta(minutes=1),
+            **({"coverage": config.coverage} if config.has_intervals else {}),
+        },
+    )
+
+
+def _bound(name: str, config: Config) -> dict[str, Any]:
+    """Describe a variable such as `lower` or `upper_50`."""
+    side, _, percent = name.partition("_")
+    coverage = float(percent) / 100 if percent else config.coverage
+    return {"long_name": LONG_NAMES[side], "coverage": coverage}
+
+
+def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:
+    return {"lon": locations[:, 0], "lat": locations[:, 1]}
+
+
+LONG_NAMES = {
+    "y": "observed",
+    "y_hat": "forecast",
+    "lower": "lower bound",
+    "upper": "upper bound",
+}
+"""Descriptions of variables in `forecasts.nc`."""

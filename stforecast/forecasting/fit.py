@@ -1,0 +1,202 @@
+"""Fitting and restoring of the configured method, federated or not, as a predictor."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import counted
+from stforecast.baselines import BASELINES
+from stforecast.baselines.base import Baseline
+from stforecast.data.anchors import CHOSEN, LEVEL, targets
+from stforecast.data.clients import Partition
+from stforecast.data.dates import period_warning
+from stforecast.data.prepared import PreparedSeries, prepare
+from stforecast.data.series import Series
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.model_files import check_finite
+from stforecast.federated.runs.unfinished_run import AfterRound
+from stforecast.forecasting.config import Config, reads_target
+from stforecast.forecasting.history import (
+    warn_of_constants,
+    warn_of_outliers,
+    warn_of_values_outside,
+)
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.trained_method import TrainedMethod, train
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A fitted method.
+
+    Attributes:
+        config: settings with those that were chosen on the validation part.
+        data: the series, with windows of these settings.
+        predictors: the predictor of each selection, `last` and `best` and those of a method's other
+            models.
+        rounds: table with one row per round, empty without rounds.
+    """
+
+    config: Config
+    data: PreparedSeries
+    predictors: dict[str, Predictor]
+    rounds: pd.DataFrame
+
+    @property
+    def validation_mse(self) -> float:
+        """MSE of the selected predictor on the validation part."""
+        data = self.data
+        y, mask = data.validation_targets
+        chosen = self.predictors[self.config.run.select]
+        y_hat = chosen.predict(data.z, data.split.validation, data.calendar)
+        return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
+
+
+def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSeries]:
+    """Prepare a series for a fit, with warnings of odd values.
+
+    Args:
+        asked: settings as given.
+        series: the data, with the events that the settings name.
+
+    Returns:
+        The settings in steps of the data, with the windows and rounds that follow from the data,
+        and the series, split and scaled.
+
+    Raises:
+        InputError: if the data cannot be used with these settings.
+    """
+    step = series.calendar.step
+    config = asked.at(step)
+    if warning := period_warning(step, config.window.period):
+        log.warning(warning)
+    data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
+    config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
+    if config.training != asked.training:
+        log.info(
+            "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
+            asked.training.rounds, counted(len(series.cells), "cell"),
+        )  # fmt: skip
+    warn_of_constants(series, data.split.fit)
+    warn_of_values_outside(series, config.data.limits(non_negative=False))
+    warn_of_outliers(series, data.split.fit)
+    if config.interval.intervals != "none" and not len(data.calibration):
+        raise InputError(
+            f"intervals are calibrated on the validation part: split {config.data.split} has none "
+            "long enough; ",
+            Words("choose another {split}, or {intervals:none}"),
+        )
+    return config, data
+
+
+def fit(
+    config: Config,
+    data: PreparedSeries,
+    after_round: AfterRound | None = None,
+    checkpointer: Checkpointer | None = None,
+) -> Fitted:
+    """Fit the configured method to the training part.
+
+    With the target `validation`, it is fitted with each target and the one of the lowest validation
+    MSE is kept, of several the first of `targets`.
+
+    Args:
+        config: settings.
+        data: the series.
+        after_round: called with each round's report.
+        checkpointer: writes checkpoints and resumes from the newest one.
+
+    Raises:
+        InputError: if the target is to be chosen and no validation target was observed.
+    """
+    if not reads_target(config.method):
+        return _fit(config.with_target(LEVEL), data, after_round, checkpointer)
+    if config.window.target != CHOSEN:
+        return _fit(config, data, after_round, checkpointer)
+    if not data.validation_targets[1].any():
+        raise InputError(
+            f"target is {CHOSEN!r}, but split {config.data.split} has no observed validation "
+            "target; ",
+            Words("choose another {split}, or a {target}"),
+        )
+    found = []
+    for target in targets(data.calendar.step):
+        with checkpointer.part(f"target-{target}") if checkpointer else nullcontext():
+            found.append(_fit(config.with_target(target), data, after_round, checkpointer))
+    errors = [fitted.validation_mse for fitted in found]
+    best = found[int(np.argmin(np.nan_to_num(errors, nan=np.inf)))]
+    log.info(
+        "target: %s, by the validation MSE (%s)", best.config.window.target,
+        ", ".join(f"{f.config.window.target} {e:.4f}" for f, e in zip(found, errors, strict=True)),
+    )  # fmt: skip
+    return best
+
+
+def _fit(
+    config: Config,
+    data: PreparedSeries,
+    after_round: AfterRound | None,
+    checkpointer: Checkpointer | None,
+) -> Fitted:
+    """Fit the configured method with a given target."""
+    data = dataclasses.replace(data, window=config.window)
+    if config.federated:
+        trained, federation = train(config, data, after_round, checkpointer)
+        return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
+    baseline = fit_baseline(config, data, data.split.train, data.split.validation)
+    config = dataclasses.replace(config, method_options=baseline.config)
+    return Fitted(config, data, {"last": baseline, "best": baseline}, pd.DataFrame())
+
+
+def fit_baseline(
+    config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
+) -> Baseline:
+    """Fit the configured reference forecaster.
+
+    One that reads the whole series does not see the steps before the training part.
+
+    Args:
+        config: settings.
+        data: the series.
+        starts: `(windows,)` first target steps of the training windows.
+        validation: `(windows,)` those of the windows that choose options, if any.
+    """
+    baseline = BASELINES[config.method](config.method_options, config.run.seed)
+    series = data.z
+    if not baseline.reads_windows:
+        series = series.copy()
+        series[: data.split.fit.start] = np.nan
+    return baseline.fit(
+        series, starts, config.window, data.calendar, validation, data.series.adjacency
+    )
+
+
+def restore(
+    config: Config, state: Mapping[str, np.ndarray], round: int, clients: Partition
+) -> Predictor:
+    """Restore a predictor from its `state`.
+
+    Args:
+        config: settings that it was fitted with.
+        state: arrays returned by its `state`.
+        round: round of the state.
+        clients: the client of each cell that it was fitted on.
+
+    Raises:
+        InputError: if the state does not fit the settings.
+    """
+    if config.federated:
+        return TrainedMethod.from_state(config, state, round, clients)
+    check_finite(state)
+    baseline = BASELINES[config.method]
+    return baseline.from_state(state, config.window, config.method_options)

@@ -1,0 +1,626 @@
+"""The forecaster: fit, predict, evaluate, save and load."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, choose
+from stforecast.bench.run_groups import pooled
+from stforecast.data.clients import Partition
+from stforecast.data.cubes import Data
+from stforecast.data.events import is_table
+from stforecast.data.folds import FoldOptions, plan_folds
+from stforecast.data.scaling import Limits
+from stforecast.data.series import Series, as_series
+from stforecast.data.splits import Split
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.forecasting.adapt import AdaptOptions, adapt
+from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
+from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
+from stforecast.forecasting.description import as_html, in_words
+from stforecast.forecasting.evaluate import (
+    By,
+    Evaluation,
+    error_table,
+    forecasts_dataset,
+    on_new_data,
+)
+from stforecast.forecasting.fit import fit, prepare_series
+from stforecast.forecasting.history import (
+    read_series,
+)
+from stforecast.forecasting.leaks import Leak, model_leaks
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.rolling import roll
+from stforecast.forecasting.tables import Interval, tidy
+from stforecast.tracking import Callback, each
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Forecaster:
+    """Forecasts traffic with a federated method or a reference forecaster.
+
+    Args:
+        method: name of a method, see `stforecast list methods`.
+        **settings: any setting of `stforecast.forecasting.config`, such as `rounds=50` or
+            `split="days:20,5,5"`.
+
+    Attributes:
+        asked: all settings as given.
+        rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
+        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
+        train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
+
+    Raises:
+        InputError: for an unknown method, setting or value.
+
+    Example:
+        >>> import numpy as np, pandas as pd
+        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
+        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
+        >>> forecaster.predict(table).round(0).to_numpy().tolist()
+        [[100.0, 200.0]]
+    """
+
+    def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
+        self._given = {"method": method, **settings}
+        self.asked: Config = resolve(method, **settings)
+        check_read(method, settings)
+        self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
+        self._model: FittedModel | None = None
+        self._evaluations: dict[str, Evaluation] = {}
+
+    @classmethod
+    def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
+        """Return a forecaster of recorded settings, of which a method may read only some.
+
+        Args:
+            settings: all settings by flat name, and the method.
+        """
+        return cls(**read_by(settings["method"], settings))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the method and the settings as they were given; others have their defaults.
+
+        Args:
+            deep: without effect; no setting is an estimator.
+        """
+        return dict(self._given)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the forecaster is then to be fitted again.
+
+        Args:
+            **settings: `method`, or any setting of `stforecast.forecasting.config`.
+
+        Raises:
+            InputError: for an unknown method, setting or value.
+        """
+        type(self).__init__(self, **{**self._given, **settings})
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Return the properties that scikit-learn asks of an estimator."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(allow_nan=True),
+        )
+
+    @property
+    def model_(self) -> FittedModel:
+        """What was fitted, with the calibration of its intervals.
+
+        Raises:
+            InputError: if the forecaster is not fitted.
+        """
+        model = self._fitted()
+        if model.calibration is None and self._evaluations and model.config.has_intervals:
+            calibration = self._evaluation().calibration()
+            self._model = model = dataclasses.replace(model, calibration=calibration)
+        return model
+
+    def _fitted(self) -> FittedModel:
+        """Return the model, which may not be calibrated yet."""
+        if self._model is None:
+            raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
+        return self._model
+
+    def _evaluation(self, selection: str | None = None) -> Evaluation:
+        """Return the evaluation of the selected model, or of that of another selection."""
+        if not self._evaluations:
+            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
+        return self._evaluations[selection or self.config.run.select]
+
+    @property
+    def config(self) -> Config:
+        """The resolved settings; once fitted, with steps of the data and what was chosen."""
+        return self.asked if self._model is None else self._model.config
+
+    @property
+    def cells(self) -> np.ndarray:
+        """Ids of the fitted cells, `(cells,)`."""
+        return self._fitted().cells
+
+    @property
+    def clients(self) -> Partition:
+        """The client of each cell, see `stforecast.data.clients`."""
+        return self._fitted().clients
+
+    @property
+    def step(self) -> pd.Timedelta:
+        """Length of a time step."""
+        return self._fitted().step
+
+    @property
+    def service(self) -> str:
+        """Name of the forecast variable."""
+        return self._fitted().service
+
+    @property
+    def units(self) -> str:
+        """Unit of the service."""
+        return self._fitted().units
+
+    @property
+    def time_zone(self) -> str | None:
+        """Zone of the data, which calendar and lags follow; see `Series.time_zone`."""
+        return self._fitted().time_zone
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lowest and highest value of its forecasts and bounds, in the data's units."""
+        limits = self._fitted().limits
+        return limits.lower, limits.upper
+
+    @property
+    def split(self) -> Split:
+        """Windows of each part of the data that it was fitted on."""
+        return self._evaluation().data.split
+
+    @property
+    def data_name(self) -> str:
+        """Path or title of the data that it was fitted on."""
+        return self._evaluation().data.series.name
+
+    def fit(
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None = None,
+        checkpointer: Checkpointer | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
+        """Train on the training part of `data` and select the model on its validation part.
+
+        Args:
+            data: as for `open_cube`: a cube, a table (time × cell), or the path of either.
+            after_round: called with each round's report, e.g. to draw a progress bar.
+            checkpointer: writes checkpoints of the training and resumes from the newest one.
+            callbacks: told when the training begins, after each round and at its end; such as those
+                of `stforecast.tracking`, for TensorBoard, MLflow and Weights & Biases.
+
+        Returns:
+            The fitted forecaster.
+
+        Raises:
+            InputError: if the data cannot be used with these settings.
+        """
+        check_covariates(self.asked)
+        series = as_series(data, self.asked.data.service, self.asked.window)
+        if table := self.asked.window.events:
+            series = series.with_events(table)
+        config, prepared = prepare_series(self.asked, series)
+        begin = time.perf_counter()
+        for callback in callbacks:
+            callback.begin({"data": series.name, **config.flat()})
+        fitted = fit(config, prepared, each(after_round, callbacks), checkpointer)
+        config, prepared, predictors = fitted.config, fitted.data, fitted.predictors
+        # A resumed run has trained its first rounds before.
+        of_rounds = float(fitted.rounds["seconds"].sum()) if len(fitted.rounds) else 0.0
+        self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
+        self.rounds_, self.refits_, select = fitted.rounds, pd.DataFrame(), config.run.select
+        if config.rolling.refit != "never":
+            rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
+            predictors[select] = rolling
+        evaluations = {
+            id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
+            for p in predictors.values()
+        }
+        self._evaluations = {name: evaluations[id(p)] for name, p in predictors.items()}
+        self._model = self._evaluations[select].model
+        for callback in callbacks:
+            callback.end(self._pooled_errors())
+        return self
+
+    def predict(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: str | os.PathLike[str] | None = None,
+    ) -> pd.DataFrame:
+        """Forecast what follows the end of `history`, in the data's own units.
+
+        Args:
+            history: data of at least the cells that the model was fitted on; of others a warning
+                says how to adapt to them. The values of a table (time × cell) are taken to be of
+                the fitted service, in its unit. A `Series` from `read` is used directly. Times in
+                another zone are converted to the model's, which calendar and lags follow.
+            steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
+                forecasts are fed back as inputs.
+            limits: lowest and highest possible value, infinite for none; forecasts outside become
+                these. By default the settings `lower_limit` and `upper_limit`, and 0 as the lowest
+                if no value of the training part was below 0, as in counts, traffic and speeds.
+            events: table of the events known for the forecast's times, for a model that reads
+                events (`stforecast.data.events`); by default that of the fit, which is not saved.
+
+        Returns:
+            Table (time × cell) with the times of the forecast steps, in the time zone of the
+            history: that of a table's index, or that of a cube; without one if the times of the
+            history have none. `attrs` names `service` and `units`, and the lowest and highest
+            possible value as `limits`.
+
+        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
+        without any observed input gets no forecast (NaN).
+
+        Raises:
+            InputError: if the history lacks cells, has another step length or unit, is too short,
+                has no observed input, or times that cannot be placed in the model's zone.
+        """
+        model = self._fitted()
+        return model.predict(self.read(history, events), steps, limits and Limits(*limits))
+
+    def predict_interval(
+        self,
+        history: Data | Series,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: str | os.PathLike[str] | None = None,
+    ) -> Interval | None:
+        """Return bounds of the forecast; those beyond the model's horizon are NaN.
+
+        Args:
+            history: as for `predict`.
+            steps: as for `predict`.
+            limits: as for `predict`; bounds outside become these.
+            events: as for `predict`.
+
+        Returns:
+            Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
+            None if the settings ask for no intervals.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        series = self.read(history, events)
+        return self.model_.bounds(series, steps, limits and Limits(*limits))
+
+    def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
+        """Read the series of the fitted cells from a history, to forecast from it repeatedly.
+
+        Args:
+            history: as for `predict`.
+            events: as for `predict`.
+
+        Raises:
+            InputError: as `predict`, except for missing values.
+        """
+        return self._fitted().read(history, self._events(history, events))
+
+    def _events(
+        self, history: Data | Series, events: str | os.PathLike[str] | None
+    ) -> str | os.PathLike[str] | None:
+        """Return the table of events to read: the given one, or that of the fit."""
+        has_own = isinstance(history, Series) and history.calendar.events is not None
+        fitted = self.asked.window.events
+        return fitted if events is None and is_table(fitted) and not has_own else events
+
+    def plot(
+        self,
+        history: Data | Series | None = None,
+        *,
+        cells: Sequence[Any] | None = None,
+        steps: int | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Draw the end of a history and the forecast that follows it, with its bounds.
+
+        Args:
+            history: as for `predict`; by default the data it was fitted on.
+            cells: ids of the cells to draw, at most six; by default the one of the highest mean.
+            steps: as for `predict`.
+            ax: axes to draw on; by default those of a new figure, `plot().figure`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: as `predict`; for an unknown cell; if it was loaded and no history is given.
+        """
+        from stforecast.plots.outlook import draw_outlook
+
+        series = self._evaluation().data.series if history is None else self.read(history)
+        tables = self.predict(series, steps), self.predict_interval(series, steps)
+        return draw_outlook(series, *tables, cells, ax)
+
+    def find_leaks(self, history: Data | Series) -> list[Leak]:
+        """Find windows whose inputs or forecasts depend on later values.
+
+        Args:
+            history: as for `predict`; windows of its last quarter are tested.
+
+        Returns:
+            The leaks, see `stforecast.forecasting.leaks`; empty if none was found.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        return model_leaks(self._fitted(), self.read(history))
+
+    def evaluate(self, data: Data | Series | None = None, by: By = "cell") -> pd.DataFrame:
+        """Compute the errors on the data it was fitted on, or on other data.
+
+        Args:
+            data: other data of the fitted cells, all of which is tested, from the first step that
+                the model's inputs reach back from; by default the validation and test parts of the
+                data it was fitted on.
+            by: whose errors the rows have, in the column `client`: each `cell`'s, or each
+                `client`'s for all its cells together.
+
+        Returns:
+            One row for each client (and "all"), horizon step (and "all"), split, selection and
+            metric: `mse`, `mae`, `rmse` of z-scores; `raw_…` in the data's units; with intervals,
+            also `coverage`, `width`, `pinball` and `crps` on the test part. Selections are "last"
+            and "best", and e.g. "last (global)" for a method's other models. A split without
+            windows has no rows. Other data have rows of the split "test" and of the selected model;
+            `mase` and `rmsse`, which need training data, are left out, and errors of intervals are
+            of the widest alone.
+
+        Raises:
+            InputError: without `data`, if it was loaded rather than fitted here; if `data` do not
+                suit the model, or for an unknown `by`.
+        """
+        if by not in get_args(By):
+            raise choose("by", by, get_args(By))
+        if data is None:
+            self._evaluation()
+            return error_table(self._evaluations, by)
+        return error_table({self.config.run.select: self._on(data)}, by)
+
+    def score(self, data: Data | Series | None = None, y: None = None) -> float:
+        """Return the coefficient of determination R² of the forecasts; the highest is best.
+
+        1 for no error; 0 for the mean of each cell over the tested data. It is of z-scores, over
+        all cells and steps ahead. scikit-learn's searches maximise it.
+
+        Args:
+            data: as for `evaluate`; by default the test part of the data it was fitted on.
+            y: without effect; scikit-learn passes it.
+
+        Raises:
+            InputError: as `evaluate`.
+        """
+        return (self._evaluation() if data is None else self._on(data)).r2()
+
+    def _on(self, data: Data | Series) -> Evaluation:
+        return on_new_data(self.model_, self.read(data))
+
+    def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
+        """Return the forecasts of the test part, or of other data, with the observed targets.
+
+        Args:
+            data: as for `evaluate`; by default the test part of the data it was fitted on.
+
+        Returns:
+            `y_hat` and `y` (NaN where missing) with dimensions `(cell, time, horizon)`, in the
+            data's units; `time` is the first forecast step, `horizon` counts from 1. With
+            intervals, also `lower` and `upper` of the widest and the attribute `coverage`; bounds
+            that cover 50 % are `lower_50` and `upper_50`, and so on. The forecasts of other
+            selections, such as those of the last round, are `y_hat_last` and the like; the
+            attribute `selection` of each names its selections. `seasonal_naive` repeats the day
+            before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
+            and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
+            Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),
+            `time_zone` if the clock is UTC, and `lower_limit` and `upper_limit`, if any, to which
+            `predict` moves forecasts. Those here are as the model gives them, and so are their
+            errors.
+
+        Raises:
+            InputError: as `evaluate`.
+        """
+        select = self.config.run.select
+        if data is None:
+            self._evaluation()
+            found = forecasts_dataset(self._evaluations, select)
+        else:
+            found = forecasts_dataset({select: self._on(data)}, select)
+        limits = dict(zip(("lower_limit", "upper_limit"), self.limits, strict=True))
+        return found.assign_attrs({name: v for name, v in limits.items() if np.isfinite(v)})
+
+    @property
+    def predict_seconds_(self) -> float:
+        """Seconds that the selected model's forecasts of the test part took."""
+        return self._evaluation().seconds
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the forecasts of the test part, a row for each cell, step and window.
+
+        Returns:
+            Columns `cell`, `time` (of the target, in the cube's time zone if it has one), `horizon`
+            (steps ahead), and those of `test_forecasts`: `y`, `y_hat`, bounds and the like.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return tidy(self.test_forecasts())
+
+    def parts(self) -> dict[str, dict[str, str] | None]:
+        """Return the first and last target step of each part of the data it was fitted on.
+
+        Returns:
+            `training`, `validation` and `test`, each with `first` and `last` in local time; None
+            for a part without windows.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return self._evaluation().data.parts()
+
+    def content(self) -> str:
+        """Return a fingerprint of all data that it was fitted on, which must be known."""
+        return fingerprint(*self._evaluation().data.series.identity())
+
+    def roads(self) -> np.ndarray | None:
+        """Return the weights `(cells, cells)` of the roads in the data it was fitted on, if known.
+
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return self._evaluation().data.series.adjacency
+
+    def _pooled_errors(self) -> dict[str, float]:
+        """Return the errors over all cells and steps, by split and metric: `test/mse`."""
+        table = self.evaluate()
+        table = pooled(table[table["selection"] == self.config.run.select])
+        names = table["split"] + "/" + table["metric"]
+        return dict(zip(names, table["value"].astype(float), strict=True))
+
+    def adapt(
+        self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
+        events: str | os.PathLike[str] | None = None,
+    ) -> Forecaster:  # fmt: skip
+        """Make a forecaster of the cells of a history, of which some are new to this one.
+
+        Cells that it knows keep the part that they have. New ones get forecasts from the shared
+        part, and train a personal part of their own by the method's local update, as
+        `stforecast.forecasting.adapt` says; nothing is sent. This forecaster stays as it is.
+
+        Args:
+            history: data of new cells, with or without cells that it knows. It may be shorter than
+                the inputs reach back: steps before it count as missing. New cells are scaled by
+                all of it, and by the mean scale of the trained cells without a reading.
+            days: days at the end of the history that train new cells; 0 for the shared part alone.
+            rounds: local updates of what a new cell keeps to itself.
+            fine_tune: epochs in which a new cell fits the global model to its own data, for methods
+                that average one model; none by default.
+            events: table of the events in the history, for a model that reads events.
+
+        Returns:
+            A forecaster as one that was loaded: save, predict, evaluate on data, plot a history.
+
+        Raises:
+            InputError: if no cell is new, the history is too short for the days, or the method
+                cannot be adapted.
+        """
+        options = AdaptOptions(days, rounds, fine_tune)
+        series = read_series(history, self._fitted(), self._events(history, events))
+        return self._holding(adapt(self.model_, series, options))
+
+    def backtest(
+        self,
+        data: Data,
+        folds: int = 3,
+        test: str = "",
+        validation: str = "",
+        gap: str = "",
+        train: str = "",
+        *,
+        progress: bool = False,
+    ) -> Backtest:
+        """Test these settings on successive spans, each with a forecaster fitted before it.
+
+        This forecaster stays as it is; its split is not used. With `refit`, refits within a test
+        span use every window known by then, those of the gap included: a gap delays the first
+        model only.
+
+        Args:
+            data: as for `fit`.
+            folds: number of test spans; they follow each other, and the last ends with the data.
+            test: length of each test span, such as "7d"; by default 30 % of the time divided by the
+                folds.
+            validation: length of each validation span; by default that of a test span, "0d" for
+                none.
+            gap: time from the end of validation to the first test target; none by default.
+            train: length of the training span, a window that slides; by default it begins with the
+                data and grows.
+            progress: whether to show a progress bar.
+
+        Returns:
+            Errors, forecasts and dates of all folds.
+
+        Raises:
+            InputError: if the folds do not fit in the data, or the windows in a fold.
+        """
+        options = FoldOptions(folds, test, validation, gap, train)
+        series = as_series(data, self.asked.data.service)
+        windows = {self.asked.method: self.asked.window}
+        plan = plan_folds(len(series.values), series.calendar, windows, options)
+
+        def tested(split: str) -> FoldResult:
+            fitted = Forecaster.recorded({**self.asked.flat(), "split": split}).fit(data)
+            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.parts())
+
+        return run_folds(plan, tested, progress=progress)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Save the forecaster as `forecaster.json` and `state.safetensors`.
+
+        Args:
+            folder: created if it does not exist.
+
+        Returns:
+            The folder.
+        """
+        self.model_.save(Path(folder))
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
+        """Load a saved forecaster or that of a run folder; nothing is unpickled.
+
+        Args:
+            folder: a run folder, or the folder given to `save`.
+            device: device to compute on, regardless of the one used for training.
+
+        Raises:
+            InputError: naming the file that is missing, damaged or of another version.
+        """
+        return cls._holding(FittedModel.load(Path(folder), device))
+
+    @classmethod
+    def _holding(cls, model: FittedModel) -> Forecaster:
+        """Return a forecaster that holds a model without its data."""
+        self = cls.recorded(model.config.flat())
+        self._model = model
+        return self
+
+    def __repr__(self) -> str:
+        """Return the call that makes it, and what it was fitted on."""
+        return in_words(self.get_params(), self._model)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        model = self._model
+        parts = self.parts() if self._evaluations else {}
+        return as_html(self.get_params(), model, parts, self.train_seconds_)

@@ -1,0 +1,262 @@
+"""Histories that a fitted model forecasts from: checks and warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import counted, in_minutes
+from stforecast.data.cubes import Data, is_table, open_cube
+from stforecast.data.scaling import Limits
+from stforecast.data.series import Series, as_series
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import fill_gaps, source_steps
+from stforecast.intervals.bands import ranges_outside
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.model import FittedModel
+
+log = logging.getLogger(__name__)
+
+
+ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
+"""Advice for cells that a model has not seen."""
+
+FAR = 3.0
+"""Number of observed ranges outside the observed values from which a bound is warned of."""
+
+HIDDEN = 1e3
+"""Standard deviation, in distances between the quartiles, above which outliers hide the others."""
+
+
+def read_history(
+    history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
+) -> Series:
+    """Read the series of the fitted cells from a history.
+
+    Args:
+        history: the data; the values of a table (time × cell) are taken to be of its service.
+        model: the fitted model; a warning names cells that it does not know. If it was adapted,
+            missing steps precede a history that is shorter than it reads back.
+        events: table of events, whose times without an offset are those of the model's zone.
+
+    Raises:
+        InputError: as `read_series`, or if the history lacks cells or is too short.
+    """
+    series, cells, reach = read_series(history, model, events), model.cells, model.reach
+    unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
+    if unseen.any() and absent.any():
+        raise InputError(
+            f"{series.name} lacks {absent.sum()} of the {len(cells)} cells that the model was "
+            f"fitted on, such as {cells[absent][0]}, and has {counted(int(unseen.sum()), 'cell')} "
+            f"that it has not seen, such as {series.cells[unseen][0]}; {ADAPT}"
+        )
+    if len(series.values) < reach and model.adapted:
+        series = series.preceded(reach - len(series.values))
+    if len(series.values) < reach:
+        raise InputError(
+            f"{series.name} has {len(series.values)} steps; the model reads "
+            f"{reach} steps back, so give a longer history"
+        )
+    known = series.select(cells)
+    if extra := len(series.cells) - len(cells):
+        log.warning(
+            "%s: no forecasts for %s that the model has not seen; %s",
+            series.name, counted(extra, "cell"), ADAPT,
+        )  # fmt: skip
+    return known
+
+
+def read_series(
+    history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
+) -> Series:
+    """Read all cells of a history, in the unit and the zone of the model.
+
+    A table has the model's unit, unless its `attrs` name another.
+
+    Args:
+        history: as for `read_history`.
+        model: the fitted model.
+        events: as for `read_history`.
+
+    Raises:
+        InputError: if it or its events cannot be read, it has another step length or unit, its
+            times cannot be placed in the model's zone, or there is no table of events for windows
+            that read them.
+    """
+    window, step = model.config.window, model.step
+    if isinstance(history, Series):
+        series = history
+    else:
+        data, named = history, not is_table(history)
+        if is_table(history) and not isinstance(history, pd.DataFrame):
+            data = open_cube(history)
+            named = model.service in data
+        series = as_series(data, model.service if named else None, window)
+        if is_table(history):
+            units = str(getattr(history, "attrs", {}).get("units", model.units))
+            series = dataclasses.replace(series, units=units)
+    if series.calendar.step != step:
+        raise InputError(
+            f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
+            f"fitted on {in_minutes(step)}; prepare the history with that step"
+        )
+    series = series.in_units(model.units, "the model")
+    if model.time_zone is not None:
+        series = series.in_zone(model.time_zone, "the model")
+    if events is not None:
+        if not window.kinds:
+            raise InputError(Words("the model reads no events; leave out {events}"))
+        return series.with_events(events, window.kinds)
+    held = series.calendar.events
+    if window.kinds and held is None:
+        raise InputError(
+            f"the model reads events ({window.events}), which the history does not hold: ",
+            Words("give a table of those known for the times that are forecast ({events}); "),
+            "a table with its header alone says that there are none",
+        )
+    if held is not None and window.kinds and held.kinds != window.kinds:
+        raise InputError(
+            f"the model reads events of the kinds {window.events}, but the history was read with "
+            f"{', '.join(held.kinds)}; read it with Forecaster.read(history, events=FILE)"
+        )
+    return series
+
+
+def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
+    """Return which inputs of the forecast after a series are missing.
+
+    Args:
+        series: the history.
+        window: shape of the windows.
+        reads_windows: True if the model reads the inputs of windows, False if it reads the whole
+            series.
+
+    Returns:
+        `(inputs, cells)` bool.
+
+    Raises:
+        InputError: if all inputs are missing.
+    """
+    if reads_windows:
+        filled = fill_gaps(series.values, window, series.calendar)
+        lags = (*window.lags, *window.further_lags)
+        steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
+        missing = np.isnan(filled[steps[steps >= 0]])
+    else:
+        missing = np.isnan(series.values).all(axis=0, keepdims=True)
+    if missing.all():
+        raise InputError(
+            f"{series.name}: {series.service} has no observed inputs for the forecast; give a "
+            "history with observations at its end"
+        )
+    return missing
+
+
+def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) -> None:
+    """Warn of missing inputs of a forecast, and of cells that get none.
+
+    Args:
+        series: the history.
+        missing: `(inputs, cells)` bool.
+        unknown: `(cells,)` bool, cells without a forecast.
+    """
+    partly = missing.any(axis=0) & ~unknown
+    for cells, what in (
+        (unknown, "no observed inputs: they get no forecast"),
+        (partly, "missing inputs, which are replaced by the training mean"),
+    ):
+        if cells.any():
+            log.warning(
+                "%s: %d of %d cells, such as %s, have %s",
+                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
+            )  # fmt: skip
+
+
+def warn_of_past_events(series: Series) -> None:
+    """Warn if all events of a table end before the forecast begins, as in one of last month."""
+    events, begin = series.calendar.events, series.calendar.time(len(series.values))
+    if events is not None and len(events.end) and (events.end <= begin.to_datetime64()).all():
+        first = series.calendar.local_times(np.array([len(series.values)]))[0]
+        log.warning(
+            "%s: all events end before the forecast begins at %s local time, so it assumes that "
+            "there are none; give a table with later ones if there are", events.name, first,
+        )  # fmt: skip
+
+
+def warn_of_constants(series: Series, fit: slice) -> None:
+    """Warn of cells that never change in the training part, whose steps are `fit`."""
+    seen = pd.DataFrame(series.values[fit])
+    if n := int((seen.max() == seen.min()).sum()):
+        log.warning(
+            "%s: %d of %d cells never change in the training part of %s; their errors are not "
+            "meaningful", series.name, n, len(series.cells), series.service,
+        )  # fmt: skip
+
+
+def warn_of_values_outside(series: Series, limits: Limits) -> None:
+    """Warn of values outside the limits of their service: no bound holds them."""
+    values = series.values
+    outside = (values < limits.lower) | (values > limits.upper)
+    if n := int(outside.sum()):
+        _, cell = np.argwhere(outside)[0]
+        log.warning(
+            "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
+            "stay inside: %s, or these values",
+            series.name,
+            counted(n, "value"),
+            *limits,
+            values[outside][0],
+            series.cells[cell],
+            Words("check {lower_limit} and {upper_limit}"),
+        )
+
+
+def warn_of_outliers(series: Series, fitted: slice) -> None:
+    """Warn of cells of which a few values hide all others, as z-scores are single precision.
+
+    Args:
+        series: the observed values.
+        fitted: steps of the training part.
+    """
+    values = series.values[fitted]
+    low, high = np.nanquantile(values, (0.25, 0.75), axis=0)
+    hidden = (high > low) & (np.nanstd(values, axis=0) > HIDDEN * (high - low))
+    if n := int(hidden.sum()):
+        i = int(np.argmax(hidden))
+        log.warning(
+            "%s: %s with values that are so far from the others that these cannot be told apart, "
+            "such as %.6g in cell %s, where half of all are from %.6g to %.6g; correct or remove "
+            "them: errors and forecasts of such a cell are wrong",
+            series.name, counted(n, "cell"), values[:, i][np.nanargmax(np.abs(values[:, i]))],
+            series.cells[i], low[i], high[i],
+        )  # fmt: skip
+
+
+def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:
+    """Warn of bounds that leave the observed range of their cell several times over.
+
+    Args:
+        series: the observed values.
+        lowest: `(cells,)` lowest bounds in the data's units; infinite ones are not warned of.
+        highest: `(cells,)` highest bounds.
+    """
+    away = ranges_outside(lowest, highest, series.values)
+    far = np.isfinite(lowest) & np.isfinite(highest) & (away > FAR)
+    if far.any():
+        i = int(np.argmax(np.where(far, away, 0)))
+        seen = series.values[:, i]
+        log.warning(
+            "%s: bounds of %d of %d cells are more than %g observed ranges outside the observed "
+            "values, such as %.4g to %.4g of cell %s, whose values are %.4g to %.4g; look for odd "
+            "values, %s",
+            *(series.name, far.sum(), len(far), FAR, lowest[i], highest[i], series.cells[i]),
+            *(np.nanmin(seen), np.nanmax(seen)),
+            Words("or give {lower_limit} and {upper_limit}"),
+        )

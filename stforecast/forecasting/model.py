@@ -1,0 +1,337 @@
+"""What was fitted: a model that forecasts histories, without the data that it was fitted on.
+
+A saved one has two files, `forecaster.json` and `state.safetensors`; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from data_prep.base.limits import check_size
+from data_prep.readers.times import check_time_zone
+from stforecast.data.anchors import season_of_anchors
+from stforecast.data.clients import Partition, one_per_cell
+from stforecast.data.cubes import Data
+from stforecast.data.dates import WEEK
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.scaling import Limits, Scaler
+from stforecast.data.series import LOCAL, Series, zeros
+from stforecast.federated.runs.model_files import (
+    AGAIN,
+    check_finite,
+    read_model,
+    restoring,
+    write_model,
+)
+from stforecast.forecasting.config import Config, read_by, resolve
+from stforecast.forecasting.fit import restore
+from stforecast.forecasting.history import (
+    missing_inputs,
+    read_history,
+    warn_of_far_bounds,
+    warn_of_missing,
+    warn_of_past_events,
+)
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.results import MODEL
+from stforecast.forecasting.tables import Interval
+from stforecast.intervals.bands import Bands, raw_bands
+from stforecast.intervals.calibration import PREFIX, Calibration
+
+log = logging.getLogger(__name__)
+
+ENTRIES = {
+    "service": str,
+    "units": str,
+    "non_negative": bool,
+    "adapted": bool,
+    "trained_on": dict,
+    "time_zone": str,
+}
+"""Attributes of a model that its description holds as they are, and their types."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A predictor with its scaler, its calibration and what it needs to read a history.
+
+    Attributes:
+        config: settings, with windows in steps of the data.
+        cells: `(cells,)` ids.
+        step: length of a time step.
+        service: name of the forecast variable.
+        units: unit of the service.
+        scaler: scaler fitted on the training part.
+        predictor: forecasts z-scores.
+        clients: the client of each cell.
+        calibration: what calibrates its bounds; None without intervals, or if it is not computed.
+        non_negative: whether no training value was below 0.
+        adapted: whether it was adapted to new cells, whose histories may be short.
+        trained_on: `data`, their name, and `first` and `last` target of the training part in local
+            time; empty if that is not known.
+        time_zone: zone of its data, as `Series.time_zone`; None if it was saved without it.
+    """
+
+    config: Config
+    cells: np.ndarray
+    step: pd.Timedelta
+    service: str
+    units: str
+    scaler: Scaler
+    predictor: Predictor
+    clients: Partition
+    calibration: Calibration | None = None
+    non_negative: bool = False
+    adapted: bool = False
+    trained_on: Mapping[str, str] = field(default_factory=dict)
+    time_zone: str | None = None
+
+    @classmethod
+    def of(cls, config: Config, data: PreparedSeries, predictor: Predictor) -> Self:
+        """Return the model of a predictor that was fitted on data; it is not calibrated."""
+        series = data.series
+        return cls(
+            config, series.cells, series.calendar.step, series.service, series.units, data.scaler,
+            predictor, data.clients, non_negative=data.non_negative,
+            trained_on={"data": series.name, **(data.parts()["training"] or {})},
+            time_zone=series.time_zone,
+        )  # fmt: skip
+
+    @property
+    def limits(self) -> Limits:
+        """Lowest and highest value of its forecasts and bounds, in the data's units."""
+        return self.config.data.limits(self.non_negative)
+
+    @property
+    def reach(self) -> int:
+        """Number of steps back that it reads."""
+        window = self.config.window
+        return max(window.reach, season_of_anchors(window.target, self.step))
+
+    def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
+        """Read the series of its cells from a history; see `Forecaster.read`."""
+        return read_history(history, self, events)
+
+    def predict(
+        self, series: Series, steps: int | None = None, limits: Limits | None = None
+    ) -> pd.DataFrame:
+        """Forecast what follows a history; see `Forecaster.predict`.
+
+        Args:
+            series: the history, from `read`.
+            steps: number of steps; by default the horizon.
+            limits: lowest and highest possible value; forecasts outside become these.
+
+        Raises:
+            InputError: if `steps` is no whole number from 1, no input was observed, or a forecast
+                is not finite.
+        """
+        steps = self._n_steps(steps)
+        missing, unknown = self._missing(series)
+        warn_of_missing(series, missing, unknown)
+        warn_of_past_events(series)
+        z, n_steps = self.scaler.transform(series.values), len(series.values)
+        calendar = self.scaler.calendar(series)
+        while len(z) < n_steps + steps:
+            y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
+            z = np.concatenate([z, y_hat[:, 0].T])
+        table = self._table(z[n_steps : n_steps + steps], series, unknown)
+        odd = ~np.isfinite(table.to_numpy()).all(axis=0) & ~unknown
+        if odd.any():
+            raise InputError(
+                f"{series.name}: the forecast of cell {self.cells[odd][0]} is not finite; look for "
+                "readings that are far too large, or fit the model again"
+            )
+        limits = limits or self.limits
+        table.attrs["limits"] = tuple(limits)
+        return table.clip(*limits)
+
+    def bounds(
+        self, series: Series, steps: int | None = None, limits: Limits | None = None
+    ) -> Interval | None:
+        """Return bounds of the values of `predict`, with its arguments; None if not calibrated."""
+        config, calibration = self.config, self.calibration
+        if calibration is None:
+            return None
+        coverage, horizon = config.coverage, config.window.horizon
+        n_steps = self._n_steps(steps)
+        _, unknown = self._missing(series)
+        z = self.scaler.transform(series.values)
+        start, calendar = np.array([len(z)]), self.scaler.calendar(series)
+        bands = raw_bands(self.predictor, z, start, calendar, config.coverages)
+        widest = Bands(bands.centre, {coverage: bands.bounds[coverage]})
+        tables = []
+        for bound in calibration.calibrated(widest, z, start, calendar).bounds[coverage]:
+            values = np.full((n_steps, len(self.cells)), np.nan)
+            values[:horizon] = bound[:, 0].T[: len(values)]
+            table = self._table(values, series, unknown)
+            table.attrs["coverage"] = coverage
+            tables.append(table.clip(*(limits or self.limits)))
+        interval = Interval(*tables)
+        lowest, highest = interval.lower.min().to_numpy(), interval.upper.max().to_numpy()
+        warn_of_far_bounds(series, lowest, highest)
+        return interval
+
+    def _n_steps(self, steps: int | None) -> int:
+        """Return the number of steps to forecast, by default the horizon."""
+        if steps is None:
+            return self.config.window.horizon
+        if not isinstance(steps, Integral) or steps < 1:
+            raise InputError(f"steps is {steps}; forecast at least 1, a whole number")
+        return int(steps)
+
+    def _missing(self, series: Series) -> tuple[np.ndarray, np.ndarray]:
+        """Return the missing inputs `(inputs, cells)`, and the cells without a forecast `(cells,)`.
+
+        An adapted model forecasts cells without any input, too.
+        """
+        missing = missing_inputs(series, self.config.window, self.predictor.reads_windows)
+        return missing, np.asarray(missing.all(axis=0)) & (not self.adapted)
+
+    def _table(self, z: np.ndarray, series: Series, unknown: np.ndarray) -> pd.DataFrame:
+        """Return forecast z-scores as a table in the data's units.
+
+        Args:
+            z: `(steps, cells)` z-scores.
+            series: the history before them.
+            unknown: `(cells,)` bool, cells without any observed input; their values become NaN.
+        """
+        steps = self.step * np.arange(1, len(z) + 1)
+        times = pd.DatetimeIndex(series.times[-1] + steps, name="time")
+        table = pd.DataFrame(
+            np.where(unknown, np.nan, self.scaler.inverse(z, cell_axis=1)),
+            times if series.zone is None else times.tz_localize("UTC").tz_convert(series.zone),
+            pd.Index(self.cells, name="cell"),
+        )
+        table.attrs = {"service": self.service, "units": self.units}
+        return table
+
+    def save(self, folder: Path) -> None:
+        """Write both files, each atomically."""
+        extra = {f"scaler/{name}": a for name, a in self.scaler.state().items()}
+        if self.calibration is not None:
+            extra |= self.calibration.state()
+        about = {
+            "settings": self.config.flat(),
+            "step": str(self.step),
+            "cells": self.cells.tolist(),
+            "round": self.predictor.round,
+            **{name: kind(v) for name, kind in ENTRIES.items()
+               if (v := getattr(self, name)) is not None},
+        }  # fmt: skip
+        if not self.clients.by_cell:
+            about["clients"] = self.clients.labels
+        write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "auto") -> Self:
+        """Read a saved model, and forecast once with it.
+
+        Args:
+            folder: its folder, or that of its run.
+            device: device to compute on.
+
+        Raises:
+            InputError: naming the file that is missing, damaged or of another version.
+        """
+        folder, about, arrays = read_model(folder, MODEL, "Forecaster.save")
+        with restoring(folder):
+            settings = {**about["settings"], "device": device}
+            config = resolve(**read_by(settings["method"], settings))
+            model = cls._restored(config, about, arrays)
+            model._rehearse()
+        if model.time_zone is None:
+            log.warning(
+                "%s was saved without the time zone of its data: it cannot be checked that a "
+                "history's times have the same zone; fit the model again to keep it", folder,
+            )  # fmt: skip
+        return model
+
+    @classmethod
+    def _restored(
+        cls, config: Config, about: Mapping[str, Any], arrays: dict[str, np.ndarray]
+    ) -> Self:
+        """Restore a model from the contents of its files.
+
+        Raises:
+            InputError: if an array does not fit the settings.
+            KeyError: if an array or an entry is missing.
+        """
+        scaler = _saved_scaler(arrays)
+        of_bounds = {n: arrays.pop(n) for n in list(arrays) if n.startswith(PREFIX)}
+        step, cells, clients = _saved_cells(about)
+        config = config.at(step)
+        predictor = restore(config, arrays, int(about["round"]), clients)
+        calibration = None
+        if config.has_intervals:
+            shape = len(cells), config.window.horizon
+            calibration = Calibration.from_state(of_bounds, config.interval.intervals, *shape)
+        return cls(
+            config, cells, step, scaler=scaler, predictor=predictor, clients=clients,
+            calibration=calibration, **_saved_entries(about),
+        )  # fmt: skip
+
+    def _rehearse(self) -> None:
+        """Forecast once from zeros, so that arrays that do not fit the settings fail here."""
+        # Forecasters that read no windows look back a week at most.
+        season = 0 if self.predictor.reads_windows else math.ceil(WEEK / self.step)
+        n_steps = max(2, self.reach, season)
+        check_size(64 * n_steps * len(self.cells), f"{n_steps} steps of {len(self.cells)} cells")
+        times = pd.date_range("2013-11-01", periods=n_steps, freq=self.step)
+        empty = zeros(
+            times, self.cells, self.service, self.config.window, self.units, self.time_zone
+        )
+        with np.errstate(all="ignore"):
+            forecast = self.predict(self.read(empty))
+        if not np.isfinite(forecast.to_numpy()).all():
+            raise InputError(f"its forecasts are not finite; {AGAIN}")
+
+
+def _saved_scaler(arrays: dict[str, np.ndarray]) -> Scaler:
+    """Take a scaler's arrays out of those of a saved model."""
+    names = ["scaler/mean", "scaler/std"]
+    names += [name for name in arrays if name.startswith("scaler/") and name not in names]
+    saved = {name: arrays.pop(name) for name in names}
+    check_finite(saved)
+    for name, values in saved.items():
+        if name.endswith("std") and not (values > 0).all():
+            raise InputError(f"{name} has values that are not above 0; {AGAIN}")
+    return Scaler.from_state({name.removeprefix("scaler/"): v for name, v in saved.items()})
+
+
+def _saved_cells(about: Mapping[str, Any]) -> tuple[pd.Timedelta, np.ndarray, Partition]:
+    """Return the step, the cells and the clients that a description says."""
+    step, cells = pd.Timedelta(about["step"]), np.asarray(about["cells"])
+    if step <= pd.Timedelta(0):
+        raise InputError(f"step is {about['step']}, expected a time above 0; {AGAIN}")
+    if (twice := pd.Index(cells).duplicated()).any():
+        raise InputError(f"cell {cells[twice][0]} occurs more than once; {AGAIN}")
+    labels = about.get("clients")
+    clients = one_per_cell(cells) if labels is None else Partition.from_labels(labels)
+    if (n := len(clients.client_of)) != len(cells):
+        raise InputError(f"clients of {n} cells, there are {len(cells)}; {AGAIN}")
+    return step, cells, clients
+
+
+def _saved_entries(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that a description holds as they are; others have their defaults."""
+    entries: dict[str, Any] = {"service": about["service"], "units": about["units"]}
+    entries |= {name: about[name] for name in ENTRIES if about.get(name) is not None}
+    for name, value in entries.items():
+        if not isinstance(value, ENTRIES[name]):
+            expected = {str: "text", bool: "true or false", dict: "entries by name"}
+            raise InputError(f"{name} is {value!r}, expected {expected[ENTRIES[name]]}; {AGAIN}")
+    if (zone := entries.get("time_zone")) not in (None, "", LOCAL):
+        check_time_zone(str(zone))
+    return entries

@@ -1,0 +1,259 @@
+"""What a network planner asks of a forecast: busy hours, peaks, thresholds and headroom.
+
+Probabilities follow from a forecast m and its central interval [l, u] of coverage c. On either side
+of its median m, the value is taken to be normal, with the spread for which it lies above u with
+probability (1 - c) / 2, and below l with the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.stats import norm
+
+from data_prep.base.errors import InputError, Words
+from stforecast.comparison.errors import local_times
+
+log = logging.getLogger(__name__)
+
+ROUNDING = 1e-4
+"""Share of a cell's highest value by which a forecast may leave its bounds, as float32 rounds."""
+
+ANY = (-np.inf, np.inf)
+"""Limits of a service whose values may be any number."""
+
+Threshold = float | Mapping[object, float]
+"""One threshold in the data's units, or one of each cell."""
+
+
+def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the busy hour of each cell: the clock hour of the highest mean value.
+
+    Args:
+        values: table (time × cell), on the wall clock of interest.
+
+    Returns:
+        A row for each cell: `busy_hour`, when it begins, and `busy_hour_mean`.
+
+    >>> times = pd.date_range("2024-01-01 08:00", periods=4, freq="30min")
+    >>> busy_hour(pd.DataFrame({"a": [1.0, 9.0, 6.0, 6.0]}, times)).iloc[0].astype(str).tolist()
+    ['2024-01-01 09:00:00', '6.0']
+    """
+    times = pd.DatetimeIndex(values.index)
+    # Hours of the wall clock, which in some zones do not begin with those of UTC.
+    past = pd.to_timedelta(times.minute * 60 + times.second, unit="s")
+    by_hour = values.groupby(times - past).mean()
+    known = by_hour.dropna(axis="columns", how="all")
+    columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}
+    return pd.DataFrame(columns).reindex(values.columns)
+
+
+def exceedance(
+    forecast: pd.DataFrame,
+    lower: pd.DataFrame,
+    upper: pd.DataFrame,
+    threshold: Threshold,
+    coverage: float,
+    limits: tuple[float, float] | None = None,
+) -> pd.DataFrame:
+    """Return the probability that each value exceeds a threshold.
+
+    Args:
+        forecast: table (time × cell) of medians, not cut at limits: `predict(…, limits=ANY)`.
+        lower: lower bounds, not cut either.
+        upper: upper bounds, not cut either.
+        threshold: one, or one of each cell.
+        coverage: coverage of the interval between the bounds.
+        limits: lowest and highest possible value; by default those of the forecast.
+
+    Returns:
+        Probabilities; NaN where there is no bound.
+
+    Raises:
+        InputError: if a cell has no threshold, or one that its values cannot exceed or always
+            exceed, a forecast lies outside its bounds, or the tables are cut at limits.
+
+    >>> table = lambda value: pd.DataFrame({"a": [value]})
+    >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
+    0.05
+    """
+    limit = _limits(threshold, forecast, limits)
+    _check_uncut(forecast, lower, upper)
+    centre = forecast.to_numpy(dtype=float)
+    _check_inside(centre, forecast.columns, lower.to_numpy(), upper.to_numpy())
+    reach = np.where(limit > centre, upper - centre, centre - lower).clip(0) / norm.ppf(
+        (1 + coverage) / 2
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        chance = norm.sf((limit - centre) / reach)
+    sure = (centre > limit).astype(float)  # A band without width.
+    found = np.where(reach == 0, sure, chance)
+    found[np.isnan(lower.to_numpy()) | np.isnan(upper.to_numpy())] = np.nan
+    return pd.DataFrame(found, forecast.index, forecast.columns)
+
+
+def plan(
+    forecast: pd.DataFrame,
+    interval: tuple[pd.DataFrame, pd.DataFrame] | None = None,
+    threshold: Threshold | None = None,
+    limits: tuple[float, float] | None = None,
+) -> pd.DataFrame:
+    """Tabulate a forecast for a planner, one row for each cell.
+
+    Args:
+        forecast: table (time × cell) from `Forecaster.predict`; with bounds and a threshold from
+            `predict(…, limits=ANY)`, as for `exceedance`.
+        interval: lower and upper bounds from `Forecaster.predict_interval`, likewise.
+        threshold: capacity or limit in the data's units, one or one of each cell.
+        limits: lowest and highest possible value, at which the table's values are cut; by default
+            those of the forecast.
+
+    Returns:
+        `busy_hour` and `busy_hour_mean`; `peak`, the highest forecast, and `peak_time`; with a
+        threshold also `threshold`, `headroom` (threshold minus the peak) and `steps_above`, the
+        number of forecasts above it, missing without a forecast; with bounds too `headroom_95`
+        (threshold minus the highest upper bound: with a 90 % interval, each value stays below that
+        bound with a probability of 95 %) and `highest_probability` of exceeding the threshold at
+        one step, both missing where a step has no bounds, with a warning.
+
+    Raises:
+        InputError: as `exceedance`.
+    """
+    limits = _of_values(forecast, limits)
+    uncut, forecast = forecast, forecast.clip(*limits)
+    known = forecast.dropna(axis="columns", how="all")
+    table = busy_hour(forecast)
+    table["peak"] = forecast.max()
+    table["peak_time"] = known.idxmax().reindex(forecast.columns)
+    if threshold is None:
+        return table
+    limit = _limits(threshold, forecast, limits)
+    table["threshold"] = limit
+    table["headroom"] = limit - forecast.max()
+    table["steps_above"] = (forecast > limit).sum().where(forecast.notna().any())
+    if interval is not None:
+        lower, upper = interval
+        coverage = upper.attrs["coverage"]
+        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.clip(*limits).max(skipna=False)
+        chances = exceedance(uncut, lower, upper, threshold, coverage, limits)
+        table["highest_probability"] = chances.max(skipna=False)
+        _warn_of_steps_without_bounds(chances)
+    return table
+
+
+def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
+    known = int(chances.notna().any(axis=1).sum())
+    if 0 < known < len(chances):
+        log.warning(
+            "%d of %d steps have bounds, since those beyond the horizon have none: headroom "
+            "of upper bounds and highest_probability are missing; %s",
+            known,
+            len(chances),
+            Words("train with {horizon}", horizon=len(chances)),
+        )
+
+
+def _check_uncut(*tables: pd.DataFrame) -> None:
+    """Refuse values at a limit, where tables were cut: the spread of the values is unknown there.
+
+    Args:
+        tables: the forecast, and bounds of the same limits.
+    """
+    cut = [limit for limit in _of_values(tables[0], None) if np.isfinite(limit)]
+    for limit in cut:
+        if any((table == limit).any(axis=None) for table in tables):
+            raise InputError(
+                f"forecasts or bounds are cut at {limit:g}, so that no probability follows from "
+                "them; give those of predict and predict_interval with limits=planning.ANY, and "
+                "the limits to planning"
+            )
+
+
+def _check_inside(
+    centre: np.ndarray, cells: pd.Index, lower: np.ndarray, upper: np.ndarray
+) -> None:
+    """Refuse forecasts `(steps, cells)` outside their bounds, for which no probability follows."""
+    outside = np.fmax(lower - centre, centre - upper)
+    size = np.fmax.reduce(np.abs([centre, lower, upper]).reshape(-1, len(cells)))
+    if (odd := outside > ROUNDING * size).any():
+        step, cell = np.argwhere(odd)[0]
+        at = (step, cell)
+        raise InputError(
+            f"the forecast of cell {cells[cell]} is {centre[at]:g}, outside its bounds "
+            f"{lower[at]:g} and {upper[at]:g}; give forecasts and bounds of one model and limits"
+        )
+
+
+def peak_errors(forecasts: xr.Dataset, horizon: int | None = None) -> pd.DataFrame:
+    """Return the errors of the daily peaks of the test part, one row for each cell and local day.
+
+    Args:
+        forecasts: `Forecaster.test_forecasts`, or `forecasts.nc` of a run.
+        horizon: steps ahead of the forecasts, from 1; by default the largest.
+
+    Returns:
+        Columns `cell`, `day`, `observed` and `forecast` (the highest values of the day), `error`
+        (forecast minus observed), `percent` of the observed peak, and `hours_late`, the time of the
+        forecast's peak minus that of the observed one. Days with a missing target are left out.
+    """
+    step_ahead = forecasts.sizes["horizon"] if horizon is None else horizon
+    chosen = forecasts.sel(horizon=step_ahead)
+    times, step = local_times(forecasts)
+    times = times + (step_ahead - 1) * step
+    days = times.tz_localize(None).normalize()
+    per_day = pd.Series(days).value_counts()
+    whole = days.isin(per_day.index[per_day * step >= pd.Timedelta(hours=23)])
+    rows = []
+    for cell in chosen["cell"].to_numpy():
+        y, y_hat = (
+            pd.Series(chosen[name].sel(cell=cell).to_numpy(), times) for name in ("y", "y_hat")
+        )
+        for day, real in y[whole].groupby(days[whole]):
+            if real.notna().all():
+                rows.append((cell, day, *_peaks(real, y_hat[real.index])))
+    columns = ["cell", "day", "observed", "forecast", "error", "percent", "hours_late"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _peaks(real: pd.Series, forecast: pd.Series) -> tuple[float, float, float, float, float]:
+    error = float(forecast.max() - real.max())
+    percent = 100 * error / real.max() if real.max() else float("nan")
+    peaks = (pd.DatetimeIndex(values.index)[int(values.argmax())] for values in (forecast, real))
+    late = (next(peaks) - next(peaks)) / pd.Timedelta(hours=1)
+    return float(real.max()), float(forecast.max()), error, float(percent), float(late)
+
+
+def _of_values(forecast: pd.DataFrame, limits: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the lowest and highest possible value: those given, or those of the forecast."""
+    lowest, highest = forecast.attrs.get("limits", ANY) if limits is None else limits
+    return lowest, highest
+
+
+def _limits(
+    threshold: Threshold, forecast: pd.DataFrame, of_values: tuple[float, float] | None
+) -> np.ndarray:
+    """Return the threshold of each cell `(cells,)`."""
+    cells = forecast.columns
+    if isinstance(threshold, Mapping):
+        by_name = {str(cell): float(value) for cell, value in threshold.items()}
+        if absent := [cell for cell in cells if str(cell) not in by_name]:
+            raise InputError(
+                f"{len(absent)} of {len(cells)} cells have no threshold, such as {absent[0]}; give "
+                "one for each cell, or one number for all"
+            )
+        limits = np.array([by_name[str(cell)] for cell in cells])
+    else:
+        limits = np.full(len(cells), float(threshold))
+    lowest, highest = _of_values(forecast, of_values)
+    possible = np.isfinite(limits) & (limits >= lowest) & (limits < highest)
+    if len(odd := limits[~possible]):
+        wanted = "finite"
+        if np.isfinite(odd[0]):
+            low, high = f"{lowest:g} or more", f"below {highest:g}"
+            wanted = f"{low if odd[0] < lowest else high}, as the data are"
+        raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
+    return limits

@@ -1,0 +1,234 @@
+"""A forecast of any table or cube in one call, with a check and what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import some
+from data_prep.cube import step_of
+from data_prep.description import describe_service
+from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.data.cubes import Data, choose_service, open_cube
+from stforecast.data.dates import in_words
+from stforecast.forecasting import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.tables import Interval
+
+
+SPLIT = "time:0.7,0.15,0.15"
+"""Parts to train on, to choose and calibrate on, and to check on."""
+
+PARTS = "70 % of the time to train, 15 % to calibrate, 15 % to check"
+"""These in words."""
+
+WORK = 1_000_000
+"""Cells × steps up to which all rounds of the default method take a minute or two."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of a quick forecast.
+
+    Attributes:
+        service: variable to forecast.
+        settings: settings by flat name, see `stforecast.forecasting.config`.
+        assumed: what was assumed and how to change it, by topic.
+    """
+
+    service: str
+    settings: Mapping[str, Any]
+    assumed: Mapping[str, str | Words]
+
+
+class Check(NamedTuple):
+    """Errors on the last part of the data, which the model was not trained on.
+
+    Attributes:
+        mae: mean absolute error in the data's units.
+        naive: that of the value at the same time of the day before; NaN if there is none.
+        first: first step of the part, in local time.
+        last: last step.
+    """
+
+    mae: float
+    naive: float
+    first: pd.Timestamp
+    last: pd.Timestamp
+
+    @property
+    def skill(self) -> float:
+        """Share by which the error is below that of the day before."""
+        return 1 - self.mae / self.naive if self.naive else float("nan")
+
+    def __str__(self) -> str:
+        days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
+        if np.isnan(self.naive):
+            return f"{days}: mean absolute error {self.mae:.4g} (no day before to compare with)"
+        if not self.naive:
+            return f"{days}: mean absolute error {self.mae:.4g}; the value one day before has none"
+        way = "below" if self.skill >= 0 else "above"
+        return (
+            f"{days}: mean absolute error {self.mae:.4g}, {abs(self.skill):.0%} {way} that of the "
+            f"value one day before ({self.naive:.4g})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class QuickForecast:
+    """A forecast, and how far to trust it.
+
+    Attributes:
+        forecast: `(time, cell)` table in the data's units.
+        interval: lower and upper bounds like it; None without a calibration.
+        check: errors on the last part of the data.
+        assumed: what was assumed and how to change it, by topic.
+        forecaster: the fitted model.
+        backtest: results on the folds that were asked for; None without.
+    """
+
+    forecast: pd.DataFrame
+    interval: Interval | None
+    check: Check
+    forecaster: Forecaster = field(repr=False)
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    backtest: Backtest | None = None
+
+
+def forecast(
+    data: Data,
+    horizon: int = 24,
+    *,
+    service: str | None = None,
+    method: str = DEFAULT_METHOD,
+    folds: int = 0,
+    **settings: Any,
+) -> QuickForecast:
+    """Train on data, check on its last part, and forecast what follows.
+
+    Args:
+        data: as for `open_cube`.
+        horizon: number of steps to forecast.
+        service: variable to forecast; by default the first that is not all zeros.
+        method: name of a method.
+        folds: number of further models, each tested on the span after its training, for a check
+            with an interval; 0 for none.
+        **settings: any setting of `stforecast.forecasting.config`, such as `rounds=50`.
+
+    Raises:
+        InputError: if the data or settings cannot be used.
+
+    Example:
+        >>> hours = pd.date_range("2024-01-01", periods=24 * 14, freq="h")
+        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+        >>> result = forecast(pd.DataFrame({"a": daily}, index=hours), 3, method="seasonal_day")
+        >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
+        ([100.0, 113.0, 125.0], True)
+    """
+    from stforecast.forecasting.forecaster import Forecaster
+
+    cube = open_cube(data)
+    plan = make_plan(cube, horizon, service, method, settings)
+    forecaster = Forecaster(method, **plan.settings).fit(cube)
+    check = check_forecasts(forecaster.test_forecasts())
+    table, bounds = forecaster.predict(cube), forecaster.predict_interval(cube)
+    tested = forecaster.backtest(cube, folds) if folds else None
+    assumed = {name: str(words) for name, words in plan.assumed.items()}
+    return QuickForecast(table, bounds, check, forecaster, assumed, tested)
+
+
+def make_plan(
+    cube: xr.Dataset, horizon: int, service: str | None, method: str, given: Mapping[str, Any]
+) -> Plan:
+    """Choose what is not given: the service, the split, intervals and rounds.
+
+    Args:
+        cube: the data.
+        horizon: number of steps to forecast.
+        service: variable to forecast, or None.
+        method: name of the method.
+        given: settings that were given.
+
+    Raises:
+        InputError: if the service is unknown, the horizon is below 1 or the data have one step.
+    """
+    from stforecast.forecasting.config import defaults  # imports torch
+
+    for name in given.keys() & {"horizon", "service"}:
+        raise InputError(f"{name} is given twice; give it once")
+    if horizon < 1:
+        raise InputError(f"horizon is {horizon}; forecast at least 1 step")
+    step = step_of(cube)
+    n_steps, n_cells = cube.sizes["time"], cube.sizes["cell"]
+    zone = str(cube.attrs.get("time_zone", "UTC"))
+    wall = ", times are its wall clock" if cube.attrs.get("clock") == "local" else ""
+    name, which = _choose_service(cube, service)
+    split = given.get("split", SPLIT)
+    settings: dict[str, Any] = {"split": SPLIT, "intervals": "normalised"}
+    assumed: dict[str, str | Words] = {
+        "step": Words("{}, as in the data ({resample} changes a table's)", in_words(1, step)),
+        "horizon": Words("{}, {} steps ({horizon})", in_words(horizon, step), horizon),
+        "service": which,
+        "time zone": Words("{}{} ({time_zone} and {clock} of a table)", zone, wall),
+        "parts": f"{PARTS if split == SPLIT else split} (setting split=…)",
+        "method": Words("{} ({method}; stforecast list methods)", method),
+    }
+    chosen = method == DEFAULT_METHOD and "rounds" not in given
+    if chosen and (work := n_cells * n_steps) > WORK:
+        most = defaults(method)["rounds"]
+        settings["rounds"] = max(2, most * WORK // work)
+        assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (setting rounds={most})"
+    if given.get("events"):
+        assumed["events"] = Words("those in {}, and no others ({events})", given["events"])
+    missing = describe_service(cube, name)["missing"]
+    if missing:
+        assumed["missing"] = f"{missing:.1%} of the values; they are masked"
+    return Plan(name, settings | {"horizon": horizon, "service": name} | dict(given), assumed)
+
+
+def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | Words]:
+    """Return the service to forecast, and how it was chosen."""
+    from data_prep.cube import services_of
+
+    names = services_of(cube)
+    if service is not None or len(names) == 1:
+        chosen = choose_service(cube, service, "the data")
+        return chosen, Words("{} ({service})", chosen) if len(names) > 1 else chosen
+    filled = [name for name in names if not describe_service(cube, name)["blank"]]
+    chosen = (filled or names)[0]
+    others = some([name for name in names if name != chosen], 9)
+    return chosen, Words("{}, the first that is not all zeros ({service}: {})", chosen, others)
+
+
+def check_forecasts(forecasts: xr.Dataset) -> Check:
+    """Return the errors of forecasts and of the day before, where both are known.
+
+    Args:
+        forecasts: result of `Forecaster.test_forecasts`.
+    """
+    y = forecasts["y"].to_numpy()
+    found = {"mae": forecasts["y_hat"].to_numpy()}
+    known = np.isfinite(y) & np.isfinite(found["mae"])
+    if SEASONAL in variables(forecasts):
+        found["naive"] = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
+        known &= np.isfinite(found["naive"])
+    errors = {
+        name: float(np.abs(y_hat - y)[known].mean()) if known.any() else float("nan")
+        for name, y_hat in found.items()
+    }
+    times = pd.DatetimeIndex(forecasts.indexes["time"])
+    step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
+    zone = forecasts.attrs.get("time_zone")
+    if zone:
+        times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    last = times[-1] + step * (forecasts.sizes["horizon"] - 1)
+    return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last)

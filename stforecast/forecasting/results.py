@@ -1,0 +1,141 @@
+"""A run on disk: settings, errors, rounds, forecasts and the model, in open formats.
+
+A run folder holds
+
+- `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
+- `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
+- `rounds.csv`: one row per round (`stforecast.federated.engine.server.RoundReport`);
+- `refits.csv`: with `--refit`, one row per refit: its windows and costs;
+- `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
+  seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
+- `model/`: the saved forecaster, which `Forecaster.load` reads.
+
+An unfinished run holds `settings.json` and `checkpoints/`, from which
+`stforecast.forecasting.runs.resume` continues. Figures and tables read finished runs without torch,
+which takes seconds to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, reading
+from data_prep.cube import check_axes, check_values
+from data_prep.readers.hdf5 import open_hdf5
+from stforecast.bench.run_groups import pooled, select
+from stforecast.federated.runs.run_folder import AGAIN, Run, read_csv
+
+MODEL = "forecaster.json"
+"""File of a saved forecaster with its settings and cells."""
+
+METRIC_COLUMNS = (
+    "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
+    "value",
+)  # fmt: skip
+"""Columns of `metrics.csv`."""
+
+ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "bytes_up")
+"""Columns of `rounds.csv` that figures and tables read."""
+
+REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
+"""Numbers in `refits.csv`, beside `time`."""
+
+
+@dataclass(frozen=True)
+class ForecastRun(Run):
+    """A finished run of a forecaster."""
+
+    command = "stforecast run"
+    entries = MappingProxyType({"data": str, "service": str})
+
+    def facts(self) -> dict[str, str]:
+        """Name of the data and the service, and the backtest that the run is a fold of."""
+        found = {"data": Path(self.about["data"]).stem, "service": self.about["service"]}
+        # Its folds differ in the split, and are averaged nevertheless.
+        return {**found, "split": self.about["backtest"]} if self.fold else found
+
+    @property
+    def fold(self) -> int:
+        """Number of its fold in a backtest, from 1; 0 for a run by itself."""
+        return int(self.about.get("fold", 0))
+
+    @property
+    def test_span(self) -> tuple[str, str] | None:
+        """First and last target of the test part, in local time."""
+        test = (self.about.get("parts") or {}).get("test")
+        return (test["first"], test["last"]) if test else None
+
+    @property
+    def table(self) -> str:
+        """Name of the table that it stands in; empty for that of the main methods."""
+        return str(self.about.get("table", ""))
+
+    def metrics(self) -> pd.DataFrame:
+        """`metrics.csv`; clients and horizons are text."""
+        table = read_csv(self.folder / "metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
+        return table.assign(fold=self.fold) if self.fold else table
+
+    def rounds(self) -> pd.DataFrame:
+        """`rounds.csv`; empty for reference forecasters."""
+        return read_csv(self.folder / "rounds.csv", ROUND_COLUMNS)
+
+    def refits(self) -> pd.DataFrame:
+        """`refits.csv`; empty where nothing was refitted."""
+        path = self.folder / "refits.csv"
+        return read_csv(path, REFIT_COLUMNS) if path.exists() else pd.DataFrame()
+
+    def forecasts(self) -> xr.Dataset:
+        """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
+        with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
+            return ds.load()
+
+    def open_forecasts(self) -> xr.Dataset:
+        """Open `forecasts` lazily: values are read when they are used."""
+        path = self.folder / "forecasts.nc"
+        with open_hdf5(path, "as netCDF4", AGAIN) as file:
+            check_axes(file, path)
+            ds = xr.open_dataset(path, engine="h5netcdf")
+        for name in ("y_hat", "y"):
+            if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
+                raise InputError(
+                    f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}"
+                )
+            check_values(ds[name], str(path))
+        return ds
+
+    def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
+        """Return one error, pooled over all clients and the whole horizon."""
+        chosen = select(self.metrics(), metric=metric, selection=selection, split=split)
+        row = pooled(chosen)
+        return float(row["value"].iloc[0]) if len(row) else float("nan")
+
+
+def is_model(folder: Path) -> bool:
+    """Return whether a folder holds a saved forecaster by itself, without results."""
+    return (folder / MODEL).is_file()
+
+
+def data_of(about: Mapping[str, Any]) -> Path:
+    """Return the path of a run's cube, whatever the working folder.
+
+    Args:
+        about: contents of `run.json` or `settings.json`. Those of older versions hold only the path
+            as typed.
+    """
+    typed = Path(str(about["data"]))
+    full = Path(str(about.get("data_path", typed)))
+    # The path as typed reads better in messages, while it still leads to the same file.
+    return typed if typed.absolute() == full or not full.exists() else full
+
+
+def units_of(run: ForecastRun) -> str:
+    """Return the units of a run's data; "data units" if the data do not name them."""
+    units = str(run.about.get("units", "1"))
+    return "data units" if units == "1" else units

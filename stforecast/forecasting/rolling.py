@@ -1,0 +1,200 @@
+"""Rolling evaluation: walk through the test part and refit on the data known so far.
+
+Before each day or week of the test part except the first, a reference forecaster is fitted again,
+and a federated method trains some further rounds from its current state, both on every window whose
+targets are known by then, including those of the validation part. The scaling stays that of the
+training part. The costs of refits are reported with the errors. A killed run resumes after its last
+refit.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from stforecast.data.clock import Calendar
+from stforecast.data.prepared import PreparedSeries
+from stforecast.federated.core.state import State
+from stforecast.federated.core.training import kept_moments
+from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.runs.checkpoint import fingerprint
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.model_files import from_arrays
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.fit import fit_baseline
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.trained_method import TrainedMethod, federate
+
+SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
+"""Time between two refits."""
+
+Refit = Callable[[Config, Any, PreparedSeries, np.ndarray], tuple[Any, dict[str, Any]]]
+"""Function of the settings, the latest model, the series and the known windows; returns the
+refitted model and its costs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rolling:
+    """A model and its successive refits; a `stforecast.forecasting.predictor.Predictor`.
+
+    Attributes:
+        models: the trained model, then each refit of it.
+        since: `(models - 1,)` first target step of each refit, increasing.
+    """
+
+    models: Sequence[Predictor]
+    since: np.ndarray
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles that the models forecast."""
+        return self.models[0].levels
+
+    @property
+    def reads_windows(self) -> bool:
+        """True if the models read the inputs of windows."""
+        return self.models[0].reads_windows
+
+    @property
+    def round(self) -> int:
+        """Round of the latest model."""
+        return self.models[-1].round
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the state of the latest model, since a saved one forecasts after the data."""
+        return self.models[-1].state()
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast `(cells, windows, horizon)`, each window by the latest model at its start."""
+        return self._each("predict", series, np.asarray(starts), calendar)
+
+    def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast quantiles `(cells, windows, horizon, levels)` as in `predict`."""
+        return self._each("quantiles", series, np.asarray(starts), calendar)
+
+    def _each(
+        self, what: str, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> np.ndarray:
+        turn = np.searchsorted(self.since, starts, side="right")
+        parts = {
+            i: getattr(self.models[i], what)(series, starts[turn == i], calendar)
+            for i in np.unique(turn)
+        }
+        first = next(iter(parts.values()))
+        forecasts = np.empty((len(first), len(starts), *first.shape[2:]), first.dtype)
+        for i, part in parts.items():
+            forecasts[:, turn == i] = part
+        return forecasts
+
+
+def roll(
+    config: Config,
+    fitted: Predictor,
+    data: PreparedSeries,
+    checkpointer: Checkpointer | None = None,
+) -> tuple[Rolling, pd.DataFrame]:
+    """Refit a model through the test part.
+
+    Args:
+        config: settings; `refit` is daily or weekly.
+        fitted: the trained model.
+        data: the series.
+        checkpointer: saves each refit of a federated method and resumes after the saved ones.
+
+    Returns:
+        The models, and the costs of each refit: `time` of its first forecast, `windows` it was
+        fitted on, `rounds`, `bytes_down`, `bytes_up` and `seconds`.
+    """
+    span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
+    since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
+    refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)
+    models, costs = [fitted], []
+    for cut in since:
+        known = np.arange(split.train[0], cut + 1 - config.window.horizon)
+        model, cost = refit(config, models[-1], data.until(cut), known)
+        models.append(model)
+        costs.append({"time": data.series.times[cut], "windows": len(known), **cost})
+    return Rolling(models, since), pd.DataFrame(costs)
+
+
+def _timed(refit: Refit) -> Refit:
+    """Wrap a refit so that it also reports its `seconds`."""
+
+    def timed(*args: Any) -> tuple[Any, dict[str, Any]]:
+        begin = time.perf_counter()
+        model, cost = refit(*args)
+        return model, {**cost, "seconds": time.perf_counter() - begin}
+
+    return timed
+
+
+def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
+    """Wrap a refit so that a resumed run loads it if it was saved."""
+    if checkpointer is None:
+        return refit
+
+    def kept(
+        config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+    ) -> tuple[TrainedMethod, dict[str, Any]]:
+        of = {"known": fingerprint({"z": torch.from_numpy(data.z)})}
+        name = f"refit-{len(data.z)}"
+        if found := checkpointer.load_extra(name, of):
+            arrays = {name: t.numpy() for name, t in found.state.flat().items()}
+            device = pick_device(config.run.device)
+            snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)
+            return dataclasses.replace(fitted, snapshot=snapshot), found.notes
+        model, cost = refit(config, fitted, data, known)
+        checkpointer.save_extra(name, of, model.snapshot, cost)
+        return model, cost
+
+    return kept
+
+
+def _again(
+    config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
+) -> tuple[Predictor, dict[str, Any]]:
+    """Fit a reference forecaster to the known windows; it sends nothing."""
+    return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
+
+
+def _continue(
+    config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+) -> tuple[TrainedMethod, dict[str, Any]]:
+    """Train further rounds on the known windows; return the method and its traffic."""
+    options = config.rolling
+    method = copy.copy(fitted.method)
+    lr = options.refit_lr or config.training.lr / 10
+    method.training = dataclasses.replace(config.training, schedule="constant", lr=lr)
+    federation = federate(config, method, data, train=known, validation=known[:0])
+    state = _resumed(fitted.snapshot, federation.state, method.training)
+    state.clients.memory |= method.sample_memory(federation.train)
+    federation.state = state
+    for _ in range(options.refit_rounds):
+        federation.run_round()
+    reports = federation.reports
+    cost = {
+        "rounds": len(reports),
+        "bytes_down": sum(r.bytes_down for r in reports),
+        "bytes_up": sum(r.bytes_up for r in reports),
+    }
+    return dataclasses.replace(fitted, snapshot=federation.ready()), cost
+
+
+def _resumed(state: State, fresh: State, training: Any) -> State:
+    """Return the state with the sample sizes of new data and the moments that clients keep.
+
+    The best round's state is saved without moments, so its optimiser starts with zero moments.
+    """
+    resumed = copy.deepcopy(state)
+    resumed.clients.sizes = fresh.clients.sizes
+    if not resumed.clients.moments:
+        resumed.clients.moments = kept_moments(resumed.clients.params, training)
+    return resumed

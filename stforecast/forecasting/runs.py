@@ -1,0 +1,224 @@
+"""Runs of a forecaster: start, resume, training and results."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+from data_prep.netcdf import dump, netcdf_target
+from stforecast.bench.run_groups import pooled, select
+from stforecast.data.anchors import CHOSEN
+from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
+from stforecast.federated.uploads.uplink import guarantee
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.evaluate import By
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun, data_of
+
+NOTES = ("table", "fold", "backtest")
+"""Notes in `run.json` on a run's place in a benchmark: the table of its row, and the number of its
+fold in a backtest, with a description of the folds."""
+
+
+def run(
+    method: str,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    settings: dict[str, Any],
+    *,
+    label: str | None = None,
+    notes: Mapping[str, Any] | None = None,
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
+    """Fit a forecaster, evaluate it and write the run folder.
+
+    Args:
+        method: name of a method.
+        data: path of a cube or of a table.
+        out: run folder; created if it does not exist.
+        settings: flat settings, see `stforecast.forecasting.config`.
+        label: name of the run in tables and legends; by default the method.
+        notes: further entries of `run.json`, see `NOTES`.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
+    """
+    out = Path(out)
+    with new_folder(out, ForecastRun.command):
+        forecaster = Forecaster(method, **settings)
+        places = _places(data)
+        asked = forecaster.asked.flat()
+        begun = {"settings": asked, **places, "label": label or method, **(notes or {})}
+        return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    after_round: AfterRound | None = None,
+) -> ForecastRun:
+    """Resume a stopped run from its newest intact checkpoint.
+
+    On the same machine, the results equal those of an uninterrupted run, bit for bit.
+
+    Args:
+        folder: the run folder; a finished run is only opened.
+        data: path of the cube, if it has moved.
+        after_round: called with each round's report.
+
+    Raises:
+        InputError: if the folder holds no run, or results cannot be written.
+        Stopped: on SIGINT or SIGTERM, after the round.
+    """
+    changes = {} if data is None else _places(data)
+    return UnfinishedForecastRun.resume(Path(folder), after_round, changes)
+
+
+def _places(data: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the cube's path as typed and as an absolute path."""
+    return {"data": str(data), "data_path": str(Path(data).absolute())}
+
+
+class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
+    """An unfinished run of a forecaster.
+
+    Args:
+        folder: the run folder.
+        begun: contents of `settings.json`.
+        forecaster: a forecaster of these settings; by default a new one.
+    """
+
+    kind = ForecastRun
+    needed = ("data", "label")
+
+    def __init__(
+        self, folder: Path, begun: dict[str, Any], forecaster: Forecaster | None = None
+    ) -> None:
+        super().__init__(folder, begun)
+        self.forecaster = forecaster or Forecaster.recorded(begun["settings"])
+        self.data = data_of(begun)
+
+    def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
+        """Fit the forecaster."""
+        self.forecaster.fit(self.data, after_round, checkpointer)
+
+    def write_results(self) -> None:
+        """Write the model, the errors, the rounds and the forecasts."""
+        forecaster, out = self.forecaster, self.folder
+        forecaster.save(out / "model")
+        self._write_errors("cell", out / "metrics.csv")
+        if not forecaster.clients.by_cell:
+            self._write_errors("client", out / "clients.csv")
+        rounds = forecaster.rounds_
+        no_rounds = pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))
+        write_csv(rounds if len(rounds) else no_rounds, out / "rounds.csv")
+        if len(forecaster.refits_):
+            write_csv(forecaster.refits_, out / "refits.csv")
+        with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
+            dump(forecaster.test_forecasts(), target)
+
+    def _write_errors(self, by: By, path: Path) -> None:
+        forecaster = self.forecaster
+        metrics = forecaster.evaluate(by=by).assign(
+            method=forecaster.config.method,
+            data=self.data.stem,
+            service=forecaster.service,
+            seed=forecaster.config.run.seed,
+        )
+        _check_headline(metrics, self.folder)
+        write_csv(metrics[list(METRIC_COLUMNS)], path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return settings, data and results for `run.json`."""
+        forecaster, begun = self.forecaster, self.begun
+        return {
+            **facts_of(forecaster),
+            "label": begun["label"],
+            **{name: begun[name] for name in NOTES if name in begun},
+            "data": begun["data"],
+            "data_path": str(self.data.absolute()),
+            "content": forecaster.content(),
+            **_privacy(forecaster),
+        }
+
+
+def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
+    """Refuse results without a finite error over the whole test part.
+
+    Raises:
+        InputError: if nothing was observed there, or an error is too large for a float.
+    """
+    found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
+    if not np.isfinite(found).all():
+        raise InputError(
+            f"{folder}: the squared error over the test part is {found[0]:g}, expected a finite "
+            "number; check that the data have values in the test part, and none that is absurd"
+        )
+
+
+def facts_of(forecaster: Forecaster) -> dict[str, Any]:
+    """Return the settings and results of a fitted forecaster for `run.json`."""
+    return {
+        "settings": forecaster.asked.flat(),
+        "window": dataclasses.asdict(forecaster.config.window),
+        "chosen": _chosen(forecaster),
+        "parts": forecaster.parts(),
+        "service": forecaster.service,
+        "units": forecaster.units,
+        "clients": len(forecaster.cells),
+        **_division(forecaster),
+        "time_zone": forecaster.time_zone,
+        "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
+        "federated": forecaster.config.federated,
+        "train_seconds": round(forecaster.train_seconds_, 3),
+        "predict_seconds": round(forecaster.predict_seconds_, 3),
+    }
+
+
+def _division(forecaster: Forecaster) -> dict[str, Any]:
+    """Return each client's number of cells, and the roads cut between clients, if not by cell."""
+    clients, roads = forecaster.clients, forecaster.roads()
+    if clients.by_cell:
+        return {}
+    cells = dict(zip(clients.names, clients.sizes.tolist(), strict=True))
+    return {"cells_of_clients": cells, **({} if roads is None else {"roads": clients.cut(roads)})}
+
+
+def _chosen(forecaster: Forecaster) -> dict[str, Any]:
+    """Return the settings that were chosen on the validation part, by name."""
+    asked = forecaster.asked.at(forecaster.step).for_cells(len(forecaster.cells))
+    read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
+    del found["events"]  # The table became the names of its kinds; nothing was chosen.
+    return {n: v for n, v in found.items() if read.get(n, v) not in (v, AUTO, AUTO_WEEKDAYS)}
+
+
+def _privacy(forecaster: Forecaster) -> dict[str, Any]:
+    """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
+    uplink, refits = forecaster.config.uplink, forecaster.refits_
+    uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
+    asked = forecaster.asked
+    shared = {
+        "scale global: mean and deviation of all clients' values": asked.data.scale == "global",
+        "static columns, scaled over all clients": bool(asked.window.columns),
+        "intervals normalised: weights fitted to all clients' errors":
+            asked.interval.intervals == "normalised",
+        "target validation: chosen by all clients' errors, and the uploads of the other targets":
+            asked.window.target == CHOSEN,
+        "the grouping of cells into clients by their values": asked.clients.startswith("kmeans:"),
+    }  # fmt: skip
+    names = [name for name, is_shared in shared.items() if is_shared]
+    return guarantee(uplink, uploads, "a client's whole training series", names)

@@ -1,0 +1,84 @@
+"""Forecasts after the end of a history, as tables in the data's own units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, Words
+
+DIGITS = 7
+"""Significant digits of written forecasts: those of float32, in which models compute."""
+
+
+class Interval(NamedTuple):
+    """Bounds of a forecast, each a table like the forecast itself."""
+
+    lower: pd.DataFrame
+    upper: pd.DataFrame
+
+
+def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFrame:
+    """Return forecasts and bounds in seven digits, one row for each cell and time.
+
+    Returns:
+        Columns `time`, `cell`, the service, and `lower` and `upper` if there are bounds.
+    """
+    bounds = {} if interval is None else interval._asdict()
+    tables = {forecast.attrs["service"]: forecast, **bounds}
+    long = forecast.melt(ignore_index=False).reset_index()[["time", "cell"]]
+    return long.assign(**{name: _rounded(table) for name, table in tables.items()})
+
+
+def _rounded(table: pd.DataFrame) -> list[float]:
+    """Return the values of one cell after the other; rounding keeps bounds around a forecast."""
+    return [float(f"{value:.{DIGITS}g}") for value in table.melt()["value"]]
+
+
+def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
+    """Return tested forecasts as `predict` gives them: within the limits of the service.
+
+    Args:
+        forecasts: result of `Forecaster.test_forecasts`, of one time ahead or all.
+    """
+    limits = [forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit")]
+    if forecasts.attrs.get("non_negative"):  # Runs before there were limits.
+        limits[0] = 0.0
+    return forecasts.assign(y_hat=forecasts["y_hat"].clip(*limits, keep_attrs=True))
+
+
+def tidy(forecasts: xr.Dataset) -> pd.DataFrame:
+    """Return the variables of `forecasts.nc`, a row for each cell, target and step ahead.
+
+    Args:
+        forecasts: contents of the file; see `Forecaster.to_frame`.
+    """
+    names = [name for name, v in forecasts.items() if v.dims == ("cell", "time", "horizon")]
+    table = forecasts[names].reset_coords(drop=True).to_dataframe().reset_index()
+    step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
+    times = table["time"] + step * (table["horizon"] - 1)
+    if zone := forecasts.attrs.get("time_zone"):
+        times = times.dt.tz_localize("UTC").dt.tz_convert(zone)
+    return table.assign(time=times)
+
+
+def on_clock(table: pd.DataFrame, clock: str) -> pd.DataFrame:
+    """Return a forecast with its times on a clock.
+
+    Args:
+        table: forecast of a cube.
+        clock: `utc`, or `local` for the cube's own time zone.
+
+    Raises:
+        InputError: for `utc`, if the cube's times are local without an offset.
+    """
+    if clock == "local":
+        return table
+    if pd.DatetimeIndex(table.index).tz is None:
+        raise InputError(
+            "the history's times are local without an offset, so they cannot be written in UTC; ",
+            Words("leave out {clock:utc}"),
+        )
+    return table.tz_convert("UTC")

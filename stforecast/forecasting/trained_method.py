@@ -1,0 +1,305 @@
+"""Training of a federated method, here or in actors, and the trained method as a predictor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_prep.base.errors import InputError, Words
+from stforecast.bench import LOCAL
+from stforecast.data.anchors import with_anchors
+from stforecast.data.clients import Cells, Partition, stacked
+from stforecast.data.clock import Calendar
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.windows import input_windows, off_wall_clock
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import State
+from stforecast.federated.engine.predictions import COHORT, predictions_of
+from stforecast.federated.engine.rounds import Federation
+from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.sizing import parse_bytes, pick_device
+from stforecast.federated.engine.trainer import Trainer
+from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
+from stforecast.forecasting.config import Config
+from stforecast.forecasting.task import ForecastTask, client_data
+from stforecast.methods import METHODS
+from stforecast.models import build_model
+
+
+@contextmanager
+def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]:
+    """Give what makes the trainer of a run, which works within the context.
+
+    Args:
+        config: settings.
+        n_clients: clients of the run.
+
+    Raises:
+        InputError: if the engine is ray and it is not installed, the method cannot be split, or
+            there are fewer clients or cores than actors.
+    """
+    run = config.run
+    if run.engine == LOCAL:
+        yield Trainer
+        return
+    # Importing them takes a while.
+    from stforecast.bench.ray_actors import ray_actors
+    from stforecast.federated.engine.actors import SpreadTrainer, check_parts
+
+    if METHODS[config.method].pooled:
+        raise InputError(
+            f"{config.method} trains one client on the data of all, which actors cannot share; ",
+            Words("leave out {engine}"),
+        )
+    check_parts(run.actors, n_clients)
+    threads = run.workers or 1
+    with ray_actors(run.actors, threads, n_clients) as actors:
+
+        def make_trainer(*args: Any, **options: Any) -> Trainer:
+            fixed = {"actors": actors, "workers": threads, "device": "cpu"}
+            return SpreadTrainer(*args, **{**options, **fixed})
+
+        yield make_trainer
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedMethod:
+    """A method with its trained state; a `stforecast.forecasting.predictor.Predictor`.
+
+    Attributes:
+        config: settings of the run.
+        method: the method, with its model.
+        snapshot: states of clients and server after the selected round.
+        clients: the client of each cell.
+        view: name of the method's model that predicts; by default its first.
+    """
+
+    config: Config
+    method: Method
+    snapshot: State
+    clients: Partition
+    view: str | None = None
+
+    reads_windows: ClassVar[bool] = True
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles that the model forecasts; none if it forecasts one value."""
+        return self.config.loss.levels
+
+    @property
+    def round(self) -> int:
+        """Round of its state."""
+        return self.snapshot.round
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast `(cells, windows, horizon)`; see `Predictor.predict`."""
+        return self.quantiles(series, starts, calendar)[..., len(self.levels) // 2]
+
+    def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast the quantiles of windows at `levels`, sorted in case the model's cross.
+
+        Sorting never makes quantiles worse (Chernozhukov, Fernández-Val, Galichon, Econometrica
+        78, 2010). Arguments and result are those of `Predictor.quantiles`.
+        """
+        outputs = self._outputs(series, starts, calendar)
+        ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
+        ordered = off_wall_clock(ordered, starts, calendar)
+        return with_anchors(ordered, series, starts, self.config.window.target, calendar)
+
+    def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`."""
+        x = input_windows(series, starts, self.config.window, calendar)
+        sizes = torch.full((len(x),), len(starts))
+        state = self.snapshot
+        tensors = [*state.server.values(), *state.clients.params.values()]
+        # Some of the server's tensors stay on the CPU, such as the run's seed.
+        device = next((t.device for t in tensors if not t.is_cpu), torch.device("cpu"))
+        of_cells = ClientData({"x": torch.from_numpy(x)}, sizes)
+        data = self.clients.join(of_cells).to(device)
+        n_outputs = self.config.window.horizon * self.config.loss.n_outputs
+        outputs = torch.empty(*x.shape[:2], n_outputs)
+        for ids in data.cohorts(COHORT):
+            found = predictions_of(self.method, state, data, ids, self.view)
+            forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
+            self.clients.scatter(forecasts, ids, outputs)
+        return outputs.numpy()
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the state that prediction needs, as plain arrays."""
+        return to_arrays(self.method, self.snapshot)
+
+    @classmethod
+    def from_state(
+        cls, config: Config, arrays: Mapping[str, np.ndarray], round: int, clients: Partition
+    ) -> TrainedMethod:
+        """Restore a trained method from its `state`, on the configured device.
+
+        Args:
+            config: settings of the run.
+            arrays: arrays returned by `state`.
+            round: round of the state.
+            clients: the client of each cell that it was trained on.
+
+        Raises:
+            InputError: if the arrays do not fit the configured model or are not finite.
+        """
+        snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
+        largest = int(clients.sizes.max())
+        # The state holds the roads.
+        method = build_method(config, [Cells(largest, np.zeros((largest, largest)))])
+        check_shapes(method, arrays, len(clients))
+        return cls(config, method, snapshot, clients)
+
+
+def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
+    """Build the configured method with a new model.
+
+    Args:
+        config: settings.
+        clients: the cells of each client; none if each cell is a client, or for a server, which
+            does not know them.
+    """
+    window = config.window
+    task = ForecastTask(window.period, config.loss, window)
+    population = build_population(config, clients or [Cells(1, np.zeros((1, 1)))])
+    return METHODS[config.method](population, task, config.training, config.method_options)
+
+
+def build_population(config: Config, clients: Sequence[Cells]) -> Population:
+    """Build a new model for the clients; where it is of their cells, each begins with its own.
+
+    Its tensors have the shapes of the client with most cells. A client's own tensors are those of
+    a model of its cells alone, so they do not depend on other clients.
+
+    Args:
+        config: settings.
+        clients: the cells of each client.
+    """
+    window, name, run = config.window, config.run.model, config.run
+    outputs = dataclasses.replace(window, horizon=window.horizon * config.loss.n_outputs)
+
+    def of(cells: Cells, own: Mapping[str, Tensor] | None = None) -> Population:
+        held = None if config.clients == "cell" else cells
+        return Population(
+            lambda: build_model(name, outputs, config.model_options, held),
+            run.seed, config.training.mixed_precision, own,
+        )  # fmt: skip
+
+    largest = max(clients, key=lambda cells: cells.n)
+    population = of(largest)
+    prefixes = population.model.own
+    if config.clients == "cell" or not prefixes:
+        return population
+    each = [
+        {n: t for n, t in of(cells).initial().items() if n.startswith(prefixes)}
+        for cells in clients
+    ]
+    like = population.initial()
+    return of(largest, stacked(each, {name: like[name] for name in each[0]}))
+
+
+def train(
+    config: Config,
+    data: PreparedSeries,
+    after_round: Callable[[RoundReport], None] | None = None,
+    checkpointer: Checkpointer | None = None,
+) -> tuple[dict[str, TrainedMethod], Federation]:
+    """Train the configured method on the training part and track its validation loss.
+
+    Args:
+        config: settings.
+        data: the series.
+        after_round: called with each round's report.
+        checkpointer: writes checkpoints and resumes from the newest one.
+
+    Returns:
+        The method after the `last` and after the `best` round (the last one, if there is no
+        validation part), and e.g. `last (global)` for its other models; and the federation with its
+        reports.
+    """
+    method = build_method(config, cells_of_clients(config, data))
+    with trainers(config, len(data.clients)) as make_trainer:
+        federation = federate(
+            config, method, data, data.split.train, data.split.validation, make_trainer
+        )
+        if checkpointer:
+            checkpointer.note_data(*data.series.identity(), further=data.identity())
+            checkpointer.run(federation, after_round)
+        else:
+            federation.run(after_round)
+        last = federation.ready()
+    states = {"last": last, "best": federation.best or last}
+    trained = {
+        name if view == method.views[0] else f"{name} ({view})": TrainedMethod(
+            config, method, state, data.clients, view
+        )
+        for name, state in states.items()
+        for view in method.views
+    }
+    return trained, federation
+
+
+def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:
+    """Return the cells of each client; none if each cell is a client."""
+    if config.clients == "cell":
+        return ()
+    return data.clients.of_clients(data.series.adjacency)
+
+
+def federate(
+    config: Config,
+    method: Method,
+    data: PreparedSeries,
+    train: np.ndarray,
+    validation: np.ndarray,
+    make_trainer: Callable[..., Trainer] = Trainer,
+) -> Federation:
+    """Build the federation of a method and its clients' samples, before the first round.
+
+    Args:
+        config: settings.
+        method: the method, with its model.
+        data: the series.
+        train: `(windows,)` first target steps of the training windows.
+        validation: `(windows,)` those of the validation windows; may be empty.
+        make_trainer: see `Federation`; by default the clients are in this process.
+    """
+    samples = client_samples(method, data, train, validation)
+    return Federation(
+        method,
+        *samples,
+        seed=config.run.seed,
+        device=pick_device(config.run.device),
+        cohort_size=config.run.cohort or None,
+        uplink=config.uplink,
+        robust=config.robust,
+        workers=config.run.workers or torch.get_num_threads(),
+        memory=parse_bytes(config.run.memory) if config.run.memory else None,
+        make_trainer=make_trainer,
+    )
+
+
+def client_samples(
+    method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
+) -> tuple[ClientData, ClientData | None]:
+    """Return the clients' training and validation samples; arguments as in `federate`."""
+
+    def samples(starts: np.ndarray, *, with_next: bool = False) -> ClientData:
+        windows = data.windows(starts, with_next=with_next)
+        return data.clients.join(client_data(windows, data.series.locations))
+
+    return (
+        samples(train, with_next=getattr(method, "reads_next", False)),
+        samples(validation) if len(validation) else None,
+    )

@@ -1,0 +1,257 @@
+"""Runs of which only some cells, or some times of the test part, are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, close_to
+from stforecast.comparison.errors import SCALES, SEASONAL, variables
+from stforecast.forecasting.results import ForecastRun
+from stforecast.intervals.bands import Bands
+from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics.metric import Scale
+from stforecast.metrics.point import evaluate, evaluate_intervals
+
+MOST_HOURS = 10**6
+"""Longer than any test part."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Times of the test part to draw.
+
+    Attributes:
+        hours: hours from its start; None is all.
+        start: first local time; None is the first.
+        end: local time after the last; None is the end.
+    """
+
+    hours: int | None = None
+    start: str | None = None
+    end: str | None = None
+
+    def mask(self, times: pd.DatetimeIndex, zone: str | None, origin: object) -> np.ndarray:
+        """Return which times of the targets lie in the span.
+
+        Args:
+            times: `(windows,)` on the clock of the forecasts.
+            zone: their time zone, if they are UTC.
+            origin: name of the run in errors.
+
+        Raises:
+            InputError: if a time cannot be read, or none is left.
+        """
+        local = times if zone is None else times.tz_localize("UTC").tz_convert(zone)
+        chosen = np.ones(len(times), dtype=bool)
+        if self.hours is not None:
+            chosen &= times < times[0] + pd.Timedelta(hours=min(self.hours, MOST_HOURS))
+        if self.start is not None:
+            chosen &= local >= _local(self.start, zone, local)
+        if self.end is not None:
+            chosen &= local < _local(self.end, zone, local)
+        if not chosen.any() and self.hours is not None and self.hours < 1:
+            raise InputError(f"hours is {self.hours}; draw at least 1")
+        if not chosen.any():
+            raise InputError(
+                f"{origin}: no target in these times; the test part has targets from {local[0]} to "
+                f"{local[-1]}"
+            )
+        return chosen
+
+
+@dataclass(frozen=True)
+class PartRun(ForecastRun):
+    """A run whose errors are those of some cells and times of its test part.
+
+    Attributes:
+        whole: the run.
+        cells: ids, separated by commas; None keeps all.
+        span: times of the targets to keep.
+    """
+
+    whole: ForecastRun
+    cells: str | None
+    span: Span
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether a target of its test part lies in the span."""
+        try:
+            with self.whole.open_forecasts() as ds:
+                return bool(_inside(ds, self.span, self.whole).any())
+        except InputError:
+            return False
+
+    @cached_property
+    def _part(self) -> xr.Dataset:
+        ds = self.whole.forecasts()
+        if self.cells is not None:
+            ds = take_cells(ds, named_cells(ds.indexes["cell"], self.cells), self.whole)
+        inside = _inside(ds, self.span, self.whole)
+        seen = xr.DataArray(inside, dims=("time", "horizon"))
+        return ds.assign(y=ds["y"].where(seen)).isel(time=inside.any(axis=1))
+
+    @cached_property
+    def _errors(self) -> pd.DataFrame:
+        tables = [
+            _errors(self._part, name).assign(selection=selection)
+            for selection, name in variables(self._part).items()
+            if selection != SEASONAL
+        ]
+        return pd.concat(tables, ignore_index=True).assign(split="test", fold=self.fold)
+
+    def metrics(self) -> pd.DataFrame:
+        """Errors on the part."""
+        return self._errors
+
+    def rounds(self) -> pd.DataFrame:
+        """Rounds of the run."""
+        return self.whole.rounds()
+
+    def forecasts(self) -> xr.Dataset:
+        """Forecasts of the part; what lies outside has no target."""
+        return self._part
+
+    def open_forecasts(self) -> xr.Dataset:
+        """Forecasts of the part."""
+        return self._part
+
+
+def parts_of(
+    runs: Sequence[ForecastRun], cells: str | None, start: str | None, end: str | None
+) -> list[ForecastRun]:
+    """Return the runs with only some cells and times of their test parts.
+
+    Args:
+        runs: finished runs.
+        cells: ids, separated by commas; None keeps all.
+        start: first local time of a target; None is the first.
+        end: end of the times of targets, not included; None is the end.
+
+    Returns:
+        Without folds that were tested at other times.
+
+    Raises:
+        InputError: if a time cannot be read, or no run was tested then.
+    """
+    if cells is None and start is None and end is None:
+        return list(runs)
+    span = Span(None, start, end)
+    parts = [PartRun(run.folder, run.about, run, cells, span) for run in runs]
+    tested = [part for part in parts if part.is_tested]
+    if not tested and parts:
+        parts[0].forecasts()
+    return list(tested)
+
+
+def part_note(cells: str | None = None, start: str | None = None, end: str | None = None) -> str:
+    """Return what is drawn in words, for the note of a figure; empty if it is all.
+
+    >>> part_note("4,17", "2013-12-24")
+    'cells 4, 17; from 2013-12-24'
+    """
+    names = [] if cells is None else [name.strip() for name in cells.split(",")]
+    shown = ", ".join(names) if len(names) <= 6 else f"{len(names)} of them"
+    span = " ".join(f"{word} {time}" for word, time in (("from", start), ("to", end)) if time)
+    return "; ".join(filter(None, [f"cells {shown}" if names else "", span]))
+
+
+def named_cells(known: pd.Index, wanted: str) -> list[Any]:
+    """Return the cells with these ids.
+
+    Args:
+        known: cells that were tested.
+        wanted: ids, separated by commas.
+
+    Raises:
+        InputError: if one is unknown.
+    """
+    ids = {str(cell): cell for cell in known}
+    names = [name.strip() for name in wanted.split(",")]
+    for name in names:
+        if name not in ids:
+            listed = ", ".join(list(ids)[:10]) + (", …" if len(ids) > 10 else "")
+            raise InputError(
+                f"no cell {name!r} among the {len(ids)} that were tested: {listed}"
+                f"{close_to(name, ids)}"
+            )
+    return [ids[name] for name in names]
+
+
+def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:
+    """Select cells.
+
+    Raises:
+        InputError: naming the run and the unknown cell.
+    """
+    for cell in cells:
+        if cell not in ds.indexes["cell"]:
+            raise InputError(f"{run.folder}: no cell {cell}; name cells that every run has")
+    return ds.sel(cell=cells)
+
+
+def _local(text: str, zone: str | None, times: pd.DatetimeIndex) -> pd.Timestamp:
+    try:
+        time = pd.Timestamp(text)
+        return time.tz_localize(zone) if zone is not None and time.tzinfo is None else time
+    except ValueError as e:
+        raise InputError(
+            f"cannot read the time {text!r}; give a local time such as '{times[0]:%Y-%m-%d %H:%M}'"
+        ) from e
+
+
+def _inside(ds: xr.Dataset, span: Span, origin: ForecastRun) -> np.ndarray:
+    """Return which targets `(windows, horizon)` lie in a span."""
+    shape = ds.sizes["time"], ds.sizes["horizon"]
+    if span == Span():
+        return np.ones(shape, dtype=bool)
+    step = pd.Timedelta(minutes=float(ds.attrs["step_minutes"]))
+    ahead = (ds.indexes["horizon"].to_numpy() - 1) * step
+    times = pd.DatetimeIndex((ds.indexes["time"].to_numpy()[:, None] + ahead).ravel())
+    return span.mask(times, ds.attrs.get("time_zone"), origin.folder).reshape(shape)
+
+
+def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
+    """Return errors of one model in the form of `metrics.csv`."""
+    y, y_hat = ds["y"].to_numpy(), ds[name].to_numpy()
+    seen, cells = np.isfinite(y), ds["cell"].to_numpy()
+    y = np.where(seen, y, 0.0)
+    std = ds["std"].to_numpy()[:, None, None]
+    scale = _scale(ds)
+    of_scores = [metric for metric, found in METRICS.items() if not found.relative]
+    raw = evaluate(y_hat, y, seen, cells, scale=scale)
+    tables = [evaluate(y_hat / std, y / std, seen, cells, of_scores), _named_raw(raw, METRICS)]
+    if name == "y_hat" and "coverage" in ds.attrs:
+        bands, coverage = _bands(ds, y_hat), ds.attrs["coverage"]
+        by_std = bands.map(lambda values: values / std)
+        tables.append(evaluate_intervals(by_std, y / std, seen, cells, coverage))
+        raw = evaluate_intervals(bands, y, seen, cells, coverage, scale)
+        tables.append(_named_raw(raw, INTERVAL_METRICS))
+    return pd.concat(tables).drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
+
+
+def _named_raw(table: pd.DataFrame, metrics: Any) -> pd.DataFrame:
+    return table.assign(metric=table["metric"].map(lambda name: metrics[name].raw_name))
+
+
+def _scale(ds: xr.Dataset) -> Scale | None:
+    found = [ds[name].to_numpy() for name in SCALES.values() if name in ds]
+    return Scale(*found) if len(found) == len(SCALES) else None
+
+
+def _bands(ds: xr.Dataset, y_hat: np.ndarray) -> Bands:
+    lower = [str(name) for name in ds if str(name).startswith("lower")]
+    bounds = {
+        float(ds[name].attrs["coverage"]): (
+            ds[name].to_numpy(), ds[name.replace("lower", "upper")].to_numpy(),
+        )
+        for name in lower
+    }  # fmt: skip
+    return Bands(y_hat, dict(sorted(bounds.items())))

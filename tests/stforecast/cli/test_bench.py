@@ -1,0 +1,228 @@
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.cube import write_cube
+from stforecast.bench.jobs import run_grid
+from stforecast.cli import kind as benchmark
+from stforecast.cli.bench import execute
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Labels and seeds of the runs that are really done."""
+    done = []
+
+    def run(method, data, folder, settings, **options):
+        done.append((options["label"], settings["seed"]))
+        return original(method, data, folder, settings, **options)
+
+    original = benchmark.run
+    monkeypatch.setattr(benchmark, "run", run)
+    return done
+
+
+def test_runs_that_would_share_a_folder_are_refused(write, town, tmp_path):
+    grid = write(more='services = ["sms"]')
+    twins = grid.replace(data=[town, tmp_path / "other" / town.name])
+    with pytest.raises(InputError, match="two runs would share the folder"):
+        run_grid(twins, tmp_path / "out")
+    with pytest.raises(InputError, match="two runs would share the folder"):
+        run_grid(grid.replace(seeds=[1, 1]), tmp_path / "out")
+
+
+def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
+    out = tmp_path / "out"
+    grid = write('["ridge", "last_value"]', 'services = ["sms"]\nseeds = [1, 2]')
+    outcome = run_grid(grid, out)
+    done = [("ridge", 1), ("last_value", 1), ("ridge", 2), ("last_value", 2)]
+    assert calls == done, "balanced when stopped"
+    assert not outcome.failures
+    folder = out / "runs" / "town" / "sms" / "last_value" / "seed-2"
+    assert outcome.runs[3].folder == folder
+    before = (folder / "run.json").stat().st_mtime_ns
+    again = run_grid(grid.replace(seeds=[1, 2, 3]), out)
+    assert calls[4:] == [("ridge", 3), ("last_value", 3)]
+    assert len(again.runs) == 6
+    assert (folder / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
+    out = tmp_path / "out"
+    methods = '["solo", { method = "ridge", label = "a, b", seeds = [1] }]'
+    grid = write(methods, 'services = ["sms"]\nseeds = [1, 2]\nreference = "solo"')
+    run_grid(grid.replace(seeds=[1]), out)
+    outcome = run_grid(grid, out)
+    assert calls == [("solo", 1), ("a, b", 1), ("solo", 2)], "resumed"
+    assert "Seeds are not resampled for rows with a single seed: a, b." in outcome.table
+    assert "up to 2 seeds; it holds for these cells only." in outcome.table
+    assert "\n- seeds: 1, 2 (only 1: a, b)\n" in (out / "table.md").read_text()
+    one_seed = run_grid(write(methods, 'services = ["sms"]'), out).table
+    assert "it holds for these cells and this seed only." in one_seed
+    assert "single seed" not in one_seed
+
+
+def test_the_tables_hold_all_runs(write, tmp_path):
+    grid = write('["ridge", { method = "ridge", label = "strong", alpha = 100.0 }]',
+                 'title = "Ours"\nservices = ["sms", "internet"]')  # fmt: skip
+    outcome = run_grid(grid, tmp_path)
+    table = pd.read_csv(tmp_path / "metrics.csv")
+    named = table[["method", "label", "service"]].drop_duplicates().to_numpy().tolist()
+    assert named == [
+        ["ridge", "ridge", "sms"],
+        ["ridge", "strong", "sms"],
+        ["ridge", "ridge", "internet"],
+        ["ridge", "strong", "internet"],
+    ]
+    assert len(table) == sum(len(run.metrics()) for run in outcome.runs)
+    text = (tmp_path / "table.md").read_text()
+    assert text.startswith(f"# Ours\n\n    {grid.repeat(tmp_path)}\n\n- written: 20")
+    assert "\n- seeds: 1\n- versions: numpy " in text
+    assert "cores, " in text
+    assert "\n\n**town, sms**: 3 cells" in text
+    assert "| strong" in text
+
+
+def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
+    write, calls, tmp_path, monkeypatch
+):
+    def fail(*args, **options):
+        if options["label"] == "last_value":
+            raise RuntimeError("out of luck")
+        return counted(*args, **options)
+
+    counted = benchmark.run
+    monkeypatch.setattr(benchmark, "run", fail)
+    grid = write('["last_value", "ridge"]', 'services = ["sms"]')
+    outcome = run_grid(grid, tmp_path)
+    assert calls == [("ridge", 1)]
+    name = "town/sms/last_value/seed-1"
+    assert outcome.failures == {name: "RuntimeError: out of luck"}
+    note = tmp_path / "runs" / name / "failed.txt"
+    assert "Traceback" in note.read_text()
+    with pytest.raises(InputError, match=f"such as {re.escape(str(note.parent))}; "):
+        execute(grid, tmp_path, "local", as_json=False, progress=False)
+    assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
+    monkeypatch.setattr(benchmark, "run", counted)
+    assert not run_grid(grid, tmp_path).failures
+    assert calls[1:] == [("last_value", 1)]
+    assert not note.exists()
+
+
+@pytest.mark.parametrize(
+    ("service", "absent", "message"),
+    [
+        ("sms", "absent.nc", "absent.nc: no cube here"),
+        ("calls", None, "unknown service 'calls'; choose one of: internet, sms"),
+        (None, None, "has several services; choose one with service"),
+    ],
+)
+def test_data_and_services_are_checked_before_the_first_run(
+    write, calls, town, tmp_path, service, absent, message
+):
+    services = f'services = ["{service}"]' if service else ""
+    cubes = [str(town), absent] if absent else [str(town)]
+    with pytest.raises(InputError, match=message):
+        run_grid(write(data=json.dumps(cubes), more=services), tmp_path / "out")
+    assert not calls
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_runs_need_no_data(write, tmp_path, town):
+    moved = tmp_path / "moved.nc"
+    shutil.copy(town, moved)
+    grid = write('["last_value"]', 'services = ["sms"]', data=f'["{moved}"]')
+    run_grid(grid, tmp_path)
+    moved.unlink()
+    assert len(run_grid(grid, tmp_path).runs) == 1
+
+
+def test_shared_settings_are_for_those_who_read_them(write, tiny_settings):
+    with pytest.raises(InputError, match=r"ridge does not read lr; .* reads it: .*fedavg"):
+        write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
+    grid = write('["ridge", "solo"]', 'services = ["sms"]')
+    with pytest.raises(InputError, match="ridge does not read bits"):
+        grid.replace(settings={"bits": 8})
+    assert grid.replace(settings={"lr": 0.5}).settings["lr"] == 0.5
+
+
+def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatch):
+    grid = write('["last_value"]', 'services = ["sms"]')
+
+    def nested(*args, **options):
+        with pytest.raises(InputError, match=r"process \d+ on .* is writing there"):
+            run_grid(grid, tmp_path)
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(benchmark, "run", nested)
+    assert list(run_grid(grid, tmp_path).failures.values()) == ["RuntimeError: refused"]
+
+
+def test_other_settings_in_the_same_folder_are_refused_before_any_run(
+    write, calls, tmp_path, tiny_settings
+):
+    grid = write('["last_value"]', 'services = ["sms"]')
+    run_grid(grid, tmp_path)
+    more = write(
+        '["ridge", "last_value"]', 'services = ["sms"]', tiny_settings.replace("7,1,2", "6,2,2")
+    )
+    with pytest.raises(InputError, match=r"seed-1 was run with other settings \(split\); delete"):
+        run_grid(more, tmp_path)
+    assert calls == [("last_value", 1)]
+
+
+def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
+    grid = write('["last_value"]', 'services = ["sms"]')
+    run_grid(grid, tmp_path / "out")
+    copy = tmp_path / town.name
+    copy.write_bytes(town.read_bytes())
+    with pytest.raises(InputError, match=r"was run with other settings \(data\)"):
+        run_grid(grid.replace(data=[copy]), tmp_path / "out")
+
+
+@pytest.mark.parametrize("service", ["internet", "sms"])
+def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_path, service):
+    """The training part changed, which no target of the test part shows."""
+    copy = tmp_path / "copy.nc"
+    shutil.copy(town, copy)
+    methods = '["last_value", { method = "ridge", inputs = "internet" }]'
+    grid = write(methods, 'services = ["sms"]', data=f'["{copy}"]')
+    run_grid(grid, tmp_path / "out")
+    assert len(run_grid(grid, tmp_path / "out").runs) == 2
+    cube = xr.load_dataset(town)
+    cube[service][:50] = 2 * cube[service][:50]
+    write_cube(cube, copy)
+    run = "ridge" if service == "internet" else "last_value"
+    match = rf"{run}.* was run on other data: .*copy\.nc has changed since"
+    with pytest.raises(InputError, match=match):
+        run_grid(grid, tmp_path / "out")
+
+
+def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
+    city = '[{ name = "Small city", cells = 2, days = 8, seed = 3 }]'
+    settings = tiny_settings.replace("7,1,2", "6,1,1")
+    grid = write('["last_value"]', 'services = ["internet"]', settings, city)
+    (run,) = run_grid(grid, tmp_path).runs
+    assert run.about["clients"] == 2
+    cube = tmp_path / "data" / "small-city.nc"
+    before = cube.stat().st_mtime_ns
+    run_grid(grid, tmp_path)
+    assert cube.stat().st_mtime_ns == before
+    assert {p.name for p in cube.parent.iterdir()} == {"small-city.nc", "small-city.json"}
+    other = write('["last_value"]', 'services = ["internet"]', settings, city.replace("3", "4"))
+    with pytest.raises(InputError, match=r"small-city.nc is another city; delete it or choose"):
+        run_grid(other, tmp_path)
+
+
+def test_the_page_compares_with_the_row_of_the_table(write, tmp_path):
+    for name in ("last_value", "ridge"):
+        grid = write('["last_value", "ridge"]', f'reference = "{name}"\nservices = ["sms"]')
+        out = tmp_path / name
+        execute(grid, out, "local", as_json=False, progress=False)
+        pages = ((out / "table.md").read_text(), (out / "report.html").read_text())
+        assert all(f"against {name}" in page for page in pages)

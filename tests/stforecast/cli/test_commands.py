@@ -1,0 +1,65 @@
+"""Options of a command from a TOML file."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from data_prep.base.errors import InputError
+from stforecast.cli.commands import CONFIG, Configured
+from stforecast.cli.options import PATH
+
+
+@click.command(cls=Configured)
+@CONFIG
+@click.option("--data", type=PATH, required=True)
+@click.option("--first-client", "first", type=int, default=0)
+@click.option("--node", "nodes", multiple=True)
+@click.option("--insecure", is_flag=True)
+@click.option("--shuffle/--no-shuffle", default=True)
+def command(config, **settings):
+    click.echo(settings)
+
+
+@pytest.fixture
+def said(tmp_path):
+    def run(text, *words):
+        (tmp_path / "a.toml").write_text(text)
+        words = ["--config", str(tmp_path / "a.toml"), *words]
+        done = CliRunner().invoke(command, words, catch_exceptions=True)
+        if isinstance(done.exception, InputError):
+            raise done.exception
+        return done.output.strip()
+
+    return run
+
+
+def test_a_file_gives_options_and_its_paths_begin_at_its_folder(said, tmp_path):
+    text = 'data = "b.nc"\nfirst_client = 3\nnode = ["1=0-2", "2=3-4"]\nshuffle = false'
+    shown = said(text)
+    assert f"'data': {tmp_path / 'b.nc'!r}, 'first': 3, 'nodes': ('1=0-2', '2=3-4')" in shown
+    assert "'shuffle': False" in shown
+
+
+def test_what_is_typed_replaces_what_stands_in_the_file(said):
+    assert "'first': 5," in said('data = "b.nc"\nfirst_client = 3', "--first-client", "5")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("first_clint = 3", r"a.toml: unknown key 'first_clint'; .*did you mean 'first_client'"),
+        ("config = 'b.toml'", r"a.toml: unknown key 'config'"),
+        ("insecure = 1", r"a.toml: insecure is 1; write true or false"),
+        ("data = true", r"a.toml: data is True; expected a text or a number"),
+        ("first_client = [1]", r"a.toml: first_client is \[1\]; expected a text or a number"),
+        ("first_client = ", r"a.toml: is not TOML"),
+    ],
+)
+def test_what_cannot_be_used_is_named(said, text, message):
+    with pytest.raises(InputError, match=message):
+        said(text)
+
+
+def test_click_checks_values(said):
+    assert "'x' is not a valid integer" in said('data = "b.nc"\nfirst_client = "x"')
+    assert "Missing option '--data'" in said("first_client = 3")

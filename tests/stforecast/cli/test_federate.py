@@ -1,0 +1,175 @@
+"""`stforecast federate` writes an app whose settings are those that were typed."""
+
+import json
+import re
+import tomllib
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from data_prep.base.errors import InputError
+from stforecast.cli.federate import federate
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_first, save
+from stforecast.flower.settings import RunSettings
+
+
+def type_in(*words):
+    done = CliRunner().invoke(federate, list(map(str, words)), catch_exceptions=True)
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_the_app_holds_what_was_typed(tmp_path):
+    app = tmp_path / "app"
+    done = type_in(
+        "--method", "fuels", "--clients", 7, "--out", app, "--results", tmp_path / "results",
+        "--rounds", 9, "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
+        "--strikes", 4, "--min-parties", 3,
+    )  # fmt: skip
+    assert done.output == f"begin it with: flwr run {app} --stream\n"
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert run.config.method == "fuels"
+    assert (run.config.training.rounds, run.config.method_options.tau) == (9, 0.5)
+    assert run.config.data.service == "net"
+    assert (run.n_clients, run.out) == (7, str(tmp_path / "results"))
+    assert (run.patience.start, run.patience.answer, run.patience.enough) == (600.0, 30.0, 5)
+    assert (run.patience.strikes, run.patience.min_parties) == (4, 3)
+
+
+def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no node knows"):
+        type_in(
+            "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
+        )  # fmt: skip
+    for step in ("0h", "soon", "NaT"):
+        with pytest.raises(InputError, match=f"step is '{step}'; give a .*length of time like"):
+            type_in(
+                "--step", step, "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path
+            )  # fmt: skip
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--start", "nan"], "start is nan; it must be 0 or more"),
+        (["--start", "-1"], "start is -1.0; it must be 0 or more"),
+        (["--answer", "0"], "answer is 0.0; it must be positive"),
+        (["--answer", "inf"], "answer is inf; it must be positive"),
+        (["--enough", "-1"], "enough is -1; it must be 0 or more"),
+        (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
+        (["--min-parties", "0"], "min_parties is 0; it must be positive"),
+        (["--min-parties", "8"], "min_parties is 8, but the federation has 7 clients.*"),
+        *[
+            ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
+            for words in (
+                ["--method", "fedproto"],
+                ["--model", "graph_wavenet", "--client-is", "all"],
+            )
+        ],
+    ],
+)
+def test_settings_without_sense_are_refused_in_one_line(words, message, tmp_path):
+    with pytest.raises(InputError, match=f"^{message}$"):
+        type_in("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, *words)
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize(("step", "period"), [("1h", 24), ("10min", 144)])
+def test_the_server_learns_the_steps_of_a_day(tmp_path, step, period):
+    type_in(
+        "--method", "fedlean", "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path,
+        "--step", step,
+    )  # fmt: skip
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert run.config.at(run.step).window.period == period
+
+
+def test_a_file_holds_what_would_be_typed(tmp_path):
+    (tmp_path / "server.toml").write_text(
+        'method = "fuels"\nclients = 7\nout = "app"\nresults = "results"\ntau = 0.5\n'
+        'node = ["12=0-3", "34=4-6"]\n'
+    )
+    type_in("--config", tmp_path / "server.toml", "--rounds", 3)
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert (run.config.method_options.tau, run.config.training.rounds) == (0.5, 3)
+    assert run.out == str(tmp_path / "results")
+    assert run.owners == {12: range(4), 34: range(4, 7)}
+
+
+def test_a_key_of_another_method_is_named(tmp_path):
+    (tmp_path / "server.toml").write_text('method = "fedavg"\nclients = 7\ntau = 0.5\n')
+    with pytest.raises(InputError, match=r"server.toml: unknown key 'tau'"):
+        type_in("--config", tmp_path / "server.toml")
+
+
+EVENTS = [
+    {"event": "start", "method": "fuels", "rounds": 9, "clients": 4},
+    {"event": "refused", "node": 3, "reason": "its clients 0 to 1 are those of another node"},
+    {"event": "joined", "node": 1, "first": 0, "last": 1},
+    {"event": "joined", "node": 2, "first": 2, "last": 3},
+    {"event": "gathered"},
+    {"event": "left_out", "node": 2, "reason": "it sent \x1b[1mnumbers " + "x" * 99},
+    {"event": "sum_recovered", "round": 1, "nodes": 2, "left": 1},
+    {"event": "sum_lost", "round": 1, "reason": "1 nodes dealt shares"},
+    {"event": "round", "round": 1, "train_loss": 0.5, "validation_loss": None, "participants": 4,
+     "failed": 2, "seconds": 3.25, "time": "2026-01-01T00:00:00+00:00"},
+]  # fmt: skip
+
+
+def test_the_status_shows_rounds_nodes_and_failures(tmp_path):
+    (tmp_path / "server.jsonl").write_text("".join(json.dumps(e) + "\n" for e in EVENTS))
+    shown = type_in("status", tmp_path).output
+    assert shown.startswith("fuels: running\nrounds: 1 of 9 complete\n")
+    assert "clients connected: 4 of 4 on 2 nodes" in shown
+    assert "secure sums completed although nodes left: 1\n" in shown
+    assert "secure sums lost: 1 (the last: 1 nodes dealt shares)\n" in shown
+    assert re.search(r"last event: \d+ s ago", shown)
+    assert re.search(r"^2 +2 to 3 +yes +1 +1 +0 +it sent  \[1mnumbers x+…$", shown, re.M)
+    assert re.search(r"^ +1 +0.5 +4 +2 +3.25$", shown, re.M)
+    assert "node 3 is not let in: its clients 0 to 1 are those of another node" in shown
+    found = json.loads(type_in("status", tmp_path, "--json").output)
+    assert (found["state"], found["nodes"]["2"]["failures"]) == ("running", 1)
+
+
+def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
+    with pytest.raises(InputError, match="no checkpoint of round 3; there is none, or the run has"):
+        type_in("resume", tmp_path, "--from-round", 3)
+    for round in (3, 4):
+        state = State(Clients({}, {}, {}, torch.tensor([1])), {}, round, seed=0)
+        save(Checkpoint({}, state, None, [], 1), tmp_path / "checkpoints", is_spaced)
+    said = type_in("resume", tmp_path, "--from-round", 3).output
+    assert said == "the run goes on after round 3 (removed: 4); start it again with flwr run\n"
+    assert [p.name for p in newest_first(tmp_path / "checkpoints")] == ["round-0003"]
+
+
+def test_the_status_of_nothing_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
+        type_in("status", tmp_path)
+
+
+def test_a_rule_that_does_the_method_harm_is_refused_before_a_node_is_asked(tmp_path):
+    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    with pytest.raises(InputError, match=r"robust='clip' cannot protect fedtrees: .* choose drop"):
+        type_in("--method", "fedtrees", "--robust", "clip", *common)
+    assert not (tmp_path / "app").exists()
+
+
+def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
+    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    for method, reason in (("fuels", "compares the clients' prototypes"), ("solo", "send nothing")):
+        with pytest.raises(InputError, match=rf"{method} .*{reason}"):
+            type_in("--method", method, "--secure-aggregation", *common)
+    with pytest.raises(InputError, match="robust='median' compares uploads"):
+        type_in("--method", "fedavg", "--secure-aggregation", "--robust", "median", *common)
+    assert not (tmp_path / "app").exists()
+    type_in("--secure-aggregation", "--secure-threshold", 0.6, *common)
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
+    assert run.secure.secure_threshold == 0.6

@@ -1,0 +1,149 @@
+"""`stforecast forecast` takes a table or a cube to a checked forecast, and says what it assumed."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.cube import open_cube
+from stforecast.cli.main import main
+from stforecast.forecasting.forecaster import Forecaster
+
+RIDGE = ["--method", "ridge", "--horizon", "3"]
+
+
+@pytest.fixture
+def stforecast(capsys):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(w) for w in words])
+        out, err = capsys.readouterr()
+        return exit_.value.code or 0, out, err
+
+    return call
+
+
+def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_path):
+    with open_cube(town) as ds:
+        frame = ds["internet"].to_pandas()
+    frame.index = frame.index.strftime("%d/%m/%Y %H:%M")
+    frame.to_csv(tmp_path / "my.csv", index_label="Timestamp")
+    out = tmp_path / "out"
+    args = ["forecast", tmp_path / "my.csv", *RIDGE, "--time-format", "dayfirst", "--out", out]
+    code, text, err = stforecast(*args)
+    assert code == 0, err
+    assert {p.name for p in out.iterdir()} == {"data.nc", "run", "forecast.csv", "report.html"}
+    lines = text.splitlines()
+    assert lines[0] == f"{tmp_path / 'my.csv'}: assumed"
+    assert "  step       1 hour, as in the data (--resample changes a table's)" in lines
+    assert "  horizon    3 hours, 3 steps (--horizon)" in lines
+    assert any(line.startswith("checked on 2013-11-09 12:00 to ") for line in lines)
+    assert lines[-1].startswith(f"next: stforecast predict {out / 'run'} --history ")
+    assert "using column 'Timestamp' for the times" in err
+    table = pd.read_csv(out / "forecast.csv")
+    assert table.columns.tolist() == ["time", "cell", "value", "lower", "upper"]
+    assert (len(table), table["time"].iloc[0]) == (9, "2013-11-11 00:00:00+00:00")
+    expected = Forecaster.load(out / "run").predict(out / "data.nc")
+    np.testing.assert_allclose(
+        table.pivot(index="time", columns="cell", values="value"), expected, rtol=1e-6
+    )
+    code, _, err = stforecast(*args)
+    assert code == 2
+    assert "already holds a finished run" in err
+
+
+def test_folds_and_json_say_how_far_to_trust_it(stforecast, town, tmp_path):
+    args = ["forecast", town, "--method", "last_value", "--service", "sms", "--folds", "2"]
+    code, text, err = stforecast(*args, "--out", tmp_path, "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["check"]["mae"] > 0
+    assert found["backtest"]["raw_mae"]["low"] <= found["backtest"]["raw_mae"]["value"]
+    assert found["run"] == str(tmp_path / "run")
+
+
+def test_a_cube_is_used_as_it_is(stforecast, town, tmp_path):
+    out = tmp_path / "out"
+    args = ["forecast", town, *RIDGE, "--service", "sms", "--set", "split=days:6,2,2"]
+    code, text, err = stforecast(*args, "--out", out)
+    assert code == 0, err
+    assert not (out / "data.nc").exists()
+    assert "sms (--service)" in text
+    config = Forecaster.load(out / "run").config
+    assert (config.data.split, config.window.horizon) == ("days:6,2,2", 3)
+    code, _, err = stforecast(*args, "--resample", "2h", "--agg", "sum", "--out", tmp_path / "b")
+    assert code == 2
+    assert "is a cube, for which there is no --resample" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nowhere.csv"], "nowhere.csv: no table or cube here"),
+        (["nowhere.nc"], "nowhere.nc: no table or cube here"),
+        (["TOWN", "--service", "smss"], "did you mean 'sms'?"),
+        (["TOWN", "--method", "rigde"], "did you mean 'ridge'?"),
+        (["TOWN", "--horizon", "0"], "horizon is 0; forecast at least 1 step"),
+    ],
+)
+def test_mistakes_are_named(stforecast, town, tmp_path, args, message):
+    words = [str(town) if word == "TOWN" else word for word in args]
+    code, _, err = stforecast("forecast", *words, "--out", tmp_path / "out")
+    assert code == 2
+    assert message in err
+
+
+def test_the_check_compares_with_the_day_before():
+    from stforecast.forecasting.quick import check_forecasts
+
+    times = pd.date_range("2013-11-01 23:00", periods=2, freq="h")
+    y = np.array([[[1.0, 2.0], [3.0, np.nan]]])
+    dims = ("cell", "time", "horizon")
+    values = {"y": y, "y_hat": y + 1, "seasonal_naive": y + np.array([[[4.0, 4.0], [np.nan, 4.0]]])}
+    ds = xr.Dataset(
+        {name: (dims, v) for name, v in values.items()},
+        {"time": times},
+        {"step_minutes": 60.0, "time_zone": "Europe/Rome"},
+    )
+    check = check_forecasts(ds)
+    assert (check.mae, check.naive, check.skill) == (1.0, 4.0, 0.75)
+    assert (check.first, check.last) == (
+        pd.Timestamp("2013-11-02"),
+        pd.Timestamp("2013-11-02 02:00"),
+    )
+    assert "75% below that of the value one day before (4)" in str(check)
+    assert "no day before" in str(check_forecasts(ds.drop_vars("seasonal_naive")))
+    exact = check_forecasts(ds.assign(seasonal_naive=ds["y"]))
+    assert str(exact).endswith("error 1; the value one day before has none")
+
+
+def test_three_lines_of_python(town, tmp_path):
+    import stforecast
+
+    with open_cube(town) as ds:
+        frame = ds["internet"].to_pandas().tz_localize("UTC")
+    frame.to_csv(tmp_path / "my.csv")
+    found = stforecast.forecast(tmp_path / "my.csv", 3, method="ridge")
+    assert found.forecast.shape == (3, 3)
+    assert (found.interval.lower <= found.interval.upper).all(axis=None)
+    again = stforecast.forecast(frame, 3, method="ridge")
+    np.testing.assert_allclose(found.forecast, again.forecast)
+    assert found.check.mae == pytest.approx(again.check.mae)
+    assert found.assumed["service"] == "value"
+
+
+def test_rounds_are_fewer_for_many_cells(town):
+    from stforecast.forecasting.config import defaults
+    from stforecast.forecasting.quick import make_plan
+
+    with open_cube(town) as ds:
+        few = make_plan(ds, 1, None, "fedlean", {})
+        many = make_plan(ds.isel(cell=[0] * 20_000), 1, None, "fedlean", {})
+    assert "rounds" not in few.settings
+    assert 2 <= many.settings["rounds"] < defaults("fedlean")["rounds"]
+    assert few.settings["service"] == "internet"
+    assert "the first that is not all zeros (service: sms)" in str(few.assumed["service"])

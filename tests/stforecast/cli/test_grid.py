@@ -1,0 +1,211 @@
+from pathlib import Path
+
+import pytest
+
+from data_prep.base.errors import InputError
+from stforecast.bench.grid import load_grid
+from stforecast.bench.grid_file import Entry, read_toml
+from stforecast.bench.kind import Scenario, packaged
+from stforecast.cli.kind import City, services
+
+
+def test_a_file_is_read_into_a_grid(write, town):
+    grid = write(
+        '["solo", { method = "fuels", label = "w/o inter", inter = false }]',
+        'title = "Ours"\nseeds = [1, 2]\nservices = ["internet", "sms"]',
+    )
+    assert grid.title == "Ours"
+    assert grid.data == (str(town),)
+    assert (grid.seeds, grid.scenarios) == ((1, 2), services(["internet", "sms"]))
+    assert grid.entries == (Entry("solo", "solo"), Entry("fuels", "w/o inter", {"inter": False}))
+    assert grid.settings == {
+        "split": "days:7,1,2", "rounds": 1, "hidden_size": 8, "device": "cpu",
+    }  # fmt: skip
+
+
+def test_rows_of_another_table_and_the_reference_are_named(write):
+    methods = '["solo", { method = "fuels", label = "w/o", table = "Ablations", inter = false }]'
+    grid = write(methods, 'reference = "solo"')
+    assert [entry.table for entry in grid.entries] == ["", "Ablations"]
+    assert grid.reference == "solo"
+    with pytest.raises(InputError, match="unknown reference 'fuels'; choose one of: seas"):
+        write(methods, 'reference = "fuels"')
+    assert write(methods, 'reference = "seasonal naive"').reference == "seasonal naive"
+
+
+def test_a_row_may_have_seeds_of_its_own(write):
+    grid = write('["solo", { method = "ridge", seeds = [3] }]', "seeds = [1, 2]")
+    solo, ridge = grid.entries
+    assert ridge == Entry("ridge", "ridge", seeds=(3,))
+    assert (grid.seeds_of(solo), grid.seeds_of(ridge)) == ((1, 2), (3,))
+    given = grid.replace(seeds=[7])
+    assert (given.seeds_of(solo), given.seeds_of(ridge)) == ((7,), (3,)), "--seed leaves its own"
+
+
+def test_a_preset_replaces_keys_and_adds_settings(tmp_path):
+    path = tmp_path / "bench.toml"
+    path.write_text(
+        'data = ["a.nc"]\nmethods = ["solo", "ridge"]\n[settings]\nrounds = 9\nsplit = "fuels"\n'
+        '[presets.main]\nmethods = ["solo"]\nsettings = { rounds = 2 }'
+    )
+    grid = load_grid(path, "main")
+    assert [entry.label for entry in grid.entries] == ["solo"]
+    assert grid.settings == {"rounds": 2, "split": "fuels"}
+    assert "--preset main" in grid.repeat(tmp_path / "out")
+    with pytest.raises(InputError, match="unknown preset 'tiny'; choose one of: main"):
+        load_grid(path, "tiny")
+
+
+def test_what_is_left_out_has_its_default(write):
+    grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
+    assert (grid.title, grid.seeds) == ("bench", (1,))
+    assert grid.scenarios == (Scenario(None, {}),)
+    assert grid.data == (City(cells=4, days=7), "a.nc")
+
+
+def test_given_values_replace_those_of_the_file(write):
+    grid = write('["solo", "ridge"]', "seeds = [1, 2]")
+    assert grid.replace() == grid
+    changed = grid.replace([Path("x.nc")], services(["sms"]), seeds=[7], settings={"rounds": 5})
+    assert (changed.data, changed.seeds) == (("x.nc",), (7,))
+    assert changed.scenarios == (Scenario("sms", {"service": "sms"}),)
+    assert changed.settings == grid.settings | {"rounds": 5}
+    assert changed.entries == grid.entries
+
+
+def test_a_benchmark_knows_the_command_that_repeats_it(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    grid = write('["solo", "ridge"]')
+    assert grid.repeat(Path("out")) == "stforecast bench bench.toml --out out"
+    elsewhere = tmp_path.parent / "my cubes" / "x y.nc"
+    changed = grid.replace([elsewhere], services(["sms"]), seeds=[7, 8], settings={"rounds": 5})
+    assert changed.repeat(tmp_path / "results" / "a") == (
+        "stforecast bench bench.toml --data 'x y.nc' --service sms --seed 7 --seed 8 --rounds 5 "
+        "--out results/a"
+    )
+
+
+def test_published_numbers_and_figures_are_read(write):
+    grid = write(
+        '["solo"]',
+        'services = ["sms"]\nfigures = ["cdf"]\n'
+        '[published]\nsource = "A, Table 1"\nmse.sms = { solo = 1.5 }',
+    )
+    assert [figure.plot for figure in grid.figures] == ["cdf"]
+    assert grid.published.numbers == {"mse": {"sms": {"solo": 1.5}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('data = ["a.nc"\n', "is not TOML"),
+        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: backtest, data, figures"),
+        ('methods = ["solo"]', "no key 'data'; give a list of paths"),
+        ('data = ["a.nc"]', "no key 'methods'; give a list of names"),
+        ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
+        ('data = "a.nc"\nmethods = ["solo"]', "data is 'a.nc'; it must be a list of paths"),
+        ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3.*; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = 3', "seeds is 3; it must be a list of wh"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = ["x"]', "seeds is .*; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = [true]', "seeds is .*; it must be"),
+        ('data = [{ cells = true }]\nmethods = ["solo"]', "data is .*; it must be"),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { lr = true }',
+            "lr is true; give a value, since it is not a switch",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\n[published]\nsource = "x"\nmse.a.solo = true',
+            "published.mse must hold, by service, a number by label",
+        ),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'; it must be"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3; it must be a table"),
+        ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]; it must be a list of names"),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = [] }]',
+            "solo: seeds is empty; give at least one entry",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = 2 }]',
+            "solo: seeds is 2; it must be a list of whole numbers",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", label = "x", seeds = [-1] }]',
+            "x: seeds has -1; give whole numbers from 0 to",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = [{ method = "solo", seed = 2 }]',
+            r"solo has a seed; give seeds = \[2\]",
+        ),
+        (
+            'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { seed = 2 }',
+            r"seed cannot be set for all rows; give seeds = \[1, 2\] in the file, or --seed",
+        ),
+        ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
+        ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),
+        ('data = ["a.nc"]\nmethods = [{ method = "fuels", taau = 1 }]', "'taau'; did you mean tau"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\n[settings]\nrounds = 0', "rounds is 0; it must be"),
+    ],
+)
+def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
+    path = tmp_path / "bench.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"bench.toml: .*{message}"):
+        load_grid(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"b.toml: cannot be read \(No such file"):
+        load_grid(tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        '["solo", "solo"]',
+        '["fuels", { method = "fuels", tau = 0.5 }]',
+        '[{ method = "solo", label = "w/o x" }, { method = "solo", label = "W o X", lr = 1 }]',
+    ],
+)
+def test_labels_that_would_share_a_folder_are_refused(write, methods):
+    with pytest.raises(InputError, match=r"several methods are called '.*'; give each a label"):
+        write(methods)
+
+
+EVERY_CONFIG = list(packaged().values())
+CONFIGS = [path for path in EVERY_CONFIG if "task" not in read_toml(path)]
+IMAGE_CONFIGS = [path for path in EVERY_CONFIG if "task" in read_toml(path)]
+
+
+@pytest.mark.parametrize("path", EVERY_CONFIG, ids=lambda path: path.stem)
+def test_the_shipped_benchmarks_say_what_they_are(path):
+    assert path.read_text().startswith("# "), "say what it is, what differs and how long it takes"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_shipped_benchmarks_can_be_read(path):
+    assert load_grid(path).entries
+
+
+@pytest.mark.parametrize("path", IMAGE_CONFIGS, ids=lambda path: f"{path.parent.stem}-{path.stem}")
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_the_shipped_benchmarks_of_images_can_be_read(path, preset):
+    alone = path.parent.name == "medium"  # A size of its own, so it has no presets.
+    assert load_grid(path, None if alone else preset).entries
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_shipped_benchmarks_print_what_adds_up(path):
+    """FUELS's own row is the same in every table of the paper."""
+    grid = load_grid(path)
+    if grid.published is None or "sms" not in [scenario.name for scenario in grid.scenarios]:
+        pytest.skip("no numbers of the paper's three services")
+    own = "d_r = 128" if path.stem == "fuels_table5" else "fuels"
+    found = {
+        (metric, service): by_label[own]
+        for metric, by_service in grid.published.numbers.items()
+        for service, by_label in by_service.items()
+    }
+    assert found == {
+        ("mse", "sms"): 1.249, ("mse", "call"): 0.353, ("mse", "net"): 0.880,
+        ("mae", "sms"): 0.541, ("mae", "call"): 0.311, ("mae", "net"): 0.488,
+    }  # fmt: skip

@@ -1,0 +1,203 @@
+"""`stforecast info` describes any file or folder that the other commands read or write."""
+
+import json
+import shlex
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.cube import make_cube, write_cube
+from data_prep.description import describe_cube
+from stforecast.cli.info import describe
+from stforecast.cli.main import main
+from stforecast.forecasting.config import read_by
+
+HOURS = pd.date_range("2024-01-01", periods=4, freq="h")
+
+
+@pytest.fixture
+def cube(tmp_path):
+    """A cube with a gap, a cell without a value and a blank service, on Rome's clock."""
+    values = np.arange(12.0).reshape(4, 3)
+    values[1] = np.nan
+    values[:, 2] = np.nan
+    ds = make_cube(
+        {"speed": values, "sms": np.zeros((4, 3))}, HOURS, np.array([5, 6, 7]), title="Toy",
+        source="me", license="mine", units="km/h", time_zone="Europe/Rome",
+        checksums={"a.csv": "sha256:" + "0" * 64},
+    )  # fmt: skip
+    return write_cube(ds, tmp_path / "toy.nc")
+
+
+def test_a_cube_is_described_in_numbers(cube):
+    about = describe(cube).about
+    assert (about["first"], about["last"]) == ("2024-01-01 01:00:00", "2024-01-01 04:00:00")
+    assert (about["steps"], about["step_minutes"], about["cells"]) == (4, 60.0, 3)
+    assert about["first_cells"] == [5, 6, 7]
+    assert about["services"]["speed"] == {
+        "units": "km/h", "zero_is_missing": False, "missing": 0.5, "empty_steps": 1,
+        "empty_cells": 1, "blank": False, "min": 0.0, "mean": 5.5, "max": 10.0,
+    }  # fmt: skip
+    assert about["services"]["sms"]["blank"]
+    assert about["checksums"] == {"a.csv": "sha256:" + "0" * 64}
+
+
+def test_a_cube_is_described_in_words(cube, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["info", str(cube)])
+    assert not done.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{cube}: cube"
+    for line in (
+        "  period     2024-01-01 01:00 to 2024-01-01 04:00 (local time, Europe/Rome)",
+        "  steps      4 steps of 1 hour",
+        "  cells      3: 5, 6, 7",
+        "  blank, nothing but 0 was recorded: sms",
+        "  speed: 1 step without any value, 1 cell without any value",
+        f"next: stforecast forecast {cube} --service speed --horizon 24 --out forecast/",
+    ):
+        assert line in lines
+
+
+def test_the_next_command_can_be_pasted(cube, tmp_path):
+    with xr.open_dataset(cube) as ds:
+        write_cube(ds.rename(speed="DL Traffic (GB)"), tmp_path / "my town.nc")
+    words = shlex.split(describe(tmp_path / "my town.nc").next_command)
+    assert words[2] == str(tmp_path / "my town.nc")
+    assert words[words.index("--service") + 1] == "DL Traffic (GB)"
+
+
+def test_json_holds_what_the_text_says(cube, capsys):
+    with pytest.raises(SystemExit):
+        main(["info", str(cube), "--json"])
+    about = json.loads(capsys.readouterr().out)
+    assert (about["kind"], about["title"]) == ("cube", "Toy")
+
+
+def test_values_are_read_in_parts_of_any_size(cube, monkeypatch):
+    whole = describe(cube).about
+    monkeypatch.setattr("data_prep.description.SLAB", 1)
+    assert describe(cube).about == whole
+
+
+def test_a_table_is_shown_as_it_is_understood_or_with_the_question(tmp_path):
+    path = tmp_path / "my.csv"
+    pd.DataFrame({"time": HOURS, "1": [1.5, 2, 3, 4], "2": 0.0}).to_csv(path, index=False)
+    found = describe(path)
+    assert found.kind == "table"
+    assert found.about["services"]["value"]["max"] == 4.0
+    assert "2024-01-01 00:00  1.5  0" in found.text
+    pd.DataFrame({"time": HOURS, "load": 1.5, "users": 2}).to_csv(path, index=False)
+    found = describe(path)
+    assert found.kind == "table, not clear without options"
+    assert found.about["columns"] == {"time": "2024-01-01 00:00:00", "load": "1.5", "users": "2"}
+    assert "--layout wide if each is a cell" in found.about["problem"]
+    path.write_text(path.read_text().partition("\n")[2])
+    assert found.about["rows"] == describe(path).about["rows"] == 4
+
+
+def test_raw_records_are_described_by_their_names(tmp_path):
+    for day in ("2013-11-01", "2013-11-03"):
+        (tmp_path / f"sms-call-internet-mi-{day}.txt").write_text("1\n")
+    found = describe(tmp_path)
+    assert found.about["missing"] == ["2013-11-02"]
+    assert (found.about["files"], found.about["bytes"]) == (2, 4)
+    assert found.next_command == f"stforecast prepare milan --raw {tmp_path} --out milan.nc"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "layout", "data_set", "said"),
+    [
+        ({"df/block0_values": 207, "df/axis0": 1}, "pandas", "metr-la", "metr-la, by the number"),
+        ({"speed/block0_values": 325}, "pandas", "pems-bay", "another set may have as many"),
+        ({"df/block0_values": 3}, "pandas", None, "not known; metr-la, pems-bay, largest are"),
+        ({"idx": 3, "cell": 3}, "fedda", "fedda-h5", "layout of FedDA's files"),
+        ({"x": 3}, None, None, "no known layout"),
+    ],
+)
+def test_arrays_are_recognised_by_their_layout(tmp_path, arrays, layout, data_set, said):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, columns in arrays.items():
+            file[name] = np.zeros((2, columns))
+    found = describe(tmp_path / "a.h5")
+    assert (found.about["layout"], found.about["data_set"]) == (layout, data_set)
+    assert found.about["arrays"] == {n: f"2 × {arrays[n]} float64" for n in sorted(arrays)}
+    assert found.kind == ("raw records" if layout else "HDF5")
+    assert said in found.text
+    assert (f"prepare {data_set}" in found.next_command) == (data_set is not None)
+
+
+def test_a_run_and_a_folder_of_runs(town, tmp_path):
+    from stforecast.forecasting.runs import run
+
+    settings = {"service": "internet", "split": "days:7,1,2"}
+    finished = run("ridge", town, tmp_path / "runs" / "r", settings, label="mine")
+    found = describe(tmp_path / "runs" / "r")
+    assert found.kind == "finished run"
+    assert found.about["errors"]["mae"] == finished.score("mae")
+    assert found.about["parts"]["test"]["first"].startswith("2013-11-09")
+    assert "  method     mine: ridge, seed 1" in found.text
+    rows = describe(tmp_path / "runs").about["runs"]
+    assert [(row["run"], row["mae"]) for row in rows] == [("r", finished.score("mae"))]
+
+
+def test_a_model_is_described_without_its_arrays(town, tmp_path):
+    from stforecast import Forecaster
+
+    (tmp_path / "e.csv").write_text("kind,date\nfair,2013-11-06\n")
+    settings = {"service": "internet", "split": "days:7,1,2", "inputs": "sms", "horizon": 2}
+    fitted = Forecaster("ridge", **read_by("ridge", settings), events=str(tmp_path / "e.csv")).fit(
+        town
+    )
+    folder = fitted.save(tmp_path / "model")
+    (folder / "state.safetensors").unlink()
+    found = describe(folder)
+    about = found.about
+    assert (found.kind, about["method"], about["horizon"], about["cells"]) == (
+        "model", "ridge", 2, 3,
+    )  # fmt: skip
+    part = fitted.parts()["training"]
+    assert about["trained_on"] == {"data": str(town), **part}
+    for line in (
+        "  method     ridge, seed 1",
+        "  forecasts  internet in MB",
+        "  ahead      2 steps of 1 hour",
+        "  times      in Europe/Rome",
+        "  cells      3 cells: 11, 22, 33",
+        f"  trained on {town}, {part['first'][:16]} to {part['last'][:16]}",
+        "  reads      the services sms; a table of events of the kinds fair",
+    ):
+        assert line in found.text.splitlines()
+    assert found.next_command == (
+        f"stforecast predict {folder} --history NEWER.nc --events EVENTS.csv --out forecast.csv"
+    )
+    (folder / "forecaster.json").write_text('{"format": 1, "settings": {"method": "ridge"}}')
+    with pytest.raises(InputError, match="no 'service' in the saved model"):
+        describe(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("toz.nc", r"no such file or folder; correct the path \(did you mean 'toy.nc'\?\)"),
+        ("none/toy.nc", "the folder .*none does not exist either"),
+        ("a.png", "unknown kind of file; give a cube"),
+        ("empty", "a folder without runs, models or raw records"),
+    ],
+)
+def test_anything_else_is_refused(cube, name, message):
+    (cube.parent / "empty").mkdir()
+    (cube.parent / "a.png").write_text("")
+    with pytest.raises(InputError, match=message):
+        describe(cube.parent / name)
+
+
+def test_a_cube_of_one_step_has_no_length_of_step():
+    ds = make_cube(
+        {"v": np.ones((1, 1))}, HOURS[:1], np.array([1]), title="", source="", license="", units="1"
+    )
+    assert describe_cube(ds)["step_minutes"] is None

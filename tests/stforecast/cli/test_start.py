@@ -1,0 +1,81 @@
+"""Short commands start without the packages that they do not need."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "h5py",
+    "matplotlib",
+    "pandas",
+    "polars",
+    "scipy",
+    "sklearn",
+    "torch",
+    "tqdm",
+    "xarray",
+}
+
+SCRIPT = """
+import json, sys
+from stforecast.__main__ import main
+
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command.split()
+    try:
+        main()
+    except SystemExit as done:
+        print("ended:", done.code or 0, *{name.partition(".")[0] for name in sys.modules})
+"""
+
+CUBES = {"h5netcdf", "h5py", "pandas", "xarray"}
+
+PROCESSES = {
+    "that describes": [
+        ("--help", 0, set()),
+        ("bench --help", 0, set()),
+        ("report --help", 0, set()),
+        ("vision --help", 0, set()),
+        ("list metrics", 0, {"pandas", "tabulate"}),
+        ("bench --list", 0, {"pandas", "tabulate"}),
+        ("list methods", 0, {*CUBES, "tabulate", "torch", "tqdm"}),
+    ],
+    "that computes nothing": [
+        ("info nowhere", 2, set()),
+        ("run --data nowhere.nc --out r", 2, set()),
+        ("backtest --data nowhere.nc --method ridge --out r", 2, set()),
+        ("predict nowhere --history h.nc --out f.csv", 2, set()),
+        ("compare nowhere", 2, set()),
+        ("report nowhere --out r.html", 2, set()),
+        ("plot bars nowhere --out f.png", 2, set()),
+        ("info TOWN", 0, {*CUBES, "tabulate"}),
+    ],
+    "that looks for a table": [
+        ("forecast nowhere.csv --out f", 2, {*CUBES, "polars", "tqdm"}),
+        ("prepare table --raw nowhere.csv --out t.nc", 2, {*CUBES, "polars", "tqdm"}),
+    ],
+}
+"""Commands that share a process, with exit codes and what is imported by then: it only grows."""
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_commands_import_what_they_need(process, town):
+    words = {"TOWN": str(town)}
+    commands = [
+        " ".join(words.get(word, word) for word in command.split())
+        for command, _, _ in PROCESSES[process]
+    ]
+    said = in_new_process(SCRIPT, json.dumps(commands))
+    ended = [line.split()[1:] for line in said if line.startswith("ended: ")]
+    for (command, code, needed), (found, *imported) in zip(PROCESSES[process], ended, strict=True):
+        assert int(found) == code, command
+        assert HEAVY.intersection(imported) <= needed, command
+
+
+def in_new_process(script, *args):
+    """The lines that a script prints."""
+    command = [sys.executable, "-c", script, *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()

@@ -1,0 +1,138 @@
+"""Tables by steps ahead and of intervals, from runs that were really made."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from stforecast.bench.published import parse_published
+from stforecast.comparison.hours import busy_hours
+from stforecast.comparison.names import shown_steps
+from stforecast.comparison.results import results_table
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.runs import run
+
+SETTINGS = {"service": "internet", "split": "days:6,1,3", "horizon": 4}
+
+
+@pytest.fixture(scope="module")
+def ridge(town, tmp_path_factory):
+    """A run with intervals, refitted daily."""
+    out = tmp_path_factory.mktemp("horizons") / "ridge"
+    return run("ridge", town, out, {**SETTINGS, "intervals": "conformal", "refit": "daily"})
+
+
+@pytest.fixture(scope="module")
+def naive(town, tmp_path_factory):
+    return run(
+        "last_value",
+        town,
+        tmp_path_factory.mktemp("horizons") / "naive",
+        read_by("last_value", SETTINGS),
+    )
+
+
+def table(text, heading):
+    """Rows of the table that follows a heading, each by column."""
+    lines = text[text.index(heading) :].split("\n\n")[1].splitlines()
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("horizon", "steps"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (12, [3, 6, 12])]
+)
+def test_a_quarter_half_and_all_of_the_horizon_are_shown(horizon, steps):
+    assert shown_steps(horizon) == steps
+
+
+def test_errors_stand_by_time_ahead_and_their_mean(ridge, naive):
+    rows = table(results_table([ridge, naive], {}), "Errors by time ahead, in MB")
+    assert [row["method"] for row in rows] == ["ridge", "last_value"]
+    ds = naive.forecasts()
+    error = (ds.y_hat - ds.y).to_numpy()
+    by_step = np.nanmean(np.abs(error), axis=(0, 1))
+    root = np.sqrt(np.nanmean(error**2, axis=(0, 1)))
+    share = 100 * np.nanmean(np.abs(error / ds.y.to_numpy()), axis=(0, 1))
+    shown = {"1 h": 0, "2 h": 1, "4 h": 3}
+    for heading, i in shown.items():
+        assert float(rows[1][f"MAE, {heading}"]) == pytest.approx(by_step[i], rel=1e-3)
+        assert float(rows[1][f"RMSE, {heading}"]) == pytest.approx(root[i], rel=1e-3)
+        assert float(rows[1][f"MAPE, %, {heading}"]) == pytest.approx(share[i], rel=1e-3)
+    assert float(rows[1]["MAE, mean of 4"]) == pytest.approx(by_step.mean(), rel=1e-3)
+    assert float(rows[1]["RMSE, mean of 4"]) == pytest.approx(root.mean(), rel=1e-3)
+
+
+def test_published_errors_have_rows_of_their_own(ridge):
+    horizons = {"internet": {"DCRNN": {"60": 2.77, "mean": 3.03}}}
+    published = parse_published(
+        {"source": "a paper", "note": "the same data", "horizons": horizons}, ["ridge"], [None]
+    )
+    text = results_table([ridge], {}, published)
+    _, row = table(text, "Errors by time ahead")
+    assert (row["method"], row["MAE, 1 h"], row["MAE, 2 h"]) == ("DCRNN*", "2.77", "-")
+    assert row["MAE, mean of 4"] == "3.03"
+    assert r"\* printed in a paper: the same data" in text
+
+
+@pytest.mark.parametrize(
+    ("horizons", "message"),
+    [
+        ({"sms": {"DCRNN": {"15": "low"}}}, "by service and label, numbers by minutes"),
+        ({"call": {"DCRNN": {"15": 2.7}}}, "unknown service 'call'; choose one of: sms"),
+    ],
+)
+def test_published_errors_that_do_not_fit_are_refused(horizons, message):
+    with pytest.raises(InputError, match=f"published.horizons.*{message}"):
+        parse_published({"source": "a paper", "horizons": horizons}, ["ridge"], ["sms"])
+
+
+def test_the_table_of_intervals_is_of_the_kept_model_alone(ridge, tmp_path):
+    """With the names of the best and last round swapped, and the other one kept, it is the same."""
+    folder = shutil.copytree(ridge.folder, tmp_path / "last")
+    about, metrics = json.loads((folder / "run.json").read_text()), ridge.metrics()
+    about["settings"]["select"] = "last"
+    (folder / "run.json").write_text(json.dumps(about))
+    metrics["selection"] = metrics["selection"].map({"best": "last", "last": "best"})
+    metrics.to_csv(folder / "metrics.csv", index=False)
+    found, expected = (
+        table(results_table([one], {}), "Intervals on the test part")
+        for one in (ForecastRun.open(folder), ridge)
+    )
+    assert found == expected
+
+
+def test_intervals_have_a_table_with_the_worst_served_client(ridge, naive):
+    rows = table(results_table([ridge, naive], {}), "Intervals on the test part")
+    assert [row["method"] for row in rows] == ["ridge"]
+    ds = ridge.forecasts()
+    inside = ((ds.lower <= ds.y) & (ds.y <= ds.upper)).where(ds.y.notnull())
+    clients = inside.mean(["time", "horizon"]).to_numpy()
+    assert rows[0]["for"] == "90%"
+    assert float(rows[0]["coverage"]) == pytest.approx(float(inside.mean()), abs=1e-3)
+    expected = " – ".join(f"{q:.3f}" for q in np.quantile(clients, [0, 0.5, 1]))
+    assert rows[0]["lowest – median – highest client"] == expected
+    by_step = inside.mean(["time", "cell"])
+    assert float(rows[0]["lowest step"]) == pytest.approx(float(by_step.min()), abs=1e-3)
+    zone, steps = ds.attrs["time_zone"], np.arange(ds.sizes["horizon"])
+    first = ds.indexes["time"].tz_localize("UTC").tz_convert(zone)
+    hours = np.stack([(first + step * pd.Timedelta("1h")).hour for step in steps], axis=1)
+    peak = inside.to_numpy()[:, np.isin(hours, busy_hours(ds))]
+    assert float(rows[0]["peak hours"]) == pytest.approx(np.nanmean(peak), abs=1e-3)
+
+
+def test_refits_are_told_with_their_cost(ridge, naive):
+    assert (
+        results_table([ridge, naive], {})
+        .splitlines()[-1]
+        .startswith("ridge: refitted daily, 2 times; in total, 0.0 MB up, 0.0 MB down and ")
+    )
+    assert "refitted" not in results_table([naive], {})
+
+
+def test_one_step_ahead_needs_no_such_table(make_run):
+    assert "Errors by time ahead" not in results_table([make_run()], {})

@@ -1,0 +1,86 @@
+"""How often forecasts are made, and from what."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast import Forecaster
+from stforecast.baselines.ridge import Ridge
+from stforecast.data import series as reading
+from stforecast.forecasting import trained_method
+from stforecast.forecasting.config import read_by
+from stforecast.forecasting.trained_method import TrainedMethod
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Numbers of windows that predictors were asked for, in turn."""
+    windows = []
+    for kind in (TrainedMethod, Ridge):
+        quantiles = kind.quantiles
+
+        def counted(self, series, starts, calendar, quantiles=quantiles):
+            windows.append(len(starts))
+            return quantiles(self, series, starts, calendar)
+
+        monkeypatch.setattr(kind, "quantiles", counted)
+    return windows
+
+
+INTERVALS = {"service": "internet", "split": "days:7,1,2", "intervals": "conformal", "horizon": 2}
+
+
+def test_each_part_is_forecast_once_by_each_model(cube, tiny, tmp_path, asked):
+    settings = {**tiny, **INTERVALS}
+    for method, models in (("ridge", 1), ("fedavg", 2), ("fedrep", 2)):
+        own = INTERVALS if method == "ridge" else settings
+        forecaster = Forecaster(method, **read_by(method, own)).fit(cube)
+        asked.clear()
+        forecaster.save(tmp_path / method)
+        table, forecasts = forecaster.evaluate(), forecaster.test_forecasts()
+        # 23 windows of the validation part, 47 of the test part.
+        assert sorted(asked) == [23] * models + [47] * models
+        pd.testing.assert_frame_equal(forecaster.evaluate(), table)
+        assert forecasts.identical(forecaster.test_forecasts())
+        assert len(asked) == 2 * models, "they are kept"
+
+
+def test_a_history_is_read_once_for_forecast_and_bounds(cube, tiny, monkeypatch):
+    forecaster = Forecaster("fedavg", **{**tiny, **INTERVALS}).fit(cube)
+    twice = forecaster.predict(cube, 3), forecaster.predict_interval(cube, 3)
+    read, read_values = [], reading._read_values
+    monkeypatch.setattr(reading, "_read_values", lambda *a: read.append(a) or read_values(*a))
+    history = forecaster.read(cube)
+    once = forecaster.predict(history, 3), forecaster.predict_interval(history, 3)
+    assert len(read) == 1
+    pd.testing.assert_frame_equal(once[0], twice[0])
+    pd.testing.assert_frame_equal(once[1].upper, twice[1].upper)
+
+
+@pytest.mark.parametrize(("method", "reads"), [("fuels", True), ("fedavg", False)])
+def test_next_inputs_are_made_for_the_method_that_reads_them(
+    cube, tiny, monkeypatch, method, reads
+):
+    made, client_data = [], trained_method.client_data
+
+    def watched(windows, locations):
+        made.append(windows.x_next is not None)
+        return client_data(windows, locations)
+
+    monkeypatch.setattr(trained_method, "client_data", watched)
+    Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
+    assert made == [reads, False], "never of the validation part"
+
+
+@pytest.mark.parametrize("method", ["ridge", "fedavg", "last_value"])
+def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
+    settings = {"split": tiny["split"]} if method != "fedavg" else tiny
+    forecaster = Forecaster(method, **read_by(method, settings), service="internet").fit(cube)
+    predictor, data = forecaster.model_.predictor, forecaster._evaluation().data
+    starts = data.split.test[:5]
+    quantiles = predictor.quantiles(data.z, starts, data.calendar)
+    assert predictor.levels == ()
+    assert quantiles.shape == (3, 5, 1, 1)
+    np.testing.assert_array_equal(
+        quantiles[..., 0], predictor.predict(data.z, starts, data.calendar)
+    )

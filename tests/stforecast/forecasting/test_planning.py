@@ -1,0 +1,140 @@
+"""Busy hours, peaks, thresholds and headroom, computed by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from scipy.stats import norm
+
+from data_prep.base.errors import InputError
+from stforecast.forecasting.planning import ANY, busy_hour, exceedance, peak_errors, plan
+
+TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
+
+
+def table(*columns, times=TIMES):
+    return pd.DataFrame(np.transpose(columns), times[: len(columns[0])], ["a", "b"][: len(columns)])
+
+
+def test_the_busy_hour_is_the_clock_hour_of_the_highest_mean():
+    """India's clock is half an hour off UTC: its hours are not those of UTC."""
+    found = busy_hour(table([1.0, 9.0, 6.0, 6.0], [9.0, 3.0, 2.0, 2.0]))
+    assert found["busy_hour"].tolist() == [TIMES[2], TIMES[0]]
+    assert found["busy_hour_mean"].tolist() == [6.0, 6.0]
+
+
+def test_a_cell_without_forecast_has_no_busy_hour():
+    found = busy_hour(table([1.0, 2.0], [np.nan, np.nan]))
+    assert found["busy_hour_mean"].isna().tolist() == [False, True]
+
+
+def test_probabilities_at_the_bounds_are_those_of_the_interval():
+    centre, lower, upper = table([10.0] * 4), table([7.0] * 4), table([16.0] * 4)
+    for threshold, chance in ((7.0, 0.95), (10.0, 0.5), (16.0, 0.05)):
+        found = exceedance(centre, lower, upper, threshold, 0.9)
+        np.testing.assert_allclose(found, chance)
+    # Half of the upper half's reach above the median.
+    found = exceedance(centre, lower, upper, 13.0, 0.9)
+    np.testing.assert_allclose(found, norm.sf(norm.ppf(0.95) / 2))
+
+
+def test_a_band_without_width_is_certain_and_one_without_bounds_unknown():
+    centre = table([10.0, 10.0, 10.0])
+    found = exceedance(centre, centre, centre, 9.0, 0.9)
+    assert (found == 1).all(axis=None)
+    assert (exceedance(centre, centre, centre, 10.0, 0.9) == 0).all(axis=None)
+    assert exceedance(centre, centre * np.nan, centre, 9.0, 0.9).isna().all(axis=None)
+
+
+def test_thresholds_may_differ_by_cell_and_must_be_complete():
+    centre = table([10.0], [10.0])
+    found = exceedance(centre, centre - 1, centre + 1, {"a": 11.0, "b": 9.0}, 0.8)
+    np.testing.assert_allclose(found.iloc[0], [0.1, 0.9])
+    with pytest.raises(InputError, match="1 of 2 cells have no threshold, such as b"):
+        exceedance(centre, centre, centre, {"a": 1.0}, 0.8)
+
+
+def test_a_plan_gives_peaks_and_headroom():
+    centre = table([10.0, 30.0, 20.0, 20.0])
+    upper = centre + 5
+    upper.attrs["coverage"] = 0.9
+    row = plan(centre, (centre - 5, upper), 25.0).loc["a"]
+    assert (row["peak"], row["peak_time"]) == (30.0, TIMES[1])
+    assert (row["headroom"], row["headroom_95"], row["steps_above"]) == (-5.0, -10.0, 1)
+    assert row["highest_probability"] == pytest.approx(0.95)
+    assert "headroom" not in plan(centre)
+
+
+def test_a_plan_beyond_the_bounds_gives_no_headroom_of_bounds_and_says_why(caplog):
+    """The peak lies at a step without bounds: what the first steps say is no answer."""
+    centre = table([10.0, 11.0, 12.0, 40.0])
+    upper = (centre + 5).where(centre < 12)
+    upper.attrs["coverage"] = 0.9
+    row = plan(centre, (upper - 10, upper), 30.0).loc["a"]
+    assert (row["headroom"], row["steps_above"]) == (-10.0, 1)
+    assert row[["headroom_95", "highest_probability"]].isna().all()
+    assert "2 of 4 steps have bounds" in caplog.text
+    assert "train with horizon=4" in caplog.text
+
+
+def test_a_cell_without_forecast_has_no_number_of_steps_above():
+    found = plan(table([1.0, 9.0], [np.nan, np.nan]), None, 5.0)
+    assert found["steps_above"].iloc[0] == 1
+    assert found["steps_above"].isna().tolist() == [False, True]
+
+
+def test_forecasts_outside_their_bounds_are_refused():
+    centre = table([10.0], [10.0])
+    with pytest.raises(InputError, match="forecast of cell a is 10, outside its bounds 2 and 6"):
+        exceedance(centre, centre - 8, centre - 4, 8.0, 0.9)
+    rounded = exceedance(centre, centre - 1, centre - 1e-7, 11.0, 0.9)
+    assert (rounded == 0).all(axis=None)
+
+
+def test_errors_of_daily_peaks():
+    """Day one's peak is forecast 10 too low and two hours late; day two misses a target."""
+    times = pd.date_range("2024-03-01", periods=48, freq="h")
+    y, y_hat = np.ones((1, 48, 1)), np.ones((1, 48, 1))
+    y[0, 18, 0], y_hat[0, 20, 0] = 50.0, 40.0
+    y[0, 30, 0] = np.nan
+    dims = ("cell", "time", "horizon")
+    ds = xr.Dataset(
+        {"y": (dims, y), "y_hat": (dims, y_hat)},
+        {"cell": ["a"], "time": times, "horizon": [1]},
+        {"step_minutes": 60.0},
+    )
+    found = peak_errors(ds)
+    assert found.drop(columns="day").to_numpy().tolist() == [["a", 50.0, 40.0, -10.0, -20.0, 2.0]]
+    assert found["day"].tolist() == [pd.Timestamp("2024-03-01")]
+
+
+def test_probabilities_follow_from_bounds_that_are_not_cut_at_the_limits():
+    """Cut at 0 and 12, the same bounds would give 0.95 and 0.05 at any threshold near these."""
+    limits = (0.0, 12.0)
+    centre, lower, upper = table([5.0]), table([-3.0]), table([17.0])
+    upper.attrs["coverage"] = 0.9
+    free = plan(centre, (lower, upper), 11.0, limits).loc["a"]
+    assert free["highest_probability"] == pytest.approx(norm.sf(6 / 12 * norm.ppf(0.95)))
+    assert (free["headroom"], free["headroom_95"]) == (6.0, -1.0)
+    zero = exceedance(centre, lower, upper, 0.0, 0.9, limits)
+    np.testing.assert_allclose(zero, norm.sf(-5 / 8 * norm.ppf(0.95)))
+    # A median below the lowest value is no certainty of the lowest value.
+    low = exceedance(centre - 7, lower - 7, upper - 7, 0.0, 0.9, limits)
+    np.testing.assert_allclose(low, norm.sf(2 / 12 * norm.ppf(0.95)))
+
+
+def test_tables_that_are_cut_at_limits_give_no_probability():
+    centre, bounds = table([5.0]), (table([0.0]), table([17.0]))
+    centre.attrs["limits"] = (0.0, np.inf)
+    with pytest.raises(InputError, match=r"cut at 0, so that no probability.*limits=planning\.ANY"):
+        exceedance(centre, *bounds, 11.0, 0.9)
+    centre.attrs["limits"] = ANY
+    assert exceedance(centre, *bounds, 11.0, 0.9).notna().all(axis=None)
+
+
+@pytest.mark.parametrize("threshold", [100.0, 101.0])
+def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
+    centre = table([50.0])
+    with pytest.raises(InputError, match=f"threshold is {threshold:g}; it must be below 100"):
+        plan(centre, None, threshold, (0.0, 100.0))
+    assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49

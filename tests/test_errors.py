@@ -1,0 +1,118 @@
+"""Messages name options by `Words`, so that Python and the command each read their own names."""
+
+import ast
+import json
+import logging
+import pickle
+import re
+import string
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import CommandFormatter, InputError, Words, for_command, log_text
+from stforecast import Forecaster
+from stforecast.cli import main as cli
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ("stforecast/cli/", "vision/cli/")
+"""Folders of the commands themselves, whose messages are for its users only."""
+
+
+def parsed():
+    """Return path and syntax tree of each file of the product."""
+    for package in ("data_prep", "stforecast", "vision"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def calls_of_words():
+    for path, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Words":
+                yield f"{path}:{node.lineno}", node
+
+
+def test_no_text_outside_the_command_holds_an_option():
+    found = []
+    for path, tree in parsed():
+        if path.startswith(COMMANDS):
+            continue
+        docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                alone = re.fullmatch(r"--[a-z-]+", node.value)  # a word of a command line
+                text = id(node) not in docs and not alone
+                if text and re.search(r"(?<![\w-])--[a-z]", node.value):
+                    found.append((path, node.lineno, node.value))
+    allowed = [f for f in found if "--resume " in f[2]]  # commands to paste
+    assert [f for f in found if f not in allowed] == []
+    assert len(allowed) <= 2
+
+
+def test_words_are_templates_whose_fields_are_parameters():
+    options = set(_parameters())
+    wrong = []
+    for place, call in calls_of_words():
+        template = call.args[0]
+        if not isinstance(template, ast.Constant):
+            wrong.append((place, "not a plain text"))
+            continue
+        fields = [name for _, name, _, _ in string.Formatter().parse(template.value) if name]
+        wrong += [(place, name) for name in fields if name not in options | NO_COMMANDS]
+        assert {k.arg for k in call.keywords} <= set(fields), place
+        blank = sum(f[1] == "" for f in string.Formatter().parse(template.value))
+        assert blank == len(call.args) - 1, place
+    assert wrong == []
+
+
+NO_COMMANDS = {"node_config"}
+"""Options of Flower's programs, which messages of nodes name."""
+
+
+def _parameters():
+    """Return the names of all parameters of functions and fields of classes."""
+    for path in (*ROOT.glob("data_prep/**/*.py"), *ROOT.glob("[esv]*/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.arg):
+                yield node.arg
+            elif isinstance(node, ast.AnnAssign):
+                yield ast.unparse(node.target)
+
+
+def test_an_error_is_worded_for_python_and_for_the_command():
+    words = Words("give {service:DL Traffic (GB)}, or {allow_gaps}", allow_gaps=True)
+    error = InputError("run: ", InputError("town.nc: ", words))
+    outer = pickle.loads(pickle.dumps(error))  # noqa: S301, as between the processes of a run
+    assert str(outer) == "run: town.nc: give service='DL Traffic (GB)', or allow_gaps=True"
+    assert outer.typed == "run: town.nc: give --service 'DL Traffic (GB)', or --allow-gaps"
+
+
+def test_a_log_record_is_worded_for_both():
+    record = logging.LogRecord("a", 20, "", 1, "%s: %d; %s", ("a", 7, Words("no {lr}")), None)
+    assert record.getMessage() == "a: 7; no lr"
+    assert log_text(record) == CommandFormatter().format(record) == "a: 7; no --lr"
+    assert for_command(7) == 7
+    of_dictionary = logging.LogRecord("a", 20, "", 1, "seen %s", ({"b": 1},), None)
+    assert log_text(of_dictionary) == "seen {'b': 1}"
+
+
+def test_python_is_told_of_parameters_where_a_value_does_not_follow():
+    hours = pd.date_range("2024-01-01", periods=24 * 14, freq="h")
+    table = pd.DataFrame({"a": np.random.default_rng(0).random(len(hours))}, index=hours)
+    settings = {"horizon": 2, "rounds": 1, "lr": 1e30, "optimizer": "sgd"}
+    with pytest.raises(InputError, match=r"; a smaller lr keeps values finite$") as e:
+        Forecaster("fedavg", **settings).fit(table)
+    assert e.value.typed.endswith("; a smaller --lr keeps values finite")
+
+
+def test_errors_are_lines_of_json_if_notices_are(capsys):
+    for words in (["run", "--data", "none.nc", "--out", "x"], ["run", "--lrr", "1"]):
+        with pytest.raises(SystemExit) as e:
+            cli.main(["--log-format", "json", *words])
+        assert e.value.code == 2
+        line = json.loads(capsys.readouterr().err)
+        assert line["level"] == "error"
+        assert "none.nc: no cube here" in line["message"] or "--lrr" in line["message"]

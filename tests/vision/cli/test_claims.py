@@ -1,0 +1,84 @@
+"""A paper's claims, and the answers that finished runs give."""
+
+import pytest
+
+from data_prep.base.errors import InputError
+from stforecast.bench.grid import load_grid
+from stforecast.bench.run_groups import group_runs
+from stforecast.bench.statistics.estimate import Estimate
+from vision.cli.claims import HOLDS, NOT, UNTOLD, answers, parse_claims, verdict
+from vision.cli.kind import IMAGE_KIND
+from vision.comparison import level, points, rows_of
+
+LABELS = ["solo", "α = 0.3", "α = 0.3 (nearest)", "chance"]
+
+
+def lines(text):
+    """Cells of each row of the table, without its head."""
+    return [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+def test_a_claim_is_answered_for_each_data_set(outcome):
+    runs = outcome[0].runs
+    tables = [
+        {"says": "PFPL is better", "row": "α = 0.3", "over": ["solo", "α = 0.3 (nearest)"]},
+        {"says": "more than nothing", "row": "α = 0.3", "least": -1},
+        {"says": "by more than all", "row": "solo", "over": ["α = 0.3"], "by": 100},
+        {"says": "of many clients", "why": "three are few"},
+        {"says": "than guesses", "row": "solo", "over": ["chance"]},
+    ]
+    found = lines(answers(parse_claims(tables, LABELS), runs).partition("\n\n")[0])
+    assert [cells[0] for cells in found] == [
+        says for says, n in zip([t["says"] for t in tables], [2, 2, 2, 1, 2], strict=True)
+        for _ in range(n)
+    ]  # fmt: skip
+    assert [cells[3] for cells in found[2:7]] == [HOLDS, HOLDS, NOT, NOT, UNTOLD]
+    assert found[6][1:3] == ["-", "three are few"]
+    assert found[7][2:] == ["not run: chance", UNTOLD]
+    for cells in found[:2]:
+        some = [run for run in runs if run.data_name == cells[1]]
+        row = {r.name: r for r in rows_of(group_runs(some))}
+        own = level(row["α = 0.3"], "all classes")
+        above = [points(row["α = 0.3"], row[name], "all classes") for name in tables[0]["over"]]
+        assert cells[2] == (
+            f"α = 0.3: {own}; points above solo {above[0]}; α = 0.3 (nearest) {above[1]}"
+        )
+        assert cells[3] == verdict(above, 0)
+
+
+def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
+    nan = float("nan")
+    assert verdict([Estimate(5.0, nan, nan)], 0) == UNTOLD
+    assert verdict([Estimate(5.0, 4.0, 6.0), None], 0) == UNTOLD
+    assert verdict([Estimate(0.0, 0.0, 0.0)], 0) == NOT
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ('says = "a"\nrow = "solo"\nover = ["sole"]', "claim 'a': unknown label 'sole'"),
+        (
+            'says = "a"\nrow = "solo"',
+            "claim 'a' needs either over, the rows that it is above, or least",
+        ),
+        ('says = "a"\nrow = "solo"\nwhy = "b"', "claim 'a' needs a row, or in why"),
+        ('says = "a"\nrow = "solo"\nleast = 1\namong = ["some"]', "unknown classes 'some'"),
+        ('says = "a"\nrow = "solo"\nleast = "x"', "least is 'x'"),
+        ('row = "solo"\nleast = 1', "a claim has no says"),
+        ('says = "a"\nrows = "solo"', "unknown field of a claim 'rows'; choose one of: among, by,"),
+    ],
+)
+def test_mistakes_are_named(write_grid, claim, message):
+    path = write_grid(tables=f"[[claims]]\n{claim}")
+    with pytest.raises(InputError) as e:
+        load_grid(path)
+    assert message in str(e.value)
+    assert str(path) in str(e.value)
+
+
+def test_the_page_of_a_benchmark_has_the_answers(write_grid, outcome):
+    claim = '[[claims]]\nsays = "PFPL is better"\nrow = "α = 0.3"\nover = ["solo"]'
+    grid = load_grid(write_grid(tables=claim))
+    text = IMAGE_KIND.results_table(grid, outcome[0].runs, {})
+    assert text.endswith(answers(grid.claims, outcome[0].runs))
+    assert "| PFPL is better" in text

@@ -1,0 +1,182 @@
+"""The commands for images as a stranger types them."""
+
+import json
+
+import pytest
+
+from stforecast.cli.main import main
+
+TINY = [
+    "--clients", "3", "--rounds", "1", "--size", "8", "--channels", "4", "--share", "0.3",
+    "--batch-size", "64", "--workers", "1",
+]  # fmt: skip
+
+
+def call(capsys, *args):
+    with pytest.raises(SystemExit) as e:
+        main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return e.value.code or 0, out, err
+
+
+def test_run_plot_diagnose(capsys, tmp_path):
+    run, figure = tmp_path / "run", tmp_path / "rounds.png"
+    code, out, _ = call(capsys, "vision", "run", "--out", run, *TINY)
+    assert code == 0
+    assert "personal" in out
+    assert "nearest" in out
+    assert "a client sends" in out
+    assert call(capsys, "vision", "plot", "rounds", run, "--out", figure)[0] == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    code, out, _ = call(capsys, "info", run, "--json")
+    assert {row["model"] for row in json.loads(out)["accuracies"]} == {"personal", "nearest"}
+    code, out, _ = call(capsys, "compare", run, "--json")
+    assert all(0 <= row["accuracy"] <= 100 for row in json.loads(out))
+    code, out, _ = call(capsys, "vision", "diagnose", run)
+    assert code == 0
+    assert "of 3 clients" in out
+
+
+def test_a_run_with_noise_prints_its_guarantee(capsys, tmp_path):
+    pytest.importorskip("dp_accounting")
+    private = ["--clip", "1", "--noise", "gaussian", "--noise-std", "1"]
+    code, out, _ = call(capsys, "vision", "run", "--out", tmp_path / "run", *TINY,
+                        "--method", "fedavg", "--norm", "group", *private)  # fmt: skip
+    assert code == 0
+    found = json.loads((tmp_path / "run" / "run.json").read_text())["privacy"]
+    assert f"({found['epsilon']:.3g}, 1e-05)-differential privacy of a client's training" in out
+
+
+def test_help_describes_every_option(capsys):
+    code, out, _ = call(capsys, "vision", "run", "--help", "--partition", "dirichlet")
+    assert code == 0
+    assert "Number of clients." in out
+    assert "--min-samples" in out
+    assert "--ways" not in out
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "partitions", "models"])
+def test_lists(capsys, what):
+    code, out, _ = call(capsys, "vision", "list", what)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    known = {"methods": "pfpl", "data": "usps", "partitions": "n-way", "models": "resnet18"}
+    assert known[what] in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--method", "fuels"], "unknown method 'fuels'"),
+        (["--model", "vgg"], "unknown model 'vgg'"),
+        (["--partition", "fair"], "unknown partition 'fair'"),
+        (["--data", "mnst"], "unknown image data set 'mnst'"),
+        (["--data", "mnist"], "mnist"),
+        (["--alpha", "2"], "alpha is 2.0; it must be in [0, 1]"),
+        (["--ways", "30"], "ways is 30"),
+        (
+            ["--backbone", "x"],
+            "'--backbone' here; it may need another --method or --model or --partition",
+        ),
+    ],
+)
+def test_mistakes_give_one_line(capsys, tmp_path, args, message):
+    code, _, err = call(capsys, "vision", "run", "--out", tmp_path / "r", *TINY, *args)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "r" / "run.json").exists()
+
+
+def test_only_a_run_is_diagnosed(capsys, tmp_path):
+    code, _, err = call(capsys, "vision", "diagnose", tmp_path / "nowhere")
+    assert code == 2
+    assert "no finished run here; `stforecast vision run` writes one" in err
+
+
+def test_an_unknown_option_names_those_that_others_depend_on(capsys):
+    for command, message in (
+        (["vision", "divide"], "No such option '--xyzq' here; it may need another --partition."),
+        (["simulate"], "No such option '--xyzq'."),
+    ):
+        code, _, err = call(capsys, *command, "--xyzq", "1")
+        assert code == 2
+        assert message in err
+
+
+def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
+    code, _, err = call(capsys, "bench", write_grid(), "--out", tmp_path, "--service", "sms")
+    assert code == 2
+    assert "is a benchmark of images, which has no --service" in err
+
+
+def test_a_division_is_drawn_before_training(capsys, tmp_path):
+    few = ["--clients", "3", "--size", "8"]
+    code, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.png", *few)
+    assert code == 0
+    assert "1797 images of digits8x8, 3 clients with" in out
+    assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
+    stream = ["--partition", "gldp-shards", "--stages", "2", "--shards", "2"]
+    code, _, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *few, *stream)
+    assert code == 0
+    lines = (tmp_path / "who.csv").read_text().splitlines()
+    assert lines[0] == "client,part,stage,domain,class,samples"
+    code, _, err = call(capsys, "vision", "divide", "--out", tmp_path / "x.png", "--ways", "11")
+    assert code == 2
+    assert "has 10 classes" in err
+
+
+def test_finished_runs_are_compared(capsys, outcome, tmp_path):
+    _, runs = outcome
+    code, out, _ = call(capsys, "compare", runs, "--reference", "solo", "--out", tmp_path)
+    assert code == 0
+    assert "digits8x8, n = 2" in out
+    assert "choosing from all classes, solo " in out
+    table = (tmp_path / "comparison.csv").read_text().splitlines()
+    assert len(table) == 1 + 2 * 3  # Two scenarios; solo, and PFPL's two models.
+    assert "## digits8x8, n = 3" in (tmp_path / "comparison.md").read_text()
+    assert "toprule" in (tmp_path / "comparison.tex").read_text()
+    for wrong, message in (
+        (["--metric", "mse"], "is a run of images, which has no --metric"),
+        (["--reference", "nobody"], "unknown reference 'nobody'"),
+    ):
+        code, _, err = call(capsys, "compare", runs, *wrong)
+        assert code == 2
+        assert message in err
+
+
+def test_image_runs_have_their_tables_on_a_page(capsys, outcome, tmp_path):
+    _, runs = outcome
+    out = tmp_path / "page.html"
+    code, said, _ = call(capsys, "report", runs, "--reference", "solo", "--out", out)
+    assert code == 0
+    assert said.startswith(f"{out}: 8 runs, ")
+    page = out.read_text()
+    assert "<h1>Images compared</h1>" in page
+    assert "<p>2 tasks, written" in page
+    assert page.count(">digits8x8, n = 3</h2>") == 1
+    assert "choosing from all classes, solo " in page
+    assert page.count("Leaderboard, the highest accuracy first</caption>") == 2
+    assert page.count("data:image/png") == 2
+    assert "1,797 of 8 × 8 pixels" in page
+    again = (
+        "stforecast vision run --method pfpl --size 8 --clients 3 --share 0.3 --ways 2 --rounds 2"
+    )
+    assert f"{again} --batch-size 64 --workers 1 --alpha 0.3 " in page
+
+
+def test_a_benchmark_of_images_writes_its_page(capsys, write_grid, tmp_path):
+    code, out, err = call(capsys, "bench", write_grid(), "--out", tmp_path)
+    assert code == 0
+    assert f"open {tmp_path / 'report.html'} in a browser" in out
+    assert "<h1>tiny</h1>" in (tmp_path / "report.html").read_text()
+    assert "not written" not in err
+
+
+def test_runs_that_do_not_compare_have_a_page_that_says_so(capsys, tmp_path):
+    for clients in ("3", "4"):
+        words = [*TINY, "--method", "solo", "--label", clients, "--clients", clients]
+        assert call(capsys, "vision", "run", "--out", tmp_path / clients, *words)[0] == 0
+    page = tmp_path / "page.html"
+    assert call(capsys, "report", tmp_path, "--out", page)[0] == 0
+    assert "Not compared: " in page.read_text()

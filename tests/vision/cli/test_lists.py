@@ -1,0 +1,58 @@
+import pytest
+
+from data_prep import DATA_SETS
+from stforecast.baselines import BASELINES
+from stforecast.cli.lists import LISTS, methods_table
+from stforecast.data.splits import SPLITS
+from stforecast.methods import METHODS
+from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.models import MODELS
+from vision.cli.commands import IMAGE_LISTS, image_methods_table
+from vision.datasets import DATASETS
+from vision.methods import METHODS as IMAGE_METHODS
+from vision.models import MODELS as IMAGE_MODELS
+from vision.partition import PARTITIONS
+from vision.streams import STREAMS
+
+
+def first_words(text):
+    return {line.split()[0] for line in text.splitlines() if line}
+
+
+@pytest.mark.parametrize(
+    ("lists", "what", "names"),
+    [
+        (LISTS, "methods", [*METHODS, *BASELINES]),
+        (LISTS, "data", DATA_SETS),
+        (LISTS, "models", MODELS),
+        (LISTS, "metrics", [*METRICS, *INTERVAL_METRICS]),
+        (LISTS, "splits", SPLITS),
+        (IMAGE_LISTS, "methods", IMAGE_METHODS),
+        (IMAGE_LISTS, "data", DATASETS),
+        (IMAGE_LISTS, "partitions", [*PARTITIONS, *STREAMS]),
+        (IMAGE_LISTS, "models", IMAGE_MODELS),
+    ],
+)
+def test_lists_name_everything_and_fit_a_hundred_columns(lists, what, names):
+    listing = lists[what]()
+    text = str(listing)
+    assert {record["name"] for record in listing.records()} == set(names)
+    assert set(names) <= first_words(text)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def cells(text):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+
+
+def test_the_methods_table_is_markdown_of_every_method():
+    _, _, *rows = cells(methods_table())
+    assert [row[0] for row in rows] == [f"`{m}`" for m in [*METHODS, *BASELINES]]
+    pooled = {row[0] for row in rows if row[2] == "yes"}
+    known = {**METHODS, **BASELINES}
+    assert pooled == {f"`{name}`" for name, method in known.items() if method.pooled}
+    assert {"`central`", "`boosting`"} <= pooled
+
+
+def test_the_table_of_image_methods_is_markdown_of_every_one():
+    assert [row[0] for row in cells(image_methods_table())[2:]] == [f"`{m}`" for m in IMAGE_METHODS]

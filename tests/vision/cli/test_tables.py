@@ -1,0 +1,68 @@
+"""What the table says of streams of tasks."""
+
+import pytest
+
+from vision.cli.tables import results_table, summary
+from vision.results import ImageRun, run
+from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
+
+SETTINGS = {
+    "partition": "fedta-tasks", "clients": 2, "stages": 2, "task_classes": 3, "private_classes": 2,
+    "size": 8, "channels": 4, "feature_size": 8, "rounds": 1, "train_shots": 20, "test_shots": 10,
+    "lr": 0.05, "workers": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run("fedavg", tmp_path_factory.mktemp("runs") / "fedavg", SETTINGS)
+
+
+def tables(text):
+    """Each table of a text: its rows by method, or by method and mask where it has masks."""
+    found = []
+    for part in text.split("\n\n"):
+        lines = [line for line in part.splitlines() if line.startswith("|") and "--" not in line]
+        if lines:
+            header, *rest = [
+                [cell.strip() for cell in line.strip("|").split("|")] for line in lines
+            ]
+            key = slice(0, 2 if "choosing from" in header else 1)
+            found.append({tuple(r[key]): dict(zip(header, r, strict=True)) for r in rest})
+    return found
+
+
+def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
+    accuracies, kept, _ = tables(results_table([finished], {}))
+    stages = finished.stages()
+    for name, view in (("fedavg", "global"), ("fedavg (trained)", "trained")):
+        told = 100 * finished.accuracy("last", view, "task classes")
+        assert accuracies[name,]["task classes, last"] == f"{told:.2f}"
+        for mask in ("all classes", "task classes"):
+            row = kept[name, mask]
+            after = [f"{100 * a:.1f}" for a in known(stages, view, mask)]
+            assert row["after each stage"] == " / ".join(after)
+            assert row["forgetting"] == f"{100 * forgetting(stages, view, mask)[0]:.2f}"
+    for mask in ("all classes", "task classes"):
+        shared = spatial_retention(stages, "global", "trained", mask)[1]
+        own = temporal_retention(stages, "trained", mask)[1]
+        assert kept["fedavg", mask]["KR_s"] == f"{100 * shared:.2f}"
+        assert kept["fedavg (trained)", mask]["KR_t"] == f"{100 * own:.2f}"
+        assert kept["fedavg", mask]["KR_t"] == kept["fedavg (trained)", mask]["KR_s"] == "-"
+    assert "task classes" in summary(finished)
+
+
+def test_a_run_from_before_there_was_a_mask_leaves_its_column_out(finished):
+    about = {key: value for key, value in finished.about.items() if key != "masks"}
+    older = ImageRun(finished.folder, {**about, "label": "older"})
+    accuracies, kept, _ = tables(results_table([finished, older], {}))
+    assert "own classes, last" in accuracies["older",]
+    assert "task classes, last" not in accuracies["older",]
+    assert {mask for _, mask in kept} == {"all classes"}
+
+
+def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
+    settings = {**SETTINGS, "stage_order": "inside"}
+    text = results_table([run("solo", tmp_path, settings)], {})
+    assert "forgetting" not in text
+    assert "after each stage" not in text

@@ -1,0 +1,1 @@
+"""The commands of images, which `stforecast vision` runs, and their benchmarks."""

@@ -1,0 +1,231 @@
+"""The commands for images: stforecast vision run, plot and list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stforecast.cli.commands import (
+    OptionSections,
+    make_list_command,
+    make_plot_group,
+    run_folder_options,
+    say_next,
+    to_json,
+)
+from stforecast.cli.lists import (
+    Listing,
+    Table,
+    documented,
+    method_rows,
+    summaries,
+    titles,
+)
+from stforecast.cli.options import (
+    HELP,
+    JSON,
+    PATH,
+    check_ending,
+    check_runs,
+    from_dataclass,
+    given,
+    peek,
+)
+from vision.plots import PLOTS
+
+if TYPE_CHECKING:
+    from vision.results import ImageRun
+
+
+def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from vision.config import defaults, sections
+
+    method = peek(args, "--method", "pfpl")
+    made_for = defaults(method)
+    model = peek(args, "--model", made_for["model"])
+    partition = peek(args, "--partition", made_for["partition"])
+    titles = {
+        "data": "Images", "partition": f"Partition {partition}", "training": "Training",
+        "uplink": "Uploads", "robust": "Defence", "run": "Computation",
+        "method_options": f"Options of {method}", "model_options": f"Options of {model}",
+    }  # fmt: skip
+    found = sections(method, model, partition).items()
+    return {titles[s]: from_dataclass(t, made_for) for s, t in found}
+
+
+@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
+@run_folder_options("pfpl", "vision list methods")
+@JSON
+@click.pass_context
+def run_command(
+    ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
+    as_json: bool, **settings: Any,
+) -> None:  # fmt: skip
+    """Divide images among clients, train a method, evaluate it and save the run.
+
+    Methods whose clients predict with the server's average are tested in two ways: with the
+    averaged model, and with each client's own model after its latest local training. The method's
+    own way is named after its model, such as global or personal; the other is called trained (own
+    models) or averaged. The summary, run.json ("judged") and the tables say which is which.
+
+    The last options depend on --method, --model and --partition: give these with --help to list
+    them.
+    """
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.cli.info import describe_run
+    from stforecast.cli.options import check_resumed
+    from stforecast.federated.runs.run_folder import read_config
+    from vision import results
+    from vision.cli.tables import summary
+    from vision.config import resolve
+
+    check_resumed(ctx, allowed=["as_json"], needed=["out"])
+    settings = given(ctx, settings)
+    command = results.ImageRun.command
+    config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
+    with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
+        if resume:
+            finished = results.resume(resume, after_round=after_round)
+        else:
+            finished = results.run(method, out, settings, label=label, after_round=after_round)
+    click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
+    say_next("report", finished.folder, "--out", "report.html")
+
+
+def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from vision.config import DataOptions, RunOptions, sections
+
+    partition = peek(args, "--partition", RunOptions.partition)
+    kind = sections("solo", RunOptions.model, partition)["partition"]
+    return {"Images": from_dataclass(DataOptions), f"Partition {partition}": from_dataclass(kind)}
+
+
+@click.command(cls=OptionSections, sections=_divide_options, context_settings=HELP)
+@click.option("--out", type=PATH, required=True, help="Figure (.png, .pdf, .svg) or table (.csv).")
+@click.option(
+    "--partition", default="n-way", show_default=True, help="See: vision list partitions."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the partition.")
+@click.pass_context
+def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
+    """Draw or tabulate the partition of images among clients, without training."""
+    from stforecast.bench.drawing import FORMATS, save_figure
+    from stforecast.federated.runs.run_folder import write_csv
+    from vision.config import check_read, resolve
+    from vision.learner import load_images, prepared
+    from vision.plots.partition import division
+    from vision.plots.stream import stages_of
+    from vision.streams import TaskStream
+
+    check_ending(out, *FORMATS, ".csv")
+    check_read("solo", given(ctx, settings))
+    config = resolve("solo", **settings)
+    images, _ = prepared(load_images(config), config)
+    parts = config.partition.split(images, config.run.seed)
+    table = parts.table(images)
+    if out.suffix == ".csv":
+        write_csv(table, out)
+    elif isinstance(parts, TaskStream):
+        n_clients = len(parts.train[0])
+        save_figure(stages_of(table, images.class_names, n_clients, "train"), out)
+    else:
+        n_clients = len(parts.train)
+        save_figure(division(table, images.class_names, images.domain_names, n_clients), out)
+    counts = table[table["part"] == "train"].groupby("client")["samples"].sum()
+    click.echo(
+        f"{out}: {len(images)} images of {images.name}, {len(counts)} clients with {counts.min()} "
+        f"to {counts.max()} training images each"
+    )
+
+
+def image_methods_list() -> Listing:
+    """List all methods for images."""
+    from vision.methods import METHODS
+
+    return Listing([Table(["method", "what it does"], method_rows(METHODS))])
+
+
+def image_methods_table() -> str:
+    """Tabulate all methods for images for `docs/methods.md`."""
+    from vision.methods import METHODS
+
+    return documented((name, method, method.paper) for name, method in METHODS.items())
+
+
+def image_data_list() -> Listing:
+    """List all image data sets."""
+    from vision.datasets import DATASETS
+
+    return Listing([Table(["data set", "what it is"], titles(DATASETS))])
+
+
+def partitions_list() -> Listing:
+    """List all partitions of images among clients, and task streams."""
+    from vision.partition import PARTITIONS
+    from vision.streams import STREAMS
+
+    return Listing([Table(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
+
+
+def image_models_list() -> Listing:
+    """List all image models."""
+    from vision.models import MODELS
+
+    return Listing([Table(["model", "what it is"], summaries(MODELS))])
+
+
+IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
+    "methods": image_methods_list,
+    "data": image_data_list,
+    "partitions": partitions_list,
+    "models": image_models_list,
+}
+"""Lists of `stforecast vision list`, by name."""
+
+
+def _find(folders: tuple[Path, ...]) -> list[ImageRun]:
+    from vision.results import ImageRun
+
+    return ImageRun.find(folders)
+
+
+plot = make_plot_group(
+    "Draw a figure of finished image runs.", PLOTS, _find, "stforecast vision run"
+)
+list_command = make_list_command(IMAGE_LISTS)
+
+
+@click.command(context_settings=HELP)
+@click.argument("run", type=PATH)
+@click.option("--images", type=PATH, help="Folder of the images' files, if it has moved.")
+def diagnose(run: Path, images: Path | None) -> None:
+    """Check PFPL's convergence conditions on a finished run.
+
+    One more round of local training estimates the constants of the paper's Corollary 1; a client
+    violates its conditions if its weight or learning rate exceeds the printed limit.
+    """
+    check_runs((run,), "stforecast vision run")
+    from tabulate import tabulate
+
+    from vision.convergence import diagnose_run
+
+    table = diagnose_run(run, images)
+    click.echo(tabulate(table.to_dict("list"), headers="keys", floatfmt=".3g"))
+    for what, most in (("lam", "most_lam"), ("lr", "most_lr")):
+        holds = (table[what] < table[most]).sum()
+        click.echo(f"{what} below {most}: {holds} of {len(table)} clients")
+    click.echo(
+        "L2 is measured on one round, so the limits are upper bounds; see vision.convergence"
+    )
+
+
+@click.group(context_settings=HELP)
+def vision() -> None:
+    """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
+
+
+for command in (run_command, divide, plot, diagnose, list_command):
+    vision.add_command(command)

@@ -1,0 +1,222 @@
+"""Sections of a page on image runs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import some
+from stforecast.bench.curves import places
+from stforecast.bench.drawing import save_figure
+from stforecast.bench.run_groups import ALL, select
+from stforecast.report.section import Chart, Picture, PlainSection
+from stforecast.report.series import evenly
+from stforecast.report.sheets import DataSheet, command_of, runs_sheet
+from stforecast.report.tables import Table
+from vision.cli.compare import basis, claims, compared_masks, comparison_rows
+from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
+from vision.comparison import Row, by_client, compare
+from vision.config import defaults, resolve
+from vision.evaluation import MASKS
+from vision.plots.curves import accuracies
+from vision.plots.partition import PARTS, partition
+from vision.plots.stream import stream
+from vision.results import ImageRun
+from vision.streams.measures import known
+
+N_NAMES = 20
+"""Number of classes to name."""
+
+DPI = 130
+"""Dots per inch of the picture."""
+
+
+def image_sections(
+    rows: Mapping[str, Sequence[Row]], reference: str | None = None
+) -> list[PlainSection]:
+    """Gather what a page shows of image runs, a section for each image set and scenario.
+
+    Args:
+        rows: rows of each image set and scenario, see `rows_by_data`.
+        reference: row that the others are compared with; by default the best of each section.
+
+    Raises:
+        InputError: if a file of a run is damaged.
+    """
+    return [_section(name, own, reference) for name, own in rows.items()]
+
+
+def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSection:
+    rows = sorted(rows, key=_accuracy, reverse=True)
+    said, tables = _compared(name, rows, reference)
+    tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
+    in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
+    if in_turn:
+        tables.append(Table("Accuracy and forgetting after each stage", kept_rows(rows), [NOTE]))
+    groups = list({row.group.name: row.group for row in rows}.values())
+    first = groups[0].runs[0]
+    place = places((row.name, row.group.runs[0].method) for row in rows)
+    return PlainSection(
+        name,
+        said,
+        tables,
+        {row.name: place[row.name] for row in rows},
+        [chart for chart in _charts(rows, in_turn) if chart.lines],
+        _division(first),
+        DataSheet(_facts(first), None, {}),
+        runs_sheet(groups, _repeat),
+    )
+
+
+def _accuracy(row: Row) -> float:
+    return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
+
+
+def _compared(
+    name: str, rows: Sequence[Row], reference: str | None
+) -> tuple[list[str], list[Table]]:
+    """Return what the numbers show, and the leaderboard, or why there is none."""
+    own = reference if reference in {row.name for row in rows} else None
+    try:
+        found = compare(rows, compared_masks(rows), own)
+    except InputError as e:
+        return [f"Not compared: {e.typed}."], []
+    said = [claim.replace("**", "") for claim in claims(found, name)]
+    title = "Leaderboard, the highest accuracy first"
+    return said, [Table(title, comparison_rows(found), [basis(found)])]
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    return ["mean over clients of the accuracy on their test images", *accuracy_notes(rows)]
+
+
+def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
+    """Return the charts, whose lines are means over seeds."""
+    shared = compared_masks(rows)
+    every, accuracy = shared[0], "test accuracy, %"
+    charts = [
+        Chart(f"Accuracy by round, choosing from {mask}.", "round", accuracy, _by_round(rows, mask))
+        for mask in (*MASKS, *shared[1:])
+    ]
+    if in_turn:
+        title = f"Accuracy after each stage on the stages so far, choosing from {every}."
+        charts.append(Chart(title, "stage", accuracy, _by_stage(rows, every)))
+    return [
+        *charts,
+        Chart(
+            f"Accuracy against the data that all clients sent and received, choosing from {every}.",
+            "megabytes sent and received by all clients", accuracy, _by_traffic(rows, every),
+            log=True,
+        ),
+        Chart(
+            f"Distribution of the accuracies over clients after the last round, from {every}.",
+            "test accuracy of a client, %", "share of clients", _of_clients(rows, every),
+        ),
+        Chart(
+            f"Accuracy by class after the last round, choosing from {every}.",
+            "class", accuracy, _by_class(rows, every),
+        ),
+    ]  # fmt: skip
+
+
+def _by_round(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+    means = [accuracies(row.group.runs, row.view, mask).mean(axis=1) for row in rows]
+    drawn = [mean.iloc[evenly(len(mean))] for mean in means]
+    return _lines(rows, {i: (m.index.to_numpy(), m.to_numpy()) for i, m in enumerate(drawn)})
+
+
+def _by_traffic(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+    found = {}
+    for i, line in enumerate(_by_round(rows, mask)):
+        tables = [run.rounds().set_index("round") for run in rows[i].group.runs]
+        sent = pd.concat([t["bytes_down"] + t["bytes_up"] for t in tables], axis=1).mean(axis=1)
+        if sent.any():
+            found[i] = (sent.cumsum()[line["x"]].to_numpy() / 1e6, line["y"])
+    return _lines(rows, found)
+
+
+def _by_stage(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+    found = {}
+    for i, row in enumerate(rows):
+        after = [known(run.stages(), row.view, mask) for run in row.group.runs]
+        mean = 100 * pd.concat(after, axis=1).mean(axis=1)
+        found[i] = (mean.index.to_numpy(), mean.to_numpy())
+    return _lines(rows, found)
+
+
+def _by_class(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+    found = {}
+    for i, row in enumerate(rows):
+        tables = [
+            select(run.metrics(), view=row.view, mask=mask, selection="last")
+            for run in row.group.runs
+        ]
+        table = pd.concat(tables)
+        own = table[table["class"] != ALL].groupby("class", sort=False)["accuracy"].mean()
+        names = [name for name in row.group.runs[0].about["classes"] if name in own.index]
+        found[i] = (names, 100 * own[names].to_numpy())
+    return _lines(rows, found)
+
+
+def _of_clients(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+    shares = [by_client(row, mask)["share"].groupby("client").mean() for row in rows]
+    return [{"method": i, "y": 100 * share.to_numpy()} for i, share in enumerate(shares)]
+
+
+def _lines(rows: Sequence[Row], values: Mapping[int, tuple[Any, Any]]) -> list[dict[str, Any]]:
+    """Return lines from their `x` and `y`, by the place of their row."""
+    return [{"method": i, "x": x, "y": y} for i, (x, y) in values.items()]
+
+
+def _division(run: ImageRun) -> Picture:
+    """Draw the images by client and class, or also by stage, of a run."""
+    if "stages" in run.about:
+        drawn, caption = stream([run]), "Training images by client, class and stage"
+    else:
+        drawn, caption = partition([run]), "Images by client and class"
+    with TemporaryDirectory() as folder:
+        file = save_figure(drawn, Path(folder) / "division.png", dpi=DPI)
+        content = base64.b64encode(file.read_bytes()).decode()
+    return Picture(
+        "Images of the clients",
+        f"data:image/png;base64,{content}",
+        f"{caption}, of {run.label}, first seed.",
+    )
+
+
+def _facts(run: ImageRun) -> dict[str, str]:
+    about, table = run.about, run.partition()
+    by_part = table.groupby(["part", "client"])["samples"].sum()
+    sizes = {
+        f"{words} images of a client": f"{by_part[part].min():,} to {by_part[part].max():,}"
+        for part, words in PARTS.items()
+    }
+    several, size = len(about["domains"]) > 1, run.settings["size"]
+    pixels = f" of {size} × {size} pixels" if size else ""
+    return {
+        "images": f"{about['images']:,}{pixels}",
+        "source": about["source"],
+        f"{len(about['classes'])} classes": some(about["classes"], N_NAMES),
+        **({"domains": ", ".join(about["domains"])} if several else {}),
+        "clients": str(about["clients"]),
+        "partition": run.settings["partition"],
+        **({"stages": str(about["stages"])} if "stages" in about else {}),
+        **sizes,
+    }
+
+
+def _repeat(run: ImageRun) -> str:
+    """Return the command that repeats a run."""
+    chosen = {name: run.settings[name] for name in ("method", "model", "partition")}
+    try:
+        usual = resolve(**chosen).flat() | defaults(run.method)
+    except InputError:  # a method, model or partition of a package that is not installed here
+        usual = {}
+    return command_of(run, usual)

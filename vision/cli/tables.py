@@ -1,0 +1,243 @@
+"""Summaries and tables of image runs: accuracies, forgetting and knowledge retention."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from stforecast.bench.published import Published
+from stforecast.bench.run_groups import differing_settings, group_runs, select
+from stforecast.bench.tables import (
+    POOLED_MARK,
+    floats_up_and_down,
+    left_out,
+    markdown,
+    mean_seconds,
+    plain,
+    privacy_sentence,
+    sections,
+    spread,
+    traffic_sentence,
+)
+from vision.cli.compare import compared, compared_masks
+from vision.comparison import Row, rows_of
+from vision.evaluation import MASKS, TRAINED
+from vision.methods import METHODS
+from vision.results import ImageRun
+from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
+
+NOTE = (
+    "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
+    "drop from the best accuracy on a former stage to the accuracy on it after the last stage; "
+    "KR_t: share of the accuracy on the first stage that clients' own models retain; KR_s: "
+    "accuracy of the shared model on the present stage, relative to that of clients' own models; "
+    "all in %"
+)
+
+
+def stages_in_turn(run: ImageRun) -> bool:
+    """Return whether the run had successive stages, whose knowledge may be forgotten."""
+    return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
+
+
+def kept_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the rows of the table of accuracy after each stage, forgetting and retention."""
+    return [
+        {"method": row.name, "choosing from": mask, **_row(row.group.runs, row.view, mask)}
+        for row in rows
+        for mask in compared_masks(rows)
+    ]
+
+
+def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
+    stages = [run.stages() for run in runs]
+    local = "personal" if "personal" in runs[0].views else TRAINED
+    after = np.mean([known(s, view, mask) for s in stages], axis=0)
+    lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
+    if view == local or runs[0].judged(view) == "own":
+        name, ratios = "KR_t", [temporal_retention(s, view, mask) for s in stages]
+    else:
+        name, ratios = "KR_s", [spatial_retention(s, view, local, mask) for s in stages]
+    last = [100 * r.iloc[-1] for r in ratios if len(r)]
+    found = {name: spread(last, 2)} if last else {}
+    return {
+        "after each stage": " / ".join(f"{100 * a:.1f}" for a in after),
+        "forgetting": spread(lost, 2),
+        **{n: found.get(n, "-") for n in ("KR_t", "KR_s")},
+    }
+
+
+SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
+"""Headings of the selections in a table."""
+
+
+JUDGED = {
+    "own": "each client's model after its local training",
+    "averaged": "the average of the clients' models",
+    "": "the method averages no models",
+}
+"""The models that predict, in words."""
+
+
+def summary(run: ImageRun) -> str:
+    """Summarise a finished run in a few lines."""
+    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
+    rows = [
+        {
+            "model": view,
+            "judged with": run.judged(view) or "-",
+            "choosing from": mask,
+            **{h: f"{100 * run.accuracy(s, view, mask):.2f} %" for s, h in headings.items()},
+        }
+        for view in run.views
+        for mask in run.masks
+    ]
+    lines = [
+        plain(rows),
+        "the images of all clients were pooled in one place"
+        if is_pooled(run)
+        else traffic_sentence(run),
+        "mean over clients of the accuracy on their test images; the best round is selected by the "
+        "test accuracy itself",
+        judged_note({run.judged(view) for view in run.views}),
+        privacy_sentence(run.about),
+        f"run in {run.folder}",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def judged_note(found: Collection[str]) -> str:
+    """Explain the values of the column "judged with" that a table has.
+
+    >>> judged_note({"own"})
+    "judged with own: each client's model after its local training"
+    """
+    notes = [f"{value or '-'}: {words}" for value, words in JUDGED.items() if value in found]
+    return f"judged with {'; '.join(notes)}"
+
+
+def results_table(
+    runs: Sequence[ImageRun],
+    failures: Mapping[str, str],
+    published: Published | None = None,
+    reference: str | None = None,
+) -> str:
+    """Tabulate results as Markdown, one table per data set and scenario, one row per model.
+
+    Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
+
+    Args:
+        runs: finished runs.
+        failures: error of each failed run, by name.
+        published: numbers of a paper, shown in separate columns.
+        reference: row that the others are compared with; by default the method of the highest
+            accuracy.
+    """
+    return sections(
+        runs,
+        failures,
+        lambda run: tuple(run.facts().values()),
+        lambda some: _section(some, published, reference),
+    )
+
+
+def accuracy_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Return the rows of the table of accuracies, floats and seconds of models on the same data."""
+    masks = [*MASKS[1:], *compared_masks(rows)[1:]]
+    return [
+        {
+            "method": _marked(row),
+            "judged with": row.group.runs[0].judged(row.view) or "-",
+            "runs": str(len(row.group.runs)),
+            **_measured(row.group.runs, row.view, masks),
+            "floats a round, up / down": _floats(row.group.runs[0]),
+            "seconds": mean_seconds(row.group.runs, 0),
+        }
+        for row in rows
+    ]
+
+
+def accuracy_notes(rows: Sequence[Row]) -> list[str]:
+    """Explain the columns of the table of accuracies."""
+    runs = [run for row in rows for run in row.group.runs]
+    judged = {run.judged(view) for run in runs for view in run.views}
+    return [
+        f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
+        "client's training images; best: the best round by the test accuracy itself, as in papers; "
+        "by domain: all clients' test images together, after the last round",
+        *[f"{POOLED_MARK} trained on the images of all clients together"]
+        * any(map(is_pooled, runs)),
+    ]
+
+
+def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:
+    """Return heading and table of runs on the same data."""
+    scenario = runs[0].facts()["scenario"]
+    groups = group_runs(runs)
+    rows = rows_of(groups)
+    names = [row.name for row in rows]
+    printed = published.columns(scenario, names) if published else {}
+    table = [
+        {**row, **{heading: numbers[i] for heading, numbers in printed.items()}}
+        for i, row in enumerate(accuracy_rows(rows))
+    ]
+    about = runs[0].about
+    name = runs[0].data_name
+    columns, *pooled = accuracy_notes(rows)
+    lines = [
+        f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
+        f"{about['settings']['model']}; mean over clients of the test accuracy in %",
+        *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
+        markdown(table),
+        columns,
+        *([published.footnote] if published and printed else []),
+        *pooled,
+        *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
+    ]
+    if all(stages_in_turn(r) for r in runs):
+        lines += [markdown(kept_rows(rows)), NOTE]
+    if len(rows) > 1:
+        lines += compared(rows, name, reference if reference in names else None)
+    return "\n\n".join(lines)
+
+
+def is_pooled(run: ImageRun) -> bool:
+    """Return whether the run's method pooled the images of all clients."""
+    return bool(getattr(METHODS.get(run.method), "pooled", False))
+
+
+def _marked(row: Row) -> str:
+    return f"{row.name} {POOLED_MARK}" if is_pooled(row.group.runs[0]) else row.name
+
+
+def _floats(run: ImageRun) -> str:
+    return "-" if is_pooled(run) else floats_up_and_down(run)
+
+
+def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
+    accuracies = {
+        heading: spread([100 * r.accuracy(s, view) for r in runs], 2)
+        for s, heading in SELECTIONS.items()
+    }
+    masked = {
+        f"{mask}, last": spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
+        for mask in masks
+    }
+    return {**accuracies, **masked, **_by_domain(runs, view)}
+
+
+def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
+    """Return a column for each domain, if there are several."""
+    domains = runs[0].about["domains"]
+    if len(domains) == 1:
+        return {}
+    columns: dict[str, str] = {}
+    tables = [r.metrics() for r in runs]
+    for domain in domains:
+        found = []
+        for t in tables:
+            own = select(t, view=view, mask=MASKS[0], domain=domain)
+            found += [100 * float(a) for a in own["accuracy"]]
+        columns[domain] = spread(found, 2) if found else "-"
+    return columns
