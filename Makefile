@@ -28,8 +28,8 @@ docs: setup
 	@echo "open site/index.html"
 
 bench: setup
-	$(BIN)/python -m experiments.benchmarks.rounds --out benchmark
-	$(BIN)/python -m experiments.benchmarks.images --out benchmark
+	$(BIN)/python -m experiments.benchmarks rounds --out benchmark
+	$(BIN)/python -m experiments.benchmarks images --out benchmark
 
 federation-demo: .venv-flower/.installed
 	.venv-flower/bin/python -m experiments.federation_demo --out federation-demo

@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube, write_cube
+from experiments.benchmarks.__main__ import main as benchmarks
 from experiments.site.hooks import GENERATED, PAGES
 from experiments.site.tutorials import pictures, steps
 from stforecast.baselines import BASELINES
@@ -332,7 +333,10 @@ def test_what_is_quoted_within_the_text_exists(document):
                 text
             )
         elif words[:2] == ["python", "-m"]:
-            assert (ROOT / (words[2].replace(".", "/") + ".py")).exists(), text
+            module = ROOT / words[2].replace(".", "/")
+            assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), text
+            if words[2] == "experiments.benchmarks":
+                assert words[3] in benchmarks.commands, text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
 

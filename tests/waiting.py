@@ -1,6 +1,9 @@
-"""Waiting with a deadline, mostly for processes that tests start."""
+"""Processes that tests start, wait for and kill, and runs that end as if killed."""
 
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 
 import psutil
 
@@ -19,3 +22,28 @@ def has_ended(pid):
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+@contextmanager
+def started(*words, **options):
+    """A Python process with these arguments, whose output is piped; killed at the end."""
+    command = [sys.executable, *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Killed(BaseException):
+    """As a SIGKILL would: nothing is saved on the way out."""
+
+
+def killed_after(round):
+    """Return what raises `Killed` when this round is reported."""
+
+    def after(report):
+        if report.round == round:
+            raise Killed
+
+    return after

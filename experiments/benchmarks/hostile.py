@@ -1,57 +1,64 @@
 """Measure what hostile nodes do to the honest ones, for each method, behaviour and defence.
 
-    python -m experiments.benchmarks.hostile --out FOLDER      # needs the extra flower
-
 Ten nodes of two clients each train on an invented city. The first of them lie in every round; see
-`experiments.hostile_node`. Coordinator, nodes and the coding of messages are those of a federation
-on Flower; only Flower's processes are left out, which `experiments.benchmarks.hostile_live` has.
-
-The measure is the mean test error of the honest nodes' clients, against the same run in which no
-node lies and no defence is set. Results go to `hostile.csv`, and a run that is in it already is not
-repeated; `python -m experiments.docs` makes the table of docs/security.md from it.
+`experiments.hostile_node`. The measure is the mean test error of the honest nodes' clients, against
+the same run in which no node lies and no defence is set. What is in the file of results already is
+not measured again; `python -m experiments.docs` makes tables of docs/security.md from them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
+import statistics
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from unittest import mock
 
-import click
+import numpy as np
 import pandas as pd
+import xarray as xr
+from torch import Tensor
 from tqdm import tqdm
 
 from data_prep.base.errors import InputError
+from data_prep.city.simulate import simulate
+from data_prep.cube import open_cube, write_cube
+from data_prep.sets import milan
 from experiments import hostile_node
-from experiments.benchmarks.city_parts import make_cubes
+from experiments.benchmarks.frame import Results, benchmark, timed
 from experiments.federation_demo import mean_error
 from stforecast.bench.tables import markdown
+from stforecast.data.prepared import prepare
+from stforecast.data.series import as_series
+from stforecast.federated.engine.server import Server
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.uploads.robust import RULES, Robust, Rule
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
 from stforecast.forecasting.config import resolve
+from stforecast.forecasting.fit import Fitted, fit
 from stforecast.methods import METHODS as ALL
 
 N_NODES, SHARE, DAYS = 10, 2, 21
 """Nodes, clients of each, and days of the invented city."""
 
-COMMON: dict[str, Any] = {
-    "service": "internet", "split": "days:14,2,5", "hidden_size": 8, "device": "cpu",
-}  # fmt: skip
+COMMON: Mapping[str, Any] = {"service": "internet", "split": "days:14,2,5", "device": "cpu"}
+TRAINED: Mapping[str, Any] = {"hidden_size": 8, "lr": 0.01, "rounds": 6}
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "fedavg": {"lr": 0.01, "rounds": 6},
-    "fuels": {"lr": 0.01, "rounds": 6},
-    "fedlean": {"rounds": 6},
+    "fedavg": TRAINED,
+    "fuels": TRAINED,
+    "fedlean": {"hidden_size": 8, "rounds": 6},
 }
 """Methods and their settings; `fedlean` is the default forecaster."""
 
@@ -70,7 +77,58 @@ TRIM = 0.45
 SHARES = (0.2, 0.4)
 """Shares of the nodes that are hostile."""
 
-COLUMNS = ["method", "hostile", "behaviour", "robust", "mse", "seconds"]
+EVERY_METHOD = [name for name, method in ALL.items() if not method.pooled and name != "solo"]
+"""Methods whose clients send something."""
+
+ATTACKS = ("random", "sign-flipped")
+
+LIARS = round(max(SHARES) * N_NODES)
+"""Nodes that lie in a run of `robust_rules` with liars."""
+
+OWN: Mapping[str, Mapping[str, Any]] = {
+    "fedtrees": {"rounds": 31},
+    "fedlean": {"rounds": 6},
+    "fedda": {**TRAINED, "warmup_epochs": 5},
+    "fedda_clusters": {**TRAINED, "warmup_epochs": 5},
+}
+"""Settings of methods in `robust_rules`, where they are not `TRAINED`."""
+
+LARGEST_COST, LARGEST_HARM = 1.05, 1.25
+"""Largest ratios to the undisturbed error at which a rule is sound: nobody lies, and some do."""
+
+
+@benchmark("hostile.csv", goes_on=True)
+def hostile(results: Results, *, methods: str = ",".join(METHODS)) -> str:
+    """Measure the honest nodes' errors beside hostile ones; needs the extra flower.
+
+    Coordinator, nodes and the coding of messages are those of a federation on Flower; only Flower's
+    processes are left out, which the benchmark `hostile-live` has.
+
+    Args:
+        results: gets a row for each run.
+        methods: methods to measure.
+    """
+    with cubes_of(N_NODES, SHARE, DAYS) as cubes:
+        measure_all(results, runs(), methods, lambda run: honest_error_of(run, cubes))
+    return table_of(pd.DataFrame(results.rows))
+
+
+@benchmark("robust.csv", goes_on=True)
+def robust_rules(results: Results, *, methods: str = ",".join(EVERY_METHOD)) -> str:
+    """Measure what every rule of robust aggregation does to every federated method.
+
+    As the benchmark `hostile`, but with all clients in one process and every method. What
+    `Method.guards` refuses is measured, too. A test checks that each method declares what is
+    `sound`.
+
+    Args:
+        results: gets a row for each run.
+        methods: methods to measure.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        city = open_cube(make_city(Path(name), N_NODES * SHARE, DAYS)).load()
+        measure_all(results, robust_runs(), methods, lambda run: error_with(run, city))
+    return robust_table(pd.DataFrame(results.rows))
 
 
 class Run(NamedTuple):
@@ -115,6 +173,43 @@ def runs() -> Iterator[Run]:
             refused = behaviour in REFUSED and robust != "none"
             if not refused and not is_absent(method, behaviour):
                 yield Run(method, hostile, behaviour, robust)
+
+
+def measure_all(
+    results: Results, runs: Iterable[Run], methods: str, measure: Callable[[Run], float]
+) -> None:
+    """Add the rows of all runs with some methods that are not there yet."""
+    chosen = [r for r in runs if r.method in methods.split(",") and not results.has(**r._asdict())]
+    for run in tqdm(chosen, "runs", unit="run"):
+        with quiet():
+            mse, seconds, _ = timed(measure, run)
+        results.add({**run._asdict(), "mse": mse, "seconds": seconds})
+
+
+def make_city(folder: Path, cells: int, days: int) -> Path:
+    """Simulate a city and return its cube, in a folder for it."""
+    simulate(folder / "raw", cells=cells, days=days, seed=1)
+    return milan.prepare(folder / "raw", folder / "city.nc")
+
+
+@contextmanager
+def cubes_of(n_nodes: int, share: int, days: int) -> Iterator[list[Path]]:
+    """Yield the cubes of nodes with parts of an invented city, in a folder of their own.
+
+    Args:
+        n_nodes: number of nodes.
+        share: cells of each node.
+        days: length of the records.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with open_cube(make_city(folder, share * n_nodes, days)) as city:
+            cubes = [
+                write_cube(city.isel(cell=slice(share * i, share * (i + 1))).load(),
+                           folder / f"node-{i}.nc")
+                for i in range(n_nodes)
+            ]  # fmt: skip
+        yield cubes
 
 
 class WireLink(Link):
@@ -176,9 +271,8 @@ def honest_error(folder: Path, run: Run, select: str, n_nodes: int) -> float:
     return mean_error(pd.concat([pd.read_csv(path) for path in paths]), select)
 
 
-def measure(run: Run, cubes: list[Path], **changed: Any) -> dict[str, Any]:
-    """Do a run in this process, with settings changed, and return its row."""
-    start = time.perf_counter()
+def honest_error_of(run: Run, cubes: list[Path], **changed: Any) -> float:
+    """Do a run in this process, with settings changed, and return the honest nodes' error."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         settings = run.settings(folder / "server", Patience(1, 60, 0.01), len(cubes), **changed)
@@ -186,10 +280,9 @@ def measure(run: Run, cubes: list[Path], **changed: Any) -> dict[str, Any]:
             i: {"data": str(path), "first-client": SHARE * i, "out": str(folder / path.stem)}
             for i, path in enumerate(cubes)
         }
-        serve(WireLink(settings, configs, dict.fromkeys(range(run.hostile), run.behaviour)),
-              settings)  # fmt: skip
-        mse = honest_error(folder, run, settings.config.run.select, len(cubes))
-    return {**run._asdict(), "mse": mse, "seconds": time.perf_counter() - start}
+        lies = dict.fromkeys(range(run.hostile), run.behaviour)
+        serve(WireLink(settings, configs, lies), settings)
+        return honest_error(folder, run, settings.config.run.select, len(cubes))
 
 
 def table_of(rows: pd.DataFrame) -> str:
@@ -240,35 +333,114 @@ def change(ratio: float) -> str:
     return f"{round(100 * (ratio - 1)):+d} %".replace("+0", "0").replace("-0", "0")
 
 
-def be_quiet() -> None:
-    """Print no warnings of this package: what is refused is what this measures."""
-    package = logging.getLogger("stforecast")
-    package.addHandler(logging.NullHandler())
-    package.propagate = False
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing within the context: what is refused or lost is what is measured."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
-def read_rows(path: Path) -> tuple[list[dict[Any, Any]], set[Run]]:
-    """Return the rows of a table that was begun, and their runs; none without one."""
-    rows = pd.read_csv(path).to_dict("records") if path.exists() else []
-    return rows, {Run(*(row[name] for name in Run._fields)) for row in rows}
+def robust_runs() -> Iterator[Run]:
+    """Return all runs, first those in which nobody lies."""
+    guarded = list(itertools.product(EVERY_METHOD, (*RULES, "none")))
+    for method, robust in guarded:
+        yield Run(method, 0, "-", robust)
+    for behaviour, (method, robust) in itertools.product(ATTACKS, guarded):
+        yield Run(method, LIARS, behaviour, robust)
 
 
-@click.command()
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of results.")
-@click.option("--methods", default=",".join(METHODS), show_default=True, help="Methods.")
-def main(out: Path, methods: str) -> None:
-    """Measure the honest nodes' errors beside hostile ones."""
-    be_quiet()
-    path = out / "hostile.csv"
-    rows, done = read_rows(path)
-    chosen = [run for run in runs() if run.method in methods.split(",") and run not in done]
-    with tempfile.TemporaryDirectory() as name:
-        cubes = make_cubes(Path(name), N_NODES, SHARE, DAYS)
-        for run in tqdm(chosen, "runs", unit="run"):
-            rows.append(measure(run, cubes))
-            write_csv(pd.DataFrame(rows, columns=COLUMNS), path)
-    click.echo(table_of(pd.DataFrame(rows, columns=COLUMNS)))
+@contextmanager
+def lying(run: Run) -> Iterator[None]:
+    """Within the context, servers of this process use the run's rule, and its nodes lie to them."""
+    truth = Server.aggregate
+
+    def aggregate(self: Server, ids: Tensor, upload: Payload, stage: int = 0) -> None:
+        self.robust = Robust(cast(Rule, run.robust), TRIM)
+        asked = Message({"task": "round", "round": self.state.round})
+        sent = {name: t.clone() for name, t in upload.items()}
+        for node in range(run.hostile):
+            rows = (ids // SHARE == node).nonzero().flatten()
+            honest = Message({"ids": ids[rows].tolist()}, {n: t[rows] for n, t in sent.items()})
+            lie = hostile_node.told([run.behaviour], asked, honest)
+            for name, t in lie.payload.items():
+                sent[name][rows] = t
+        truth(self, ids, sent, stage)
+
+    with mock.patch.object(Server, "aggregate", aggregate):
+        yield
 
 
-if __name__ == "__main__":
-    main()
+def error_with(run: Run, city: xr.Dataset) -> float:
+    """Do a run in this process; return the honest clients' error, infinite if lies end the run."""
+    asked = resolve(run.method, **COMMON, **OWN.get(run.method, TRAINED))
+    series = as_series(city, asked.data.service, asked.window)
+    config = asked.at(series.calendar.step)
+    data = prepare(series, config.window, config.data.split, config.data.scale)
+    config = dataclasses.replace(config, window=data.window)
+    with lying(run):
+        try:
+            return honest_clients_error(fit(config, data))
+        except (RuntimeError, ValueError):
+            if not run.hostile:
+                raise
+            return math.inf
+
+
+def honest_clients_error(fitted: Fitted) -> float:
+    """Return the mean test MSE of the clients of nodes that lie in no run."""
+    data = fitted.data
+    y, mask = data.test_targets
+    chosen = fitted.predictors[fitted.config.run.select]
+    y_hat = chosen.predict(data.z, data.split.test, data.calendar)
+    honest = slice(LIARS * SHARE, None)
+    return float(np.square((y_hat - y)[honest][mask[honest]], dtype=np.float64).mean())
+
+
+def ratios(rows: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
+    """Return the errors of each method and rule over that of the undisturbed run.
+
+    Returns:
+        Without liars, and with them, of the worst behaviour; NaN if one was not measured.
+    """
+    found = rows.groupby(["method", "robust", "hostile"])["mse"]
+    whole = found.count() == [len(ATTACKS) if n else 1 for *_, n in found.count().index]
+    worst = found.max().where(whole).to_dict()
+    base = {method: worst.get((method, "none", 0), math.nan) for method in EVERY_METHOD}
+    return {
+        (method, rule): [worst.get((method, rule, n), math.nan) / base[method] for n in (0, LIARS)]
+        for method, rule in itertools.product(EVERY_METHOD, ("none", *RULES))
+    }
+
+
+def sound(of_rule: list[float]) -> bool:
+    """Return whether a rule's `ratios` are below the limits.
+
+    >>> sound([1.02, 1.2]), sound([1.06, 1.2]), sound([1.0, math.nan])
+    (True, False, False)
+    """
+    honest, attacked = of_rule
+    return honest <= LARGEST_COST and attacked <= LARGEST_HARM
+
+
+def robust_table(rows: pd.DataFrame) -> str:
+    """Tabulate for which methods each rule is sound, and the errors of those."""
+    found = ratios(rows)
+    table = []
+    for rule in ("none", *RULES):
+        known = [m for m in EVERY_METHOD if not math.isnan(sum(found[m, rule]))]
+        refused = [m for m in known if rule not in ("none", *ALL[m].guards)]
+        honest, attacked = zip(*(found[m, rule] for m in known if m not in refused), strict=True)
+        table.append(
+            {
+                "rule": "no defence" if rule == "none" else f"`{rule}`",
+                "methods": f"{len(honest)} of {len(known)}",
+                "refused for": ", ".join(f"`{m}`" for m in refused) or "none",
+                "nobody lies, worst": change(max(honest)),
+                "liars, median": change(statistics.median(attacked)),
+                "liars, worst": change(max(attacked)),
+            }
+        )
+    return markdown(table)

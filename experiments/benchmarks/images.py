@@ -1,52 +1,60 @@
-"""Measure rounds of image models against a plain loop over clients.
-
-    python -m experiments.benchmarks.images --model cnn,cnn50 --out FOLDER
+"""Measure image models: rounds against a loop over clients, and the cost of a frozen backbone.
 
 The loop has an `nn.Module` and an optimiser of `torch.optim` for each client, and averages them on
-the server. Models: FedAvg's CNN on images of MNIST's shape in batches of 10 and of 50, ResNet-18 on
-CIFAR's, and a ViT-Ti/16 with FedL2P's prompts at 112 pixels, in batches of 16. In the loop, a step
-with prompts also computes the query, as other code does. Images and weights are random.
-
-Each path runs on one thread and on all, in a process of its own; paths take turns, one round each.
-The table has the smallest seconds, since other work on the machine only adds to them; the ratio is
-that of each side's better number of threads. The losses show that both compute the same.
+the server. Images and weights are random.
 """
 
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import tabulate
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.benchmarks.measure import Round, RunnerProcess
-from experiments.benchmarks.results import processor, save
-from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.population import Population
+from data_prep.base.errors import InputError
+from experiments.benchmarks.frame import (
+    Results,
+    Timed,
+    benchmark,
+    in_turns,
+    ratio,
+    table,
+    timed,
+)
+from experiments.benchmarks.machine import CORES, own_process
+from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.payload import Payload
+from vision.backbones import TINY, Backbone
+from vision.backbones.backbone import FeatureCache, Precision
 from vision.backbones.vit import Geometry, ViT
 from vision.methods.fedl2p import FedL2P, FedL2POptions
+from vision.methods.fedta import FedTA
 from vision.methods.prompts import chosen_prompts, key_distance, prompt_tokens
 from vision.models import MODELS
 from vision.models.convnet import CNNOptions
 from vision.models.resnet import ResNet18Options
-from vision.models.vit import FrozenViT, ViTOptions, backbone_of
+from vision.models.vit import FrozenEncoder, FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification
 
 N_CLASSES, LR, WARM_UP = 10, 0.005, 1
+
+FROZEN_CLASSES = 8
+"""Classes beside a frozen backbone."""
 
 VIT = Geometry(patch=16, width=192, depth=12, heads=3, hidden=768, grid=7)
 """ViT-Ti/16 of Touvron et al., ICML 2021, for 112 pixels."""
@@ -79,6 +87,55 @@ PROBLEMS = {
     "resnet18": Problem("ResNet-18, batches of 10", "resnet18", (3, 32, 32), 10, 1),
     "vit": Problem("ViT with prompts, batches of 16", "vit", (3, 32, 32), 16, 2),
 }
+
+COLUMNS = {
+    "model": ("model", ""),
+    "path": ("path", ""),
+    "threads": ("threads", "d"),
+    "step_ms": ("ms/step", ".3g"),
+    "cpu_ms": ("CPU ms", ".3g"),
+    "speedup": ("× loop", ".2f"),
+    "by_turn": ("× loop, turn by turn", ""),
+    "cpu_ratio": ("× loop, CPU", ".2f"),
+    "difference": ("loss differs", ".0e"),
+}
+"""Milliseconds are the smallest of a step of one client, since other work only adds to them.
+
+`speedup` is over the loop at its better number of threads, `by_turn` over the loop at as many
+threads, and `cpu_ratio` the loop's CPU time on one thread by this path's.
+"""
+
+
+@benchmark()
+def images(
+    results: Results,
+    *,
+    model: str = "cnn,cnn50,resnet18,vit",
+    clients: int = 20,
+    repetitions: int = 3,
+    threads: int = CORES,
+) -> str:
+    """Compare rounds of image models with a loop over clients.
+
+    Models: FedAvg's CNN on images of MNIST's shape in batches of 10 and of 50, ResNet-18 on
+    CIFAR's, and a ViT-Ti/16 with FedL2P's prompts at 112 pixels, in batches of 16. In the loop, a
+    step with prompts also computes the query, as other code does. Each path runs on one thread and
+    on all, in a process of its own. The losses show that both compute the same.
+
+    Args:
+        results: gets a row for each path.
+        model: models to measure.
+        clients: number of clients.
+        repetitions: timed rounds of each path.
+        threads: maximum threads.
+    """
+    names = model.split(",")
+    if unknown := set(names) - set(PROBLEMS):
+        raise InputError(f"{', '.join(sorted(unknown))}: choose from {', '.join(PROBLEMS)}")
+    for name in names:
+        results.add(*compare(PROBLEMS[name], clients, threads, repetitions))
+        click.echo(f"measured: {name}", err=True)
+    return table(results.rows, COLUMNS)
 
 
 def make_federation(problem: Problem, n_clients: int, workers: int = 1) -> Federation:
@@ -186,111 +243,174 @@ class ModuleLoop:
         return sum(losses) / len(losses)
 
 
-def make_runner(problem: Problem, n_clients: int, loop: bool, threads: int) -> Callable[[], Round]:
-    """Return a function that runs and measures one round."""
+def make_runner(problem: Problem, n_clients: int, loop: bool, threads: int) -> Callable[[], Timed]:
+    """Return a function that runs and measures one round, whose loss is the value."""
     torch.set_num_threads(threads)
     federation = make_federation(problem, n_clients, 1 if loop else threads)
     if loop:
-        run_round = ModuleLoop(federation).run_round
-    else:
-        run_round = lambda: federation.run_round().train_loss  # noqa: E731
-
-    def timed_round() -> Round:
-        wall, cpu = time.perf_counter(), time.process_time()
-        loss = run_round()
-        return Round(loss, time.perf_counter() - wall, time.process_time() - cpu, 0.0, 0.0)
-
-    return timed_round
+        return partial(timed, ModuleLoop(federation).run_round)
+    return partial(timed, lambda: federation.run_round().train_loss)
 
 
-@dataclass(frozen=True)
-class Row:
-    """Row of the table.
-
-    Attributes:
-        model: title of the problem.
-        path: who computes it.
-        threads: number of threads.
-        step_ms: smallest milliseconds of a step of one client.
-        cpu_ms: smallest CPU milliseconds of a step, over all threads.
-        speedup: speedup over the loop at its better number of threads.
-        cpu_ratio: CPU time of the loop on one thread, divided by this path's.
-        difference: largest relative difference of a round's loss from the loop's.
-    """
-
-    model: str
-    path: str
-    threads: int
-    step_ms: float
-    cpu_ms: float
-    speedup: float
-    cpu_ratio: float
-    difference: float
-
-
-def compare(problem: Problem, n_clients: int, threads: int, repetitions: int) -> list[Row]:
+def compare(
+    problem: Problem, n_clients: int, threads: int, repetitions: int
+) -> list[dict[str, Any]]:
     """Time both paths with one thread and with all, in turns."""
     several = sorted({1, threads})
     paths = [(loop, n) for loop in (True, False) for n in several]
-    running = [RunnerProcess(make_runner, problem, n_clients, *path) for path in paths]
-    turns = [[r.round() for r in running] for _ in range(WARM_UP + repetitions)]
-    for r in running:
-        r.close()
-    found = list(zip(*turns, strict=True))
+    with ExitStack() as stack:
+        sides = {
+            path: stack.enter_context(own_process(make_runner, problem, n_clients, *path))
+            for path in paths
+        }
+        turns = in_turns(sides, WARM_UP + repetitions)
     steps = n_clients * problem.batches
     wall, cpu = (
-        [1e3 * min(getattr(r, name) for r in rounds[WARM_UP:]) / steps for rounds in found]
-        for name in ("seconds", "cpu_seconds")
+        {path: [1e3 * t[i] / steps for t in of[WARM_UP:]] for path, of in turns.items()}
+        for i in (1, 2)
     )
-    best = min(wall[: len(several)])
+    best, reference = min(min(wall[True, n]) for n in several), turns[True, 1]
     return [
-        Row(
-            model=problem.title,
-            path="loop over clients" if loop else "ours",
-            threads=n,
-            step_ms=wall[i],
-            cpu_ms=cpu[i],
-            speedup=best / wall[i],
-            cpu_ratio=cpu[0] / cpu[i],
-            difference=max(
-                abs(a.loss / b.loss - 1) for a, b in zip(found[i], found[0], strict=True)
+        {
+            "model": problem.title,
+            "path": "loop over clients" if loop else "ours",
+            "threads": n,
+            "step_ms": min(wall[loop, n]),
+            "cpu_ms": min(cpu[loop, n]),
+            "speedup": best / min(wall[loop, n]),
+            "by_turn": str(ratio(wall[True, n], wall[loop, n])),
+            "cpu_ratio": min(cpu[True, 1]) / min(cpu[loop, n]),
+            "difference": max(
+                abs(a.value / b.value - 1) for a, b in zip(turns[loop, n], reference, strict=True)
             ),
-        )
-        for i, (loop, n) in enumerate(paths)
+        }
+        for loop, n in paths
     ]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as a text table."""
-    headers = [
-        "model", "path", "threads", "ms/step", "CPU ms", "× loop", "× loop, CPU", "loss differs",
-    ]  # fmt: skip
-    values = [list(vars(row).values()) for row in rows]
-    formats = ("", "", "d", ".3g", ".3g", ".2f", ".2f", ".0e")
-    return tabulate.tabulate(values, headers, floatfmt=formats)
+@benchmark()
+def frozen(
+    results: Results,
+    *,
+    weights: Path | None = None,
+    size: int = 112,
+    precision: Precision = "float32",
+    samples: int = 64,
+    epochs: int = 5,
+) -> str:
+    """Measure a frozen backbone, and FedTA with and without cached features.
+
+    Tells CPU milliseconds per image for a query, for a cached query, and for prompts without and
+    with gradients; then CPU seconds of one FedTA round of a client, with cached features and with
+    features computed where they are used, as other code of prompt methods does: the query in each
+    step, and the whole network in each step of the second stage. Both rounds must end with the same
+    numbers.
+
+    Args:
+        results: gets a row for each path.
+        weights: a .safetensors file; without it, a tiny random network.
+        size: height and width of the input.
+        precision: precision of the backbone.
+        samples: images of the client.
+        epochs: epochs of each stage.
+    """
+    model = ViTOptions(backbone=str(weights or TINY), input_size=size, precision=precision)
+    population = Population(lambda: FrozenViT((3, 32, 32), FROZEN_CLASSES, model), seed=0)
+    batch = torch.randint(256, (32, 3, 32, 32), dtype=torch.uint8)
+    spent = costs(backbone_of(population, "this"), batch)
+    seconds, difference = compare_caching(model, samples, epochs)
+    results.about["difference"] = difference
+    results.add(
+        *({"what": n, "cpu_ms": 1e3 * s} for n, s in spent.items()),
+        *({"what": f"a round, features computed {n}", "cpu_ms": 1e3 * s}
+          for n, s in seconds.items()),
+    )  # fmt: skip
+    told = table(results.rows, {"what": ("an image, or a round", ""), "cpu_ms": ("CPU ms", ".2f")})
+    return f"{told}\nlargest difference of the results: {difference:.1e}"
 
 
-@click.command()
-@click.option("--model", default=",".join(PROBLEMS), show_default=True, help="Models to measure.")
-@click.option("--clients", default=20, show_default=True, help="Number of clients.")
-@click.option("--repetitions", default=3, show_default=True, help="Timed rounds of each path.")
-@click.option("--threads", default=os.cpu_count(), show_default=True, help="Maximum threads.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.")
-def main(model: str, clients: int, repetitions: int, threads: int, out: Path | None) -> None:
-    """Compare rounds of image models with a loop over clients."""
-    names = model.split(",")
-    if unknown := set(names) - set(PROBLEMS):
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}; choose {', '.join(PROBLEMS)}")
-    click.echo(processor())
-    rows: list[Row] = []
-    for name in names:
-        of_model = compare(PROBLEMS[name], clients, threads, repetitions)
-        click.echo(table(of_model) + "\n")
-        rows += of_model
-        if out:
-            results = {"clients": clients, "rows": [asdict(row) for row in rows]}
-            save(results, out / "images.json")
+class NoCache(FeatureCache):
+    """A cache that stores nothing."""
+
+    def get(self, digests: Sequence[bytes]) -> list[Tensor | None]:
+        """Return None for each image."""
+        return [None] * len(digests)
+
+    def add(self, digests: Sequence[bytes], features: Tensor) -> None:
+        """Discard the features."""
 
 
-if __name__ == "__main__":
-    main()
+class RecomputingFedTA(FedTA):
+    """FedTA that computes every feature in the step where it is used."""
+
+    name = ""
+
+    def enhancement_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        """Compute the query in the step."""
+        batch = {**batch, "query": self.backbone.query(batch["x"])}
+        return super().enhancement_loss(cohort, batch, payload)
+
+    def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
+        """Train the second stage on images."""
+        size = int(cohort.data.sizes[0])
+        super().train_anchors(cohort, {**data, "x": cohort.data.tensors["x"][:, :size]}, payload)
+
+    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
+        """Compute the features with the whole network in the step."""
+        with torch.no_grad():
+            x, params = batch["x"], {**payload, **cohort.params}
+            features = self.enhanced(params, x, self.backbone.query(x))
+            features = self.scaled("feature.moments", features, payload)
+        return super().anchor_loss(cohort, {**batch, "feature": features}, payload, before)
+
+
+def without_cache(backbone: Backbone) -> Backbone:
+    """Return a copy of a backbone that caches no features."""
+    other = copy.copy(backbone)
+    other._queries = other._prompted = NoCache(backbone.width)
+    return other
+
+
+def fedta_federation(
+    method: type[FedTA], model: ViTOptions, samples: int, epochs: int
+) -> Federation:
+    """Return a federation of one client whose images are noise."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (1, samples, 3, 32, 32), dtype=torch.uint8, generator=rng)
+    y = torch.randint(FROZEN_CLASSES, (1, samples), generator=rng)
+    population = Population(lambda: FrozenViT((3, 32, 32), FROZEN_CLASSES, model), seed=0)
+    training = Training(rounds=1, epochs=epochs, batch_size=16, drop_last=False)
+    if method is RecomputingFedTA:
+        population.model.encoder = FrozenEncoder(without_cache(backbone_of(population, "this")))
+    made = method(population, Classification(FROZEN_CLASSES), training)
+    return Federation(made, ClientData({"x": x, "y": y}, torch.tensor([samples])), seed=0)
+
+
+def costs(backbone: Backbone, images: Tensor, length: int = 10) -> dict[str, float]:
+    """Return CPU seconds per image of each use of the backbone."""
+    prompts = torch.zeros(len(images), length, backbone.width, requires_grad=True)
+    work = {
+        "query": lambda: backbone.query(images),
+        "query, cached": lambda: backbone.query(images),
+        "under prompts": lambda: _without_gradients(backbone, images, prompts),
+        "under prompts, with gradients": lambda: (
+            backbone.prompted(images, prompts).sum().backward()
+        ),
+    }
+    return {name: timed(one).cpu_seconds / len(images) for name, one in work.items()}
+
+
+def _without_gradients(backbone: Backbone, images: Tensor, prompts: Tensor) -> None:
+    with torch.no_grad():
+        backbone.prompted(images, prompts)
+
+
+def compare_caching(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, float], float]:
+    """Return CPU seconds of a round with and without caching, and the largest difference."""
+    seconds, ends = {}, []
+    for name, method in (("once", FedTA), ("in every step", RecomputingFedTA)):
+        run = fedta_federation(method, model, samples, epochs)
+        seconds[name] = timed(run.run_round).cpu_seconds
+        ends.append(run.state.flat())
+    pairs = ((ends[0][name].double(), t.double()) for name, t in ends[1].items())
+    return seconds, max(float((a - b).abs().max()) for a, b in pairs)

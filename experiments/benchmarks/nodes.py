@@ -1,37 +1,31 @@
-"""Measure a federation of many SuperNodes on this machine.
-
-    python -m experiments.benchmarks.nodes --nodes 50 --out FOLDER       # needs the extra flower
-
-Each node has four clients of an invented city and is started by `stforecast node`: once with a
-worker that stays, and once with `--no-worker`, where Flower's process of each message imports torch
-anew. Both train the same run. Start-up lasts until all clients are connected; a round's seconds and
-bytes are the server's own. Processor time is that of all processes from the second round on, by
-message and node. Memory is the proportional set size after the last round, in which pages that
-processes share count once. All processes are stopped at the end.
-
-The SuperLink keeps its state in memory. With some eight nodes on one machine, its SQLite file was
-locked for longer than the five seconds that Flower 1.41 waits, and messages were lost.
-"""
+"""Measure what nodes cost: many SuperNodes on this machine, and secure aggregation."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import click
 import pandas as pd
 import psutil
-import tabulate
+import torch
 
-from experiments.benchmarks.city_parts import make_cubes
-from experiments.benchmarks.processes import memory, processor_time
-from experiments.benchmarks.results import save
+from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
+from experiments.benchmarks.hostile import cubes_of, quiet
+from experiments.benchmarks.machine import memory, processor_time
 from experiments.local_flower import LocalFlower, events_of, follow
+from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Link, Message
+from stforecast.federated.nodes.secure_node import UPLOAD, Masker, weighted_sums
+from stforecast.federated.nodes.secure_sum import SecureSum
+from stforecast.federated.uploads.masking import PublicKeys, SecureSums
+from stforecast.federated.uploads.payload import joined, total_bytes
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve
 
@@ -49,6 +43,105 @@ PATIENCE = Patience(start=3000, answer=600)
 
 POLL = 1.0
 """Seconds between two looks for work, as Flower has it."""
+
+
+NODES = {
+    "nodes": ("nodes", ""),
+    "variant": ("answers from", ""),
+    "start": ("start-up s", ".0f"),
+    "round": ("s a round", ".1f"),
+    "cpu_of_message": ("CPU s a message", ".2f"),
+    "kb_down": ("kB down", ".0f"),
+    "kb_up": ("kB up", ".0f"),
+    "server_mb": ("SuperLink MB", ".0f"),
+    "node_mb": ("a node MB", ".0f"),
+    "test_mse": ("test MSE", ".6f"),
+}
+
+SUMS = {
+    "nodes": ("nodes", ""),
+    "round": ("round", ""),
+    "mb_up": ("MB sent by a node", ".3f"),
+    "mb_down": ("MB more received", ".3f"),
+    "node_ms": ("CPU ms of a node", ".1f"),
+    "server_ms": ("CPU ms of the server", ".1f"),
+}
+
+
+@benchmark("nodes-{nodes}.json")
+def nodes(
+    results: Results,
+    *,
+    nodes: int = 50,
+    rounds: int = 4,
+    method: str = "fedavg",
+    only: Literal["", "worker", "no-worker"] = "",
+) -> str:
+    """Measure a federation of many SuperNodes on this machine; needs the extra flower.
+
+    Each node has four clients of an invented city and is started by `stforecast node`: once with a
+    worker that stays, and once with `--no-worker`, where Flower's process of each message imports
+    torch anew. Both train the same run. Start-up lasts until all clients are connected; a round's
+    seconds and bytes are the server's own. Processor time is that of all processes from the second
+    round on, by message and node. Memory is the proportional set size after the last round, in
+    which pages that processes share count once. All processes are stopped at the end.
+
+    The SuperLink keeps its state in memory. With some eight nodes on one machine, its SQLite file
+    was locked for longer than the five seconds that Flower 1.41 waits, and messages were lost.
+
+    Args:
+        results: gets what each variant took.
+        nodes: number of nodes.
+        rounds: number of rounds.
+        method: method of the run.
+        only: one of both variants.
+    """
+    chosen = {name: o for name, o in VARIANTS.items() if only in ("", o[2:])}
+    results.about |= {"clients": CLIENTS, "cores": psutil.cpu_count(), "variants": {}}
+    with cubes_of(nodes, CLIENTS, DAYS) as cubes:
+        for variant, option in chosen.items():
+            results.about["variants"][variant] = measure(option, cubes, rounds, method)
+            results.add()
+    return table_of([results.about])
+
+
+@benchmark("secure_sum.json")
+def secure_sum(
+    results: Results,
+    *,
+    nodes: str = "3,10,50",
+    clients: int = 4,
+    values: int = 100_737,
+    repeat: int = 3,
+) -> str:
+    """Measure what secure aggregation adds to a round: bytes, and processor time on both sides.
+
+    Every node sends a model's values for its clients, once as they are and once under masks; nodes
+    and server are in this process and take turns, and nodes read and write their secrets as on a
+    real one. With a node lost, it deals its shares and sends no values, so that its masks are
+    recomputed. What a link adds, three more messages in each round, is not part of it.
+
+    Args:
+        results: gets a row for each number of nodes and kind of round.
+        nodes: numbers of nodes.
+        clients: clients of a node.
+        values: values of a model.
+        repeat: rounds, of which the median counts.
+    """
+    torch.set_num_threads(1)
+    for n in numbers(nodes):
+        kinds = {
+            "plain": partial(plain, n, clients, values),
+            "secure": partial(secure, n, clients, values, lost=False),
+            "secure, a node lost": partial(secure, n, clients, values, lost=True),
+        }
+        with quiet():
+            turns = in_turns(kinds, repeat)
+        for kind, found in turns.items():
+            up, down, node, server = map(statistics.median, zip(*found, strict=True))
+            results.add({"nodes": n, "round": kind, "bytes_up": up, "bytes_down": down,
+                         "node_ms": node, "server_ms": server})  # fmt: skip
+    return secure_table(results.rows)
 
 
 def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:
@@ -89,39 +182,105 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
     }
 
 
-def table_of(measured: Iterable[dict[str, Any]]) -> str:
+def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        [results["nodes"], variant, r["start"], r["round"], r["cpu_of_message"],
-         r["bytes_down"] / 1e3, r["bytes_up"] / 1e3, r["server_mb"], r["node_mb"],
-         f"{r['test_mse']:.6f}"]
+        {"nodes": results["nodes"], "variant": variant, **r,
+         "kb_down": r["bytes_down"] / 1e3, "kb_up": r["bytes_up"] / 1e3}
         for results in measured for variant, r in results["variants"].items()
     ]  # fmt: skip
-    headers = [
-        "nodes", "answers from", "start-up s", "s a round", "CPU s a message", "kB down", "kB up",
-        "SuperLink MB", "a node MB", "test MSE",
-    ]  # fmt: skip
-    floats = ("", "", ".0f", ".1f", ".2f", ".0f", ".0f", ".0f", ".0f", "")
-    return tabulate.tabulate(rows, headers, "github", floatfmt=floats, disable_numparse=[1, 9])
+    return table(rows, NODES)
 
 
-@click.command()
-@click.option("--nodes", "n_nodes", default=50, show_default=True, help="Number of nodes.")
-@click.option("--rounds", default=4, show_default=True, help="Rounds.")
-@click.option("--method", default="fedavg", show_default=True, help="Method.")
-@click.option("--only", type=click.Choice(list(VARIANTS)), help="One of the two variants.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of results.")
-def main(n_nodes: int, rounds: int, method: str, only: str | None, out: Path) -> None:
-    """Measure start-up, rounds and memory with and without a worker that stays."""
-    chosen = {name: o for name, o in VARIANTS.items() if only in (None, name)}
-    with tempfile.TemporaryDirectory() as name:
-        cubes = make_cubes(Path(name), n_nodes, CLIENTS, DAYS)
-        found = {variant: measure(o, cubes, rounds, method) for variant, o in chosen.items()}
-    results = {"nodes": n_nodes, "clients": CLIENTS, "rounds": rounds, "method": method,
-               "cores": psutil.cpu_count(), "variants": found}  # fmt: skip
-    save(results, out / f"nodes-{n_nodes}.json")
-    click.echo(table_of([results]))
+class Members(Link):
+    """A link to nodes in this process.
+
+    Args:
+        folder: folder of the nodes' secrets.
+        nodes: number of nodes.
+        clients: clients of each.
+        values: values of an upload.
+        lost: node that is lost after it dealt its shares, or None.
+
+    Attributes:
+        seconds: seconds of all nodes together.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, clients: int, values: int, lost: int | None
+    ) -> None:
+        self.settings, self.lost, self.seconds = SecureSums(), lost, 0.0
+        self.maskers = {n: Masker(folder / str(n), n * clients, self.settings)
+                        for n in range(nodes)}  # fmt: skip
+        draw = torch.Generator().manual_seed(0)
+        self.uploads = [{"w": torch.randn(clients, values, generator=draw)} for _ in range(nodes)]
+        self.weights = torch.full((clients,), 1000.0, dtype=torch.float64)
+
+    def nodes(self) -> set[int]:
+        """Return all nodes."""
+        return set(self.maskers)
+
+    def begin(self) -> dict[int, PublicKeys]:
+        """Return the nodes' public keys for a sum."""
+        keys = {}
+        start = time.process_time()
+        for n, masker in self.maskers.items():
+            of_node = masker.begin("sum", weighted_sums(self.uploads[n], self.weights))
+            keys[n] = PublicKeys(*(bytes.fromhex(of_node[k]) for k in PublicKeys._fields))
+        self.seconds += time.process_time() - start
+        return keys
+
+    def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
+        """Return the nodes' answers, as JSON and tensors."""
+        start, answers = time.process_time(), {}
+        for n, message in messages.items():
+            if n == self.lost and message.about["task"] != "share":
+                continue
+            answer = self.maskers[n].answer(Message(json.loads(json.dumps(message.about))))
+            answers[n] = Message(json.loads(json.dumps(answer.about)), answer.payload)
+        self.seconds += time.process_time() - start
+        return {**answers}
 
 
-if __name__ == "__main__":
-    main()
+def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
+    """Measure a round under masks.
+
+    Returns:
+        Bytes that a node sends and receives beyond its model, and CPU milliseconds of a node
+        and of the server.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
+        start = time.process_time()
+        of_sum = SecureSum(
+            members, 0.0, members.settings, {"run": "run", "session": "sum"},
+            {UPLOAD + "w": [values]}, {n: n * clients for n in range(nodes)}, members.begin(),
+        )  # fmt: skip
+        of_sum.run()
+        server = time.process_time() - start - members.seconds
+    sent = [of_sum.bytes_up / nodes, of_sum.bytes_down / nodes]
+    return [*sent, 1e3 * members.seconds / nodes, 1e3 * server]
+
+
+def plain(nodes: int, clients: int, values: int) -> list[float]:
+    """Measure the same round without masks; the server joins the uploads and averages them."""
+    draw = torch.Generator().manual_seed(0)
+    uploads = [(torch.arange(clients) + n * clients,
+                {"w": torch.randn(clients, values, generator=draw)})
+               for n in range(nodes)]  # fmt: skip
+
+    def average() -> None:
+        ids, upload = joined(uploads)
+        weighted_mean(upload["w"], torch.full((len(ids),), 1000))
+
+    return [total_bytes(uploads[0][1]), 0.0, 0.0, 1e3 * timed(average).cpu_seconds]
+
+
+def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Tabulate rounds.
+
+    Args:
+        rows: number of nodes, kind of round, bytes and CPU milliseconds, by name.
+    """
+    in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
+    return table(in_mb, SUMS)

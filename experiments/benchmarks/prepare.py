@@ -1,49 +1,47 @@
 """Compare this project's reader of raw days, also over Ray, with plain polars and pandas readers.
 
-    python -m experiments.benchmarks.prepare --files 4 --raw EMPTY --out FOLDER
-
-Generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each) in a new
-folder, which is removed at the end. Each reader turns them into an hourly cube in a process of its
-own, several times in turns; the fastest counts. Prints CPU and wall-clock seconds per file, seconds
-of starting Ray, peak memory and the largest difference of the cubes. Imports are not counted. The
-plain readers check nothing; ours computes checksums and makes all its checks. Ray is left out
-where it is not installed. With `--out` the results are also written, as prepare.json.
+Each reader turns generated days into an hourly cube in a process of its own, several times in
+turns; the fastest counts. Imports are not counted. The plain readers check nothing; ours computes
+checksums and makes all its checks. Ray is left out where it is not installed.
 """
 
 from __future__ import annotations
 
 import datetime
 import importlib.util
-import multiprocessing
+import itertools
 import os
-import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import click
 import numpy as np
 import pandas as pd
 import polars as pl
-import tabulate
 import xarray as xr
 
 from data_prep import cube
+from data_prep.base.errors import InputError
 from data_prep.sets import milan
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
-from experiments.benchmarks.processes import processor_time
-from experiments.benchmarks.results import processor, save
+from experiments.benchmarks.frame import Results, benchmark, in_turns, table, timed
+from experiments.benchmarks.machine import in_own_process, own_memory, processor_time
 from stforecast.bench.ray import cluster, each, ray_map
 
-Result = TypeVar("Result")
-
 ONE_THREAD = "stforecast, one thread"
+
+COLUMNS = {
+    "reader": ("reader", ""),
+    "cpu": ("CPU s a file", ".2f"),
+    "wall": ("s a file", ".2f"),
+    "start": ("s to start", ".1f"),
+    "peak": ("peak MB", ".0f"),
+}
 
 FIRST_DAY = datetime.date(2013, 11, 1)
 HOME = 39
@@ -115,6 +113,69 @@ def prepare_with_polars(raw: Path, out: Path) -> Path:
     return out
 
 
+@benchmark("prepare.json")
+def prepare(
+    results: Results,
+    *,
+    raw: Path,
+    files: int = 4,
+    cells: int = 10_000,
+    workers: int = 2,
+    repeat: int = 3,
+    keep: bool = False,
+) -> str:
+    """Compare readers of raw days.
+
+    Generates days of the published size (10,000 cells, about 4.9 million rows and 290 MB each) in a
+    new folder. Tells CPU and wall-clock seconds per file, seconds of starting Ray, peak memory and
+    the largest difference of the cubes.
+
+    Args:
+        results: gets a row for each reader.
+        raw: a new folder, which is removed at the end.
+        files: days to generate.
+        cells: cells a day.
+        workers: workers of Ray.
+        repeat: turns of each reader.
+        keep: keep the generated files.
+    """
+    if raw.exists():
+        raise InputError(f"{raw} exists; give a new folder, which is removed at the end")
+    days = raw / "days"
+    in_own_process(generate, days, files, cells)
+    size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
+    readers: dict[str, Callable[[Path, Path], Cost]] = {
+        "stforecast": partial(measure, milan.prepare),
+        ONE_THREAD: partial(measure, milan.prepare),
+    }
+    if importlib.util.find_spec("ray"):
+        readers[f"stforecast, {workers} workers of Ray"] = partial(measure_ray, workers)
+    readers["plain polars"] = partial(measure, prepare_with_polars)
+    readers["plain pandas"] = partial(measure, prepare_with_pandas)
+
+    outs = (raw / f"{i}.nc" for i in itertools.count())
+
+    def read(name: str) -> Cost:
+        with one_thread() if name == ONE_THREAD else nullcontext():
+            return in_own_process(readers[name], days, next(outs))
+
+    turns = in_turns({name: partial(read, name) for name in readers}, repeat)
+    cubes = [raw / f"{i}.nc" for i in range(len(readers))]
+    difference = max(largest_difference(cubes[0], other) for other in cubes[1:])
+    results.about |= {"file_mb": round(size, 1), "difference": difference}
+    for name, found in turns.items():
+        cost = min(found, key=lambda c: c.wall)
+        of_a_file = cost._replace(cpu=cost.cpu / files, wall=cost.wall / files)
+        results.add({"reader": name, **of_a_file._asdict()})
+    if not keep:
+        shutil.rmtree(raw)
+    return (
+        f"{files} files of {size:.0f} MB, {cells} cells, to hourly sums\n"
+        f"{table(results.rows, COLUMNS)}\n"
+        f"largest relative difference of the sums: {difference:.1e}"
+    )
+
+
 class Cost(NamedTuple):
     """Cost of a reader.
 
@@ -131,12 +192,10 @@ class Cost(NamedTuple):
     peak: float | None = None
 
 
-def measure(prepare: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
+def measure(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
     """Measure one reader in this process."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    prepare(raw, out)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return Cost(cpu, wall, peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    _, wall, cpu = timed(reader, raw, out)
+    return Cost(cpu, wall, peak=own_memory("VmHWM") / 1024)
 
 
 def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
@@ -145,10 +204,10 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
     meeting.mkdir()
     with cluster(workers):
         each(_meet, [(meeting, workers)] * workers, "workers")
-        wall, cpu = time.perf_counter(), processor_time([os.getpid()])
-        milan.prepare(raw, out, spread=ray_map)
-        cpu = processor_time([os.getpid()]) - cpu
-        return Cost(cpu, time.perf_counter() - wall, wall - start)
+        started = time.perf_counter() - start
+        read = partial(milan.prepare, spread=ray_map)
+        _, wall, cpu = timed(read, raw, out, cpu=partial(processor_time, [os.getpid()]))
+        return Cost(cpu, wall, started)
 
 
 def _meet(item: tuple[Path, int]) -> None:
@@ -177,75 +236,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         del os.environ["POLARS_MAX_THREADS"]
-
-
-def in_own_process(function: Callable[..., Result], *args: object) -> Result:
-    """Call `function` in a new process, to measure its memory and CPU time alone."""
-    # A child's peak starts at its parent's memory, so this process must stay small.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(function, *args).result()
-
-
-def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Tabulate readers.
-
-    Args:
-        rows: name of the reader and the values of `Cost`, by name.
-    """
-    headers = ["reader", "CPU s a file", "s a file", "s to start", "peak MB"]
-    formats = ("", ".2f", ".2f", ".1f", ".0f")
-    values = [list(row.values()) for row in rows]
-    return tabulate.tabulate(values, headers, "github", floatfmt=formats, missingval="-")
-
-
-@click.command()
-@click.option("--files", default=4, show_default=True, help="Days to generate.")
-@click.option("--cells", default=10_000, show_default=True, help="Cells a day.")
-@click.option("--workers", default=2, show_default=True, help="Workers of Ray.")
-@click.option("--repeat", default=3, show_default=True, help="Times of each; the fastest counts.")
-@click.option("--raw", type=click.Path(path_type=Path), required=True, help="A new folder.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.")
-@click.option("--keep", is_flag=True, help="Keep the generated files.")
-def main(
-    files: int, cells: int, workers: int, repeat: int, raw: Path, out: Path | None, keep: bool
-) -> None:
-    """Compare readers of raw days."""
-    if raw.exists():
-        raise click.BadParameter(f"{raw} exists; give a new folder, which is removed at the end")
-    days = raw / "days"
-    in_own_process(generate, days, files, cells)
-    size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
-    readers = {
-        "stforecast": partial(measure, milan.prepare),
-        ONE_THREAD: partial(measure, milan.prepare),
-    }
-    if importlib.util.find_spec("ray"):
-        readers[f"stforecast, {workers} workers of Ray"] = partial(measure_ray, workers)
-    readers["plain polars"] = partial(measure, prepare_with_polars)
-    readers["plain pandas"] = partial(measure, prepare_with_pandas)
-    costs: dict[str, list[Cost]] = {name: [] for name in readers}
-    for i in range(repeat):
-        for k, (name, reader) in enumerate(readers.items()):
-            with one_thread() if name == ONE_THREAD else nullcontext():
-                costs[name].append(in_own_process(reader, days, raw / f"{i}-{k}.nc"))
-    rows = []
-    for name, found in costs.items():
-        cost = min(found, key=lambda c: c.wall)
-        of_a_file = cost._replace(cpu=cost.cpu / files, wall=cost.wall / files)
-        rows.append({"reader": name, **of_a_file._asdict()})
-    cubes = [raw / f"0-{k}.nc" for k in range(len(readers))]
-    difference = max(largest_difference(cubes[0], other) for other in cubes[1:])
-    click.echo(f"{processor()}; {files} files of {size:.0f} MB, {cells} cells, to hourly sums")
-    click.echo(table_of(rows))
-    click.echo(f"largest relative difference of the sums: {difference:.1e}")
-    if out:
-        about = {"files": files, "cells": cells, "file_mb": round(size, 1), "repeat": repeat}
-        about |= {"difference": difference}
-        save({**about, "rows": rows}, out / "prepare.json")
-    if not keep:
-        shutil.rmtree(raw)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,9 @@
 """Compare the time of a federated round between this project's variants and loops over clients.
 
-    python -m experiments.benchmarks.rounds --clients 10,100,1000 --out FOLDER
-
 Every variant runs FUELS's round on the same data and seeds (dual GRU of 128, batches of 24, the
 batch and its augmentation encoded, all three losses, Adam, prototypes aggregated) in a separate
-process. Variants take turns, so that other load on the machine affects all equally; results are
-medians. The first two rounds are not timed; their losses are compared, to check that all variants
-compute the same.
+process. Variants take turns; results are medians. The first two rounds are not timed; their losses
+are compared, to check that all variants compute the same.
 
 An epoch has 37 batches. With many clients all variants measure fewer: the time of these batches is
 scaled to an epoch, and the server's and the cohorts' fixed costs of a round are added. With the
@@ -20,36 +17,327 @@ single-precision batched products of the round's shapes, on all cores.
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
-import tabulate
-from matplotlib.figure import Figure
+import torch
 
-from experiments.benchmarks.measure import (
-    WARM_UP,
-    Row,
-    batches_for,
-    better_threads,
-    measure,
-    product_rate,
-    variants,
+from experiments.benchmarks.client_loop import (
+    BATCH,
+    EPOCH,
+    HIDDEN,
+    STEPS,
+    ClientLoop,
+    make_federation,
 )
-from experiments.benchmarks.problem import EPOCH
-from experiments.benchmarks.results import processor, save
-from stforecast.bench.drawing import ONE_COLUMN, SMALL, panels, save_figure
+from experiments.benchmarks.frame import (
+    Results,
+    benchmark,
+    in_turns,
+    numbers,
+    ratio,
+    table,
+    timed,
+)
+from experiments.benchmarks.machine import CORES, own_process
+from stforecast.federated.kernels.compiler import supported
+
+WARM_UP = 2
+"""Rounds that are not timed; in the first, clients have no prototypes to compare with."""
+
+WORK, FEWEST_BATCHES = 2000, 2
+"""Measured batches of all clients in total, to bound the time, and the minimum for each client."""
+
+CLOSE = 1.15
+"""Ratio of times up to which both numbers of threads are measured again with more clients."""
 
 MOST_FLOWER = 100
 """Maximum clients for Flower's simulation, where each client is a node with its own messages."""
 
+COLUMNS = {
+    "clients": ("clients", "d"),
+    "variant": ("path", ""),
+    "seconds": ("s/round", ".3g"),
+    "batch_ms": ("ms/batch", ".3g"),
+    "cpu_seconds": ("CPU s", ".3g"),
+    "speedup": ("× loop", ".1f"),
+    "speedup_tuned": ("× tuned", ".1f"),
+    "by_turn": ("× first, turn by turn", ""),
+    "share": ("of limit", ".0%"),
+    "difference": ("loss differs", ".0e"),
+    "batches": ("batches", "d"),
+}
+"""Medians of rounds; a row also has `once_seconds` and the `losses` of the rounds not timed.
 
-def flower(python: str, reference: Row, repetitions: int) -> Row:
+Where fewer batches than an epoch's were measured, their time is scaled to an epoch in `seconds` and
+the rest of the round is added; milliseconds of a batch and CPU seconds are as measured. `speedup`
+and `speedup_tuned` are over the faster of the plain and of the tuned loops, `share` is of the limit
+by arithmetic, and `difference` is the largest relative difference of a loss from the reference's.
+"""
+
+
+@benchmark()
+def rounds(
+    results: Results,
+    *,
+    clients: str = "10,100,1000",
+    batches: int | None = None,
+    repetitions: int = 3,
+    threads: int = CORES,
+    flower: Path | None = None,
+) -> str:
+    """Compare the time of a federated round with loops over clients.
+
+    Args:
+        results: gets a row for each variant.
+        clients: numbers of clients.
+        batches: batches measured of an epoch's 37; fewer for many clients.
+        repetitions: timed rounds of each variant.
+        threads: maximum threads.
+        flower: interpreter with flwr[simulation], to compare with.
+    """
+    rate = product_rate(threads)
+    results.about["gigaflops"] = rate
+    compared = variants(threads)
+    for n in sorted(numbers(clients)):
+        n_batches = batches or batches_for(n)
+        of_size = measure(compared, n, n_batches, repetitions, rate)
+        compared = better_threads(compared, [row["seconds"] for row in of_size])
+        if flower and n <= MOST_FLOWER:
+            of_size.append(in_flower(flower, of_size[0], repetitions))
+        results.add(*of_size)
+        click.echo(f"{table(of_size, COLUMNS)}\n")
+    return f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An implementation of the round.
+
+    Attributes:
+        name: name in the table.
+        loop: kind of loop over clients, `peers` or `tuned`; empty for stacked clients.
+        threads: number of threads; with stacked clients each one trains its own cohorts.
+        kernel: whether to use the compiled kernels.
+        settings: further settings of the run.
+    """
+
+    name: str
+    loop: str = ""
+    threads: int = 1
+    kernel: bool = True
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def path(self) -> Variant:
+        """Variant without its name and number of threads."""
+        return replace(self, name="", threads=1)
+
+
+def variants(threads: int) -> list[Variant]:
+    """Return the variants to compare, the reference first."""
+    found = [
+        Variant("loop over clients, nn.GRU", "peers"),
+        Variant("loop, tuned", "tuned"),
+        Variant("stacked, torch only", kernel=False),
+        Variant("stacked, compiled kernels"),
+    ]
+    if torch.bfloat16 in supported():
+        bf16 = (("mixed_precision", "bf16"),)
+        found.append(Variant("stacked, compiled kernels, bf16", settings=bf16))
+    several = [
+        replace(v, name=f"{v.name}, {threads} threads", threads=threads)
+        for v in found
+        if threads > 1
+    ]
+    return [*found, *several]
+
+
+def batches_for(n_clients: int) -> int:
+    """Return the measured batches of a client's epoch: all, or fewer with many clients."""
+    return min(EPOCH, max(FEWEST_BATCHES, WORK // n_clients))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Loss and cost of one round.
+
+    Attributes:
+        loss: mean training loss.
+        seconds: wall-clock seconds.
+        cpu_seconds: CPU seconds, over all threads.
+        server_seconds: wall-clock seconds of aggregation.
+        cohort_seconds: wall-clock seconds to create cohorts with the broadcast payload and to
+            write them back; like `server_seconds`, independent of the number of batches.
+    """
+
+    loss: float
+    seconds: float
+    cpu_seconds: float
+    server_seconds: float
+    cohort_seconds: float
+
+    @property
+    def once_seconds(self) -> float:
+        """Wall-clock seconds that are independent of the number of batches."""
+        return self.server_seconds + self.cohort_seconds
+
+
+def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
+    """Return a function that runs and measures one round."""
+    workers = variant.threads if not variant.loop else 1
+    federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
+    server, trained, updated = Stopwatch(), Stopwatch(), Stopwatch()
+    server.watch(federation.method, "aggregate")
+    if variant.loop:
+        trained.watch(federation.method, "broadcast")
+        run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
+    else:
+        trained.watch(federation.trainer, "_train")
+        for method in federation.trainer.workers.methods:
+            updated.watch(method, "local_update")
+        run_round = lambda: federation.run_round().train_loss  # noqa: E731
+
+    def timed_round() -> Round:
+        watches = server, trained, updated
+        for watch in watches:
+            watch.seconds.clear()
+        found = timed(run_round)
+        at_server, in_cohorts, of_batches = (sum(watch.seconds) for watch in watches)
+        return Round(*found, at_server, (in_cohorts - of_batches) / workers)
+
+    return timed_round
+
+
+class Stopwatch:
+    """Timer of calls to functions, in all threads."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def watch(self, owner: object, name: str) -> None:
+        """Time all further calls of a method of an object."""
+        function = getattr(owner, name)
+
+        def watched(*given: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*given)
+            finally:
+                self.seconds.append(time.perf_counter() - start)
+
+        setattr(owner, name, watched)
+
+
+def variant_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
+    """Return the runner of a variant, with its kernels and threads set for this process."""
+    os.environ["STFORECAST_KERNELS"] = "on" if variant.kernel else "off"
+    torch.set_num_threads(variant.threads)
+    return make_runner(variant, n_clients, n_batches)
+
+
+def gigaflop(n_clients: int, n_batches: int) -> float:
+    """Return the arithmetic of the GRUs' matrix products in a round, in 10⁹ operations.
+
+    The backward pass takes twice as many operations as the forward pass. Both encode the batch and
+    its augmentation with two GRUs, whose first step has no hidden product.
+    """
+    product = 2 * (2 * BATCH) * HIDDEN * 3 * HIDDEN
+    return n_clients * n_batches * 2 * 3 * (STEPS - 1) * product / 1e9
+
+
+def product_rate(cores: int, n_clients: int = 16) -> float:
+    """Return the rate of batched float32 products of the round's shapes, in 10⁹ operations/s.
+
+    This is torch's best rate of several tries on one core, times the number of cores: clients are
+    independent, so ideal scaling is possible.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    a, b = torch.rand(n_clients, 2 * BATCH, HIDDEN), torch.rand(n_clients, HIDDEN, 3 * HIDDEN)
+    c = torch.bmm(a, b)
+    seconds = min(timed(partial(torch.bmm, a, b, out=c)).seconds for _ in range(100))
+    torch.set_num_threads(before)
+    return cores * 2 * a.numel() * b.shape[2] / 1e9 / seconds
+
+
+def measure(
+    compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
+) -> list[dict[str, Any]]:
+    """Time variants in turns, one round each.
+
+    Args:
+        compared: the variants, the reference first.
+        n_clients: number of clients.
+        n_batches: measured batches of each client.
+        repetitions: timed rounds of each variant.
+        rate: result of `product_rate`.
+    """
+    with ExitStack() as stack:
+        sides = {
+            v: stack.enter_context(own_process(variant_runner, v, n_clients, n_batches))
+            for v in compared
+        }
+        turns = in_turns(sides, WARM_UP + repetitions)
+    times = {v: [_epoch_seconds(r, n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
+    seconds = {v: statistics.median(of_one) for v, of_one in times.items()}
+    losses = {v: [r.loss for r in of_one[:WARM_UP]] for v, of_one in turns.items()}
+    fastest = {k: min(s for v, s in seconds.items() if v.loop == k) for k in ("peers", "tuned")}
+
+    def median(variant: Variant, value: Callable[[Round], float]) -> float:
+        return statistics.median(map(value, turns[variant][WARM_UP:]))
+
+    return [
+        {
+            "clients": n_clients,
+            "variant": v.name,
+            "seconds": s,
+            "batch_ms": 1e3 * median(v, _of_batches) / n_clients / n_batches,
+            "cpu_seconds": median(v, lambda r: r.cpu_seconds),
+            "speedup": fastest["peers"] / s,
+            "speedup_tuned": fastest["tuned"] / s,
+            "by_turn": str(ratio(times[compared[0]], times[v])),
+            "share": gigaflop(n_clients, EPOCH) / rate / s,
+            "difference": _apart(losses[v], losses[compared[0]]),
+            "batches": n_batches,
+            "once_seconds": median(v, lambda r: r.once_seconds),
+            "losses": losses[v],
+        }
+        for v, s in seconds.items()
+    ]
+
+
+def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
+    return max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True))
+
+
+def _of_batches(r: Round) -> float:
+    return r.seconds - r.once_seconds
+
+
+def _epoch_seconds(r: Round, n_batches: int) -> float:
+    """Return the seconds of a round with a full epoch."""
+    return _of_batches(r) * EPOCH / n_batches + r.once_seconds
+
+
+def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[Variant]:
+    """Return each variant with its faster number of threads, or with both if they are close."""
+    best: dict[Variant, float] = {}
+    for v, seconds in zip(compared, times, strict=True):
+        best[v.path] = min(seconds, best.get(v.path, seconds))
+    return [v for v, s in zip(compared, times, strict=True) if s <= CLOSE * best[v.path]]
+
+
+def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
 
     Args:
@@ -57,98 +345,23 @@ def flower(python: str, reference: Row, repetitions: int) -> Row:
         reference: the first row with the same number of clients.
         repetitions: number of timed rounds.
     """
-    sizes = {"clients": reference.clients, "batches": EPOCH, "rounds": WARM_UP + repetitions}
-    options = [text for name, n in sizes.items() for text in (f"--{name}", str(n))]
-    command = [python, "-m", "experiments.benchmarks.flower_round", *options]
+    n = reference["clients"]
+    sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}
+    options = [f"--{name}={size}" for name, size in sizes.items()]
+    command = [str(python), "-m", "experiments.benchmarks", "flower-round", *options]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    rounds = json.loads(done.stdout.splitlines()[-1])
-    seconds = statistics.median(r["seconds"] for r in rounds[WARM_UP:])
-    faster, same_work = reference.seconds / seconds, reference.batches == EPOCH
-    losses = zip(rounds, reference.losses if same_work else [math.nan], strict=False)
-    return replace(
-        reference,
-        variant="Flower's simulation, tuned loop",
-        seconds=seconds,
-        batch_ms=1e3 * seconds / reference.clients / EPOCH,
-        cpu_seconds=math.nan,
-        once_seconds=math.nan,
-        speedup=reference.speedup * faster,
-        speedup_tuned=reference.speedup_tuned * faster,
-        share=reference.share * faster,
-        difference=max(abs(r["loss"] / loss - 1) for r, loss in losses),
-        batches=EPOCH,
-    )
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return the rows as a text table."""
-    headers = [
-        "clients", "path", "s/round", "ms/batch", "CPU s", "× loop", "× tuned", "of limit",
-        "loss differs", "batches",
-    ]  # fmt: skip
-    values = [list(asdict(row).values())[: len(headers)] for row in rows]
-    formats = ("d", "", ".3g", ".3g", ".3g", ".1f", ".1f", ".0%", ".0e", "d")
-    return tabulate.tabulate(values, headers, floatfmt=formats)
-
-
-def draw(rows: Sequence[Row]) -> Figure:
-    """Draw the seconds per round of each variant, with one panel per number of clients."""
-    sizes = sorted({row.clients for row in rows})
-    fig, axes = panels(1.7 * ONE_COLUMN, 2.4, len(sizes))
-    for ax, n in zip(axes, sizes, strict=True):
-        of_size = [row for row in rows if row.clients == n][::-1]
-        colors = ["0.6" if "stacked" not in row.variant else "tab:blue" for row in of_size]
-        bars = ax.barh([r.variant for r in of_size], [r.seconds for r in of_size], color=colors)
-        labels = [f" {r.seconds:.3g} s, {r.speedup:.1f}×" for r in of_size]
-        ax.bar_label(bars, labels, fontsize=SMALL)
-        ax.margins(x=0.25)
-        ax.grid(visible=False, axis="y")
-        ax.set_xlabel(f"seconds a round, {n} clients")
-    return fig
-
-
-def counts(_: click.Context, __: click.Parameter, text: str) -> list[int]:
-    """Parse an option of comma-separated numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as e:
-        raise click.BadParameter(f"{text!r}: give numbers such as 10,100") from e
-
-
-@click.command()
-@click.option("--clients", default="10,100,1000", show_default=True, callback=counts)
-@click.option("--batches", type=int, help=f"Batches measured of {EPOCH}; fewer for many clients.")
-@click.option("--repetitions", default=3, show_default=True, help="Timed rounds of each variant.")
-@click.option("--threads", default=os.cpu_count(), show_default=True, help="Maximum threads.")
-@click.option("--flower", "python", help="Interpreter with flwr[simulation], to compare with.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of results.")
-def main(
-    clients: list[int],
-    batches: int | None,
-    repetitions: int,
-    threads: int,
-    python: str | None,
-    out: Path,
-) -> None:
-    """Compare this project's rounds with loops over clients."""
-    rate = product_rate(threads)
-    click.echo(processor())
-    click.echo(f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores")
-    rows: list[Row] = []
-    compared = variants(threads)
-    for n in sorted(clients):
-        n_batches = batches or batches_for(n)
-        click.echo(f"{n} clients, {n_batches} of {EPOCH} batches:")
-        of_size = measure(compared, n, n_batches, repetitions, rate)
-        compared = better_threads(compared, of_size)
-        if python and n <= MOST_FLOWER:
-            of_size.append(flower(python, of_size[0], repetitions))
-        click.echo(table(of_size) + "\n")
-        rows += of_size
-    save({"gigaflops": rate, "rows": [asdict(row) for row in rows]}, out / "rounds.json")
-    save_figure(draw(rows), out / "rounds.png")
-    click.echo(f"{out / 'rounds.json'}, {out / 'rounds.png'}")
-
-
-if __name__ == "__main__":
-    main()
+    found = json.loads(done.stdout.splitlines()[-1])
+    seconds = statistics.median(r["seconds"] for r in found[WARM_UP:])
+    losses = [r["loss"] for r in found[:WARM_UP]]
+    same_work, faster = reference["batches"] == EPOCH, reference["seconds"] / seconds
+    ratios = {name: reference[name] * faster for name in ("speedup", "speedup_tuned", "share")}
+    return {
+        "clients": n,
+        "variant": "Flower's simulation, tuned loop",
+        "seconds": seconds,
+        "batch_ms": 1e3 * seconds / n / EPOCH,
+        **ratios,
+        "difference": _apart(losses, reference["losses"]) if same_work else None,
+        "batches": EPOCH,
+        "losses": losses,
+    }

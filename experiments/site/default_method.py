@@ -14,7 +14,7 @@ from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, fir
 from stforecast.bench.tables import markdown
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
-"""What `experiments.benchmarks.few_cells` measured."""
+"""What `experiments.benchmarks.cells` measured."""
 
 SKILL = "skill in MSE, %"
 
@@ -87,7 +87,7 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     """Return how each method stands against the reference, from the best."""
     import pandas as pd
 
-    from experiments.benchmarks.few_cells import above_by_data
+    from experiments.benchmarks.cells import above_by_data
 
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
@@ -120,7 +120,7 @@ def few_cells() -> str:
     """Tell how far other choices are above the default with a single cell."""
     import pandas as pd
 
-    from experiments.benchmarks.few_cells import above_default
+    from experiments.benchmarks.cells import above_default
 
     above = above_default(pd.read_csv(FEW_CELLS))
     items = [

@@ -66,7 +66,8 @@ def _seconds(row: Mapping[str, Any] | None) -> str:
 
 def growth_table() -> str:
     """Tabulate rounds by number of clients, with a share of them in each, and tell the slopes."""
-    from experiments.benchmarks.growth import slopes_of, table_of
+    from experiments.benchmarks.frame import table
+    from experiments.benchmarks.growth import COLUMNS, slopes_of
 
     found = _results("growth")
     shown = {"a round's seconds": "seconds", "memory without files": "memory_gb"}
@@ -78,7 +79,7 @@ def growth_table() -> str:
     return wrapped(
         f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
         f"`--memory {found['memory']}`, `--compared {found['compared']}`, the fastest of three "
-        f"rounds. {_machine(found)}:\n\n{table_of(found['rows'])}\n\n"
+        f"rounds. {_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
         "Lines of least squares through the logarithms of the number of clients have slopes of "
         f"{', '.join(slopes)}.\n\n![Seconds of a round, time of a participant and memory by "
         "number of clients](figures/growth.png)"
@@ -96,25 +97,26 @@ def growth_figure() -> bytes:
 
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
-    from experiments.benchmarks.prepare import table_of
+    from experiments.benchmarks.frame import table
+    from experiments.benchmarks.prepare import COLUMNS
 
     found = _results("prepare")
     return wrapped(
         f"{found['files']} days of {found['file_mb']:.0f} MB and {found['cells']:,} cells, to "
         f"hourly sums; seconds are a file's, the fastest of {found['repeat']} turns. "
-        f"{_machine(found)}:\n\n{table_of(found['rows'])}\n\n"
+        f"{_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
         f"The sums differ by {found['difference']:.0e} of their value at most."
     )
 
 
 def secure_sum_table() -> str:
     """Tabulate what secure aggregation costs nodes and server."""
-    from experiments.benchmarks.secure_sum import table_of
+    from experiments.benchmarks.nodes import secure_table
 
     found = _results("secure_sum")
     return wrapped(
         f"A model of {found['values']:,} values, nodes of {found['clients']} clients, one thread. "
-        f"{_machine(found)}:\n\n{table_of(found['rows'])}"
+        f"{_machine(found)}:\n\n{secure_table(found['rows'])}"
     )
 
 
@@ -170,14 +172,14 @@ def hostile_table() -> str:
 
 def robust_table() -> str:
     """Tabulate what each rule of aggregation does to all methods."""
-    from experiments.benchmarks.robust_rules import table_of
+    from experiments.benchmarks import hostile
 
-    return _of_runs("robust.csv", table_of)
+    return _of_runs("robust.csv", hostile.robust_table)
 
 
 def hostile_live_table() -> str:
     """Tabulate the worst that hostile nodes do over a live SuperLink."""
-    from experiments.benchmarks.hostile_live import live_table
+    from experiments.benchmarks.live import live_table
 
     return _of_runs("hostile-live.csv", live_table)
 

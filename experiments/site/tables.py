@@ -314,7 +314,7 @@ def _width(method: str, columns: Sequence[Column]) -> str:
     """Tell the mean width against the same forecaster with one width for all hours."""
     import pandas as pd
 
-    from experiments.benchmarks.few_cells import above_by_data
+    from experiments.benchmarks.cells import above_by_data
 
     plain = f"{method.partition(',')[0]}, conformal"
     both = [c for c in columns if {method, plain} <= c.rows.keys()]

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from waiting import Killed
 
 from data_prep.base.errors import InputError
 from data_prep.cube import local_time, make_cube, open_cube
@@ -289,10 +290,6 @@ def test_no_folder_and_no_files_are_refused(tmp_path, out):
     write_day(tmp_path / "raw", "2013-11-01", prefix="sms-call-internet-tn-")
     with pytest.raises(InputError, match=r"found sms-call-internet-tn-.*, expected files named"):
         milan.prepare(tmp_path / "raw", out)
-
-
-class Killed(BaseException):
-    """What a signal does to a run."""
 
 
 @pytest.fixture

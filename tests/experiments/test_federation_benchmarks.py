@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from data_prep.base.errors import InputError
-from experiments.benchmarks import hostile, hostile_live, kills, robust_rules
+from experiments.benchmarks import hostile, live
 from experiments.hostile_node import HUGE, LIES, told
 from experiments.site.guides import FEDERATION
 from stforecast.federated.engine.server import Server
@@ -80,7 +79,7 @@ def test_every_behaviour_is_run_without_a_defence_and_prototypes_where_there_are
 
 
 def test_live_runs_have_every_behaviour_and_method_once():
-    runs = list(hostile_live.runs())
+    runs = list(live.runs())
     assert len(set(runs)) == len(runs) == 3 + 2 * (3 * 7 - 2)
     assert {run.hostile for run in runs} == {0, 1, 2}
 
@@ -95,7 +94,7 @@ def test_the_worst_behaviour_is_told_against_the_undisturbed_run():
         [("fedavg", 0, "-", "none", 0.2), ("fedavg", 2, "random", "none", 0.9),
          ("fedavg", 2, "sign-flipped", "none", 0.8), ("fedavg", 2, "random", "median", 0.21),
          ("fedavg", 2, "sign-flipped", "median", 0.22)],
-        columns=hostile.COLUMNS[:-1],
+        columns=[*hostile.Run._fields, "mse"],
     )  # fmt: skip
     assert cells_of(hostile.table_of(rows)) == [
         ["`fedavg`", "none", "", "0 %", "-", "-", "-"],
@@ -107,9 +106,9 @@ def test_live_errors_stand_beside_those_of_one_process():
     rows = pd.DataFrame(
         [("fedavg", 0, "-", "clip", 0.2, 9.0, 0.2, 0.2),
          ("fedavg", 2, "score-forging", "clip", 0.3003, 9.0, 0.3, 0.8)],
-        columns=[*hostile.COLUMNS, hostile_live.ALONE, hostile_live.BARE],
+        columns=[*hostile.Run._fields, "mse", "seconds", live.ALONE, live.BARE],
     )  # fmt: skip
-    text = hostile_live.live_table(rows)
+    text = live.live_table(rows)
     assert cells_of(text)[-1] == [
         "`fedavg`", "2 of 5", "score forging", "× 4.0", "+50 %", "+50 %",
     ]  # fmt: skip
@@ -126,7 +125,7 @@ def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatc
     server = Server.__new__(Server)
     server.state = SimpleNamespace(round=3)
     sent = {"w": torch.arange(1.0, 9.0)[:, None], "counts": torch.ones(8, dtype=torch.long)}
-    with robust_rules.hostile(robust_rules.Run("fedavg", 2, "sign-flipped", "clip")):
+    with hostile.lying(hostile.Run("fedavg", 2, "sign-flipped", "clip")):
         Server.aggregate(server, torch.tensor([0, 1, 3, 4, 5, 6, 7, 8]), sent)
     assert got["rule"] == "clip"
     assert got["w"].flatten().tolist() == [-1, -2, -3, 4, 5, 6, 7, 8]
@@ -137,16 +136,16 @@ def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatc
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
     method, guards = METHODS[name], vars(METHODS[name]).get("guards", ())
-    found = robust_rules.ratios(pd.read_csv(FEDERATION / "robust.csv"))
+    found = hostile.ratios(pd.read_csv(FEDERATION / "robust.csv"))
     nodes = pd.read_csv(FEDERATION / "hostile.csv").query("method == @name")
     for rule in guards:
         of_rule = nodes[nodes["robust"] == rule]
         if of_rule.empty:
-            assert robust_rules.sound(found[name, rule])
+            assert hostile.sound(found[name, rule])
             continue
         (base,) = nodes.query("robust == 'none' and hostile == 0")["mse"]
         worst = (of_rule.groupby(of_rule["hostile"] > 0)["mse"].max() / base).tolist()
-        assert robust_rules.sound(worst)
+        assert hostile.sound(worst)
     assert set(guards) == set(RULES) or method.unguarded
 
 
@@ -155,10 +154,10 @@ def test_the_table_of_rules_tells_for_whom_they_are_refused():
     rows = pd.DataFrame(
         [(method, n, b, rule, 0.3 if rule in refused else 0.101 if rule != "none" else 0.1)
          for method, refused in names.items() for rule in ("none", *RULES)
-         for n, b in ((0, "-"), *((4, b) for b in robust_rules.BEHAVIOURS))],
-        columns=hostile.COLUMNS[:-1],
+         for n, b in ((0, "-"), *((4, b) for b in hostile.ATTACKS))],
+        columns=[*hostile.Run._fields, "mse"],
     )  # fmt: skip
-    found = {row[0]: row[1:] for row in cells_of(robust_rules.table_of(rows))}
+    found = {row[0]: row[1:] for row in cells_of(hostile.robust_table(rows))}
     assert found["`median`"] == ["1 of 2", "`fedtrees`", "+1 %", "+1 %", "+1 %"]
     assert found["`drop`"] == ["2 of 2", "none", "+1 %", "+1 %", "+1 %"]
 
@@ -179,29 +178,20 @@ def test_only_nodes_that_lie_in_no_run_count(n, hostile_nodes, select, tmp_path)
 def test_a_runs_difference_is_the_largest_of_its_numbers(tmp_path):
     for name, loss, mse in (("a", 1.0, 0.5), ("b", 1.01, 0.5), ("c", 1.0, 0.5)):
         (tmp_path / name).mkdir()
-        row = dict.fromkeys(kills.COMPARED, 3) | {"train_loss": loss, "seconds": math.pi}
+        row = dict.fromkeys(live.COMPARED, 3) | {"train_loss": loss, "seconds": math.pi}
         pd.DataFrame([row]).to_csv(tmp_path / name / "rounds.csv")
         (tmp_path / name / "federation.json").write_text(json.dumps({"test": {"mse": mse}}))
-    assert kills.difference(tmp_path / "b", tmp_path / "a") == pytest.approx(0.01)
-    assert kills.difference(tmp_path / "c", tmp_path / "a") == 0
+    assert live.difference(tmp_path / "b", tmp_path / "a") == pytest.approx(0.01)
+    assert live.difference(tmp_path / "c", tmp_path / "a") == 0
 
 
 def test_a_run_with_kills_of_nodes_is_told_by_its_test_error_and_missed_rounds(tmp_path):
     for name, asked, failed, mse in (("killed", [9, 6], [3, 0], 0.55), ("whole", [9, 9], 0, 0.5)):
         (tmp_path / name).mkdir()
-        rows = pd.DataFrame([dict.fromkeys(kills.COMPARED, 1.0)] * 2)
+        rows = pd.DataFrame([dict.fromkeys(live.COMPARED, 1.0)] * 2)
         rows.assign(participants=asked, failed=failed).to_csv(tmp_path / name / "rounds.csv")
         about = {"test": {"mse": mse}, "nodes": 3}
         (tmp_path / name / "federation.json").write_text(json.dumps(about))
-    found = kills.told(tmp_path / "killed", tmp_path / "whole", "node")
+    found = live.told(tmp_path / "killed", tmp_path / "whole", "node")
     assert found.pop("difference") == pytest.approx(0.1)
     assert found == {"left_out": 3, "missed": pytest.approx(6 / 18), "finished": True}
-
-
-def test_kills_go_on_with_runs_of_as_many_rounds(tmp_path):
-    path = tmp_path / "kills-server.json"
-    assert kills.begun(path, "server", 6)["kills"] == []
-    path.write_text('{"rounds": 6, "kills": [{"target": "superlink", "rounds": 2}], "runs": [{}]}')
-    assert len(kills.begun(path, "server", 6)["kills"]) == 1
-    with pytest.raises(InputError, match="has runs of 6 rounds"):
-        kills.begun(path, "server", 8)

@@ -1,6 +1,6 @@
 import torch
 
-from experiments.benchmarks.frozen import compare, costs
+from experiments.benchmarks.images import compare_caching, costs
 from vision.backbones import TINY, Backbone, load_backbone
 from vision.models.vit import ViTOptions
 
@@ -11,7 +11,9 @@ def test_features_computed_once_give_the_same_round(monkeypatch):
     monkeypatch.setattr(
         Backbone, "_run", lambda self, images, *rest: runs.append(1) or run(self, images, *rest)
     )
-    seconds, difference = compare(ViTOptions(backbone=TINY, input_size=8), samples=16, epochs=2)
+    seconds, difference = compare_caching(
+        ViTOptions(backbone=TINY, input_size=8), samples=16, epochs=2
+    )
     assert difference < 1e-4
     assert all(s > 0 for s in seconds.values())
     # Queries, two steps and F_out; then a query in each step, and both in the second stage's.

@@ -1,7 +1,9 @@
+from contextlib import nullcontext
+
 import pytest
 
 from experiments.benchmarks import images
-from experiments.benchmarks.images import PROBLEMS, Problem, Row, make_runner, table
+from experiments.benchmarks.images import COLUMNS, PROBLEMS, Problem, compare, make_runner
 from vision.backbones.vit import Geometry
 
 SMALL = {
@@ -14,16 +16,22 @@ SMALL = {
 def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
     monkeypatch.setattr(images, "VIT", Geometry(16, 32, 2, 2, 64, 7))
     ours, loop = (make_runner(SMALL[name], 3, loop, 1) for loop in (False, True))
-    losses = [(ours().loss, loop().loss) for _ in range(3)]
+    losses = [(ours().value, loop().value) for _ in range(3)]
     assert len({first for first, _ in losses}) == 3
     for first, second in losses:
         assert first == pytest.approx(second, rel=1e-4)
 
 
-def test_a_row_is_a_line_of_the_table():
-    row = Row("CNN", "ours", 2, 1.5, 2.5, 3.25, 2.0, 1e-7)
-    cells = ["CNN", "ours", "2", "1.5", "2.5", "3.25", "2.00", "1e-07"]
-    assert table([row]).splitlines()[-1].split() == cells
+def test_both_paths_are_measured_with_one_thread_and_with_several(monkeypatch):
+    here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
+    monkeypatch.setattr(images, "own_process", here)
+    rows = compare(SMALL["cnn"], n_clients=2, threads=2, repetitions=2)
+    assert [(r["path"], r["threads"]) for r in rows] == [
+        ("loop over clients", 1), ("loop over clients", 2), ("ours", 1), ("ours", 2),
+    ]  # fmt: skip
+    assert all(set(row) == set(COLUMNS) for row in rows)
+    assert max(r["speedup"] for r in rows[:2]) == rows[0]["cpu_ratio"] == 1
+    assert rows[0]["by_turn"] == "1 [1, 1]"
 
 
 def test_the_models_are_those_of_the_page():

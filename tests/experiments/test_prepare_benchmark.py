@@ -1,14 +1,15 @@
 import pytest
 
 from data_prep.sets import milan
+from experiments.benchmarks.frame import table
 from experiments.benchmarks.prepare import (
+    COLUMNS,
     generate,
     largest_difference,
     measure,
     measure_ray,
     prepare_with_pandas,
     prepare_with_polars,
-    table_of,
 )
 
 
@@ -27,7 +28,7 @@ def test_plain_readers_make_the_same_cube_of_generated_days(tmp_path, raw, plain
     assert cost.cpu > 0
     assert cost.peak > 10
     assert f"| {cost.peak:.0f} |" in " ".join(
-        table_of([{"reader": "ours", **cost._asdict()}]).split()
+        table([{"reader": "ours", **cost._asdict()}], COLUMNS).split()
     )
 
 

@@ -1,20 +1,23 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from experiments.benchmarks.client_loop import ClientLoop
-from experiments.benchmarks.flower_round import restore, snapshot
-from experiments.benchmarks.measure import (
+from experiments.benchmarks import rounds
+from experiments.benchmarks.client_loop import EPOCH, ClientLoop, make_federation
+from experiments.benchmarks.frame import table
+from experiments.benchmarks.rounds import (
+    COLUMNS,
     Round,
-    Row,
     Variant,
     _epoch_seconds,
     batches_for,
     better_threads,
     gigaflop,
     make_runner,
+    measure,
 )
-from experiments.benchmarks.problem import EPOCH, make_federation
-from experiments.benchmarks.rounds import draw, table
+from experiments.benchmarks.simulators import restore, snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +70,8 @@ def test_what_happens_once_a_round_is_timed_apart(variant):
 
 
 def test_measured_batches_are_scaled_to_an_epoch_and_what_happens_once_is_not():
-    rounds = [Round(1.0, seconds, 0.0, 0.75, 0.25) for seconds in (3.0, 5.0, 4.0)]
-    assert _epoch_seconds(rounds, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
-
-
-def row(clients=10, variant="", seconds=2.0):
-    return Row(clients, variant, seconds, 0.3, 3.5, 1.5, 1.2, 0.25, 1e-7, EPOCH, 0.1, [1.0])
+    one = Round(1.0, 4.0, 0.0, 0.75, 0.25)
+    assert _epoch_seconds(one, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
 
 
 def test_the_better_number_of_threads_stays():
@@ -82,15 +81,20 @@ def test_the_better_number_of_threads_stays():
         Variant("peers, 2", "peers", threads=2),
         Variant("ours, 2", threads=2),
     ]
-    rows = [row(seconds=s) for s in (3.0, 2.0, 4.0, 1.0)]
-    assert [v.name for v in better_threads(compared, rows)] == ["peers", "ours, 2"]
-    rows = [row(seconds=s) for s in (3.3, 2.0, 3.0, 1.0)]
-    assert [v.name for v in better_threads(compared, rows)] == ["peers", "peers, 2", "ours, 2"]
+    better = better_threads(compared, [3.0, 2.0, 4.0, 1.0])
+    assert [v.name for v in better] == ["peers", "ours, 2"]
+    better = better_threads(compared, [3.3, 2.0, 3.0, 1.0])
+    assert [v.name for v in better] == ["peers", "peers, 2", "ours, 2"]
 
 
-def test_table_and_figure_show_every_path():
-    rows = [row(n, name) for n in (10, 100) for name in ("loop", "stacked")]
-    assert table(rows).count("25%") == 4
-    fig = draw(rows)
-    assert [len(ax.patches) for ax in fig.axes] == [2, 2]
-    assert [t.get_text() for t in fig.axes[0].texts] == [" 2 s, 1.5×"] * 2
+def test_paths_take_turns_and_are_compared_with_the_first(monkeypatch):
+    here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
+    monkeypatch.setattr(rounds, "own_process", here)
+    monkeypatch.setenv("STFORECAST_KERNELS", "on")  # restored afterwards
+    compared = [Variant("plain", "peers"), Variant("tuned", "tuned"), Variant("ours")]
+    rows = measure(compared, n_clients=2, n_batches=1, repetitions=2, rate=1.0)
+    assert [row["variant"] for row in rows] == ["plain", "tuned", "ours"]
+    assert (rows[0]["speedup"], rows[0]["by_turn"], rows[0]["difference"]) == (1, "1 [1, 1]", 0)
+    assert all(0 <= row["difference"] < 1e-4 for row in rows)
+    assert set(COLUMNS) < set(rows[0])
+    assert table(rows, COLUMNS).count("plain") == 1

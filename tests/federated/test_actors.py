@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
@@ -176,23 +177,17 @@ def test_actors_receive_their_clients_state_only_if_they_lack_it(spread, monkeyp
     assert [call for call in sent[2:] if call[1]] == [(0, 4)]
 
 
-class Killed(Exception):
-    pass
-
-
 def test_a_run_goes_on_from_a_checkpoint(federate, spread, tmp_path):
     def checkpointed(federation, out, after_round=None):
         with Checkpointer(out, {"settings": {}}, every=1) as checkpointer:
             checkpointer.run(federation, after_round)
         return federation
 
-    def kill(report):
-        if report.round == 3:
-            raise Killed
-
     whole = checkpointed(federate(TUNED, SIZES, rounds=4, cohort_size=4), tmp_path / "whole")
     with pytest.raises(Killed):
-        checkpointed(spread(Inside(2), TUNED, SIZES, rounds=4), tmp_path / "spread", kill)
+        checkpointed(
+            spread(Inside(2), TUNED, SIZES, rounds=4), tmp_path / "spread", killed_after(3)
+        )
     # Where it went on, in this process or in actors, makes no difference.
     for make in (partial(spread, Inside(2)), partial(federate, cohort_size=4)):
         found = checkpointed(make(TUNED, SIZES, rounds=4), tmp_path / "spread")

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
@@ -168,18 +169,6 @@ def test_no_number_comes_from_the_global_generators(federate, method, build):
     before = torch.get_rng_state()
     run(federate(method, SIZES, build=build))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-class Killed(BaseException):
-    """As a SIGKILL would: nothing is saved on the way out."""
-
-
-def killed_after(round):
-    def after(report):
-        if report.round == round:
-            raise Killed
-
-    return after
 
 
 @pytest.mark.attack("kills")

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.numpy import load_file
+from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
 from vision import learner
@@ -19,18 +20,6 @@ TINY = {
     "clients": 3, "rounds": 3, "size": 8, "batch_size": 16, "workers": 1,
     "checkpoint_every": 1,
 }  # fmt: skip
-
-
-class Killed(BaseException):
-    """As a SIGKILL would: nothing is saved on the way out."""
-
-
-def killed_after(round):
-    def after(report):
-        if report.round == round:
-            raise Killed
-
-    return after
 
 
 def assert_same(a, b):

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from experiments.benchmarks.frame import Results
 from experiments.benchmarks.growth import Growth
-from experiments.benchmarks.results import save
 from experiments.site import guides
 
 TABLES = {
@@ -36,7 +36,7 @@ def test_a_path_of_a_round_has_its_better_number_of_threads(measured):
         {"clients": 1000, "variant": variant, "seconds": s, "speedup": 3.0 / s, "share": 0.4 / s}
         for variant, s in seconds.items()
     ]
-    save({"rows": rows}, measured / "rounds.json")
+    Results(measured / "rounds.json").add(*rows)
     text = guides.rounds_table()
     assert rows_of(text) == [["1,000", "3", "1 (3.0×)"]]
     assert "40% with 1,000 clients" in text
@@ -49,7 +49,7 @@ def test_images_are_compared_at_the_better_number_of_threads_and_by_time_of_one(
         {"model": "m", "path": path, "threads": n, "step_ms": ms, "cpu_ms": cpu}
         for path, n, ms, cpu in times
     ]
-    save({"clients": 20, "rows": rows}, measured / "images.json")
+    Results(measured / "images.json", {"clients": 20}).add(*rows)
     assert rows_of(guides.images_table()) == [["m", "8", "3.2", "2.50×", "5", "2", "2.50×"]]
 
 
@@ -62,7 +62,7 @@ def test_slopes_of_growth_are_those_of_powers(measured):
     ]
     rows = [{"method": r.pop("method"), "clients": r.pop("clients"), **r} for r in rows]
     settings = {"share": 0.1, "hidden_size": 8, "compared": 0, "memory": "1GB"}
-    save({**settings, "rows": rows}, measured / "growth.json")
+    Results(measured / "growth.json", settings).add(*rows)
     text = re.sub(r"\s+", " ", guides.growth_table())
     assert "0.50 (`fedavg`) and 0.50 (`fuels`) for a round's seconds" in text
     assert "0.25 (`fedavg`) and 1.00 (`fuels`) for memory without files" in text

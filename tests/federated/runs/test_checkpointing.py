@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError, Stopped
 from stforecast.federated.core.data import Stream
@@ -21,18 +22,6 @@ from stforecast.methods import METHODS as ALL
 METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("stforecast.methods.")}
 SIZES = (8, 12, 8)
 ABOUT = {"settings": {"method": "fedavg", "split": ("a", 1)}}
-
-
-class Killed(BaseException):
-    """As a SIGKILL would: nothing is saved on the way out."""
-
-
-def killed_after(round):
-    def after(report):
-        if report.round == round:
-            raise Killed
-
-    return after
 
 
 def facts(federation):

@@ -4,10 +4,9 @@ import errno
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
+from waiting import started
 
 from data_prep.base.errors import InputError
 from stforecast.federated.runs import unfinished_run as run_lock
@@ -35,8 +34,7 @@ def test_it_is_gone_with_a_process_that_is_killed(tmp_path):
         "    print('locked', flush=True)\n"
         "    time.sleep(60)"
     )
-    command = [sys.executable, "-c", script, tmp_path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started("-c", script, tmp_path) as process:
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(InputError, match=f"process {process.pid} on "):
             locked(tmp_path).__enter__()

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from safetensors.numpy import load_file
-from waiting import wait_for
+from waiting import Killed, killed_after, wait_for
 
 from data_prep.base.errors import InputError
 from stforecast.bench.jobs import run_grid
@@ -95,22 +95,14 @@ def test_a_signal_ends_it_with_one_line_that_says_how_to_go_on(begin, tmp_path):
     assert len(checkpoints(out)) == 2
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.fixture
 def killed(write, tmp_path):
     """A benchmark of one run that was killed in its second round."""
     settings = 'split = "days:7,1,2"\nrounds = 3\nhidden_size = 8\ndevice = "cpu"\n'
     grid = write('["fedavg"]', 'services = ["sms"]', f"{settings}checkpoint_every = 1\n")
 
-    def after(report):
-        if report.round == 2:
-            raise Killed
-
     def kill(*args, **options):
-        return run_forecast(*args, **{**options, "after_round": after})
+        return run_forecast(*args, **{**options, "after_round": killed_after(2)})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "run", kill)
@@ -177,13 +169,8 @@ def test_mistakes_are_told_in_one_line(words, message, tmp_path, monkeypatch, ca
 @pytest.mark.attack("kills")
 def test_the_command_goes_on_with_images(tmp_path, capsys):
     settings = {"clients": 3, "rounds": 3, "size": 8, "channels": 4, "checkpoint_every": 1}
-
-    def after(report):
-        if report.round == 3:
-            raise Killed
-
     with pytest.raises(Killed):
-        run_images("fedavg", tmp_path / "run", settings, after_round=after)
+        run_images("fedavg", tmp_path / "run", settings, after_round=killed_after(3))
     for _ in range(2):  # What is finished is only told.
         with pytest.raises(SystemExit) as stopped:
             main(["vision", "run", "--resume", str(tmp_path / "run")])

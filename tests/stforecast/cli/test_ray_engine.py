@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError
 from data_prep.city.simulate import simulate
 from data_prep.sets.milan import prepare
 from data_prep.sets.telecom_italia import cdr
-from experiments.benchmarks.actors import main as benchmark_of_actors
+from experiments.benchmarks.__main__ import main as benchmarks
 from stforecast import Forecaster
 from stforecast.bench import ray as ray_engine
 from stforecast.bench import ray_actors
@@ -195,8 +195,8 @@ def test_actors_that_the_cluster_has_no_cores_for_are_refused(ray, town, short):
 
 
 def test_the_benchmark_of_actors_finds_the_same_losses(ray):
-    words = ["--clients", "8", "--batches", "1", "--repetitions", "1", "--method", "fedavg"]
-    done = CliRunner().invoke(benchmark_of_actors, words)
+    words = ["actors", "--clients", "8", "--batches", "1", "--repetitions", "1"]
+    done = CliRunner().invoke(benchmarks, [*words, "--method", "fedavg"])
     assert done.exception is None
     assert "2 actors of one core" in done.output
     assert float(re.search(r"losses differ by (\S+)", done.output)[1]) < 1e-5

@@ -4,12 +4,11 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 
 import psutil
 import pytest
-from waiting import has_ended, wait_for
+from waiting import has_ended, started, wait_for
 
 from stforecast.flower.app_starter import PROGRAM, can_fork, serve, write_program
 from stforecast.flower.node_settings import KeptProcess
@@ -84,15 +83,12 @@ def test_the_program_itself_runs_where_nothing_forks(left, own, tmp_path):
 def waiting_fork(kept):
     """A fork that waits, until Flower's process that started the program is killed."""
     code = f"import subprocess, time; subprocess.run(['{PROGRAM}', 'wait']); time.sleep(60)"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-        env={"PATH": f"{kept.socket.parent}:{os.defpath}"},
-    )  # fmt: skip
-    try:
-        yield psutil.Process(int(parent.stdout.readline()))
-    finally:
-        parent.kill()
-        parent.communicate()  # Until the fork has closed its output.
+    with started("-c", code, env={"PATH": f"{kept.socket.parent}:{os.defpath}"}) as parent:
+        try:
+            yield psutil.Process(int(parent.stdout.readline()))
+        finally:
+            parent.kill()
+            parent.stdout.read()  # Until the fork has closed its output.
 
 
 def test_a_fork_ends_with_the_process_that_started_the_program(own):

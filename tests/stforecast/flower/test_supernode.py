@@ -5,13 +5,12 @@ The SuperNode is a script that prints what Flower 1.41 prints; a slow test has a
 
 import logging
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from waiting import has_ended, wait_for
+from waiting import has_ended, started, wait_for
 
 from data_prep.base.errors import InputError
 from stforecast.flower.supernode import Supervisor
@@ -146,15 +145,10 @@ SCRIPT = """
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_node_and_all_that_it_started(how):
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)], stdout=subprocess.PIPE, text=True
-    )
-    try:
+    with started("-c", textwrap.dedent(SCRIPT)) as process:
         pid = next(int(w) for w in process.stdout.readline().split()[::-1] if w.isdigit())
         process.send_signal(how)
         said, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
     assert process.returncode == 0
     assert said.splitlines()[-1] == f"stopped by {how.name}; the node has left the federation"
     wait_for(lambda: has_ended(pid), 10, "the child's end")

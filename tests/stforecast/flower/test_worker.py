@@ -5,15 +5,13 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
 import torch
-from waiting import has_ended, wait_for
+from waiting import has_ended, started, wait_for
 
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
@@ -118,10 +116,8 @@ with KeptProcess("worker", ["-c", {SCRIPT!r}]) as kept:
     print(kept.process.pid, kept.socket.parent, flush=True)
     time.sleep(60)
 """
-    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    pid, folder = node.stdout.readline().split()
-    node.kill()
-    node.communicate()
+    with started("-c", code) as node:
+        pid, folder = node.stdout.readline().split()
     wait_for(lambda: has_ended(int(pid)), 20, "the worker's end")
     with private_folder("worker") as own:
         assert own.is_dir()

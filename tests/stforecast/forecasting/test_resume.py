@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from safetensors.numpy import load_file
+from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
@@ -18,18 +19,6 @@ from stforecast.forecasting.config import read_by
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import resume, run
 from stforecast.methods import METHODS
-
-
-class Killed(BaseException):
-    """As a SIGKILL would: nothing is saved on the way out."""
-
-
-def killed_after(round):
-    def after(report):
-        if report.round == round:
-            raise Killed
-
-    return after
 
 
 def assert_same(a, b):

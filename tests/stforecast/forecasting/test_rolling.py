@@ -1,11 +1,10 @@
 import json
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pandas as pd
 import pytest
+from waiting import started
 
 from stforecast import Forecaster
 from stforecast.forecasting.config import read_by
@@ -131,16 +130,11 @@ def test_a_run_that_gets_sigkill_in_its_refits_goes_on_after_the_last_one(
     whole = run("fedavg", cube_path, tmp_path / "whole", settings)
     flags = [word for k, v in settings.items() for word in ("--" + k.replace("_", "-"), str(v))]
     out = tmp_path / "killed"
-    command = [sys.executable, "-c", "from stforecast.cli.main import main; main()", "-q", "run"]
-    process = subprocess.Popen(
-        [*command, "--data", cube_path, "--method", "fedavg", *flags, "--out", out]
-    )
-    try:
+    command = ["-c", "from stforecast.cli.main import main; main()", "-q", "run"]
+    command += ["--data", cube_path, "--method", "fedavg", *flags, "--out", out]
+    with started(*command) as process:
         while process.poll() is None and len(refits_of(out)) < 2:
             time.sleep(0.01)
-    finally:
-        process.kill()
-        process.wait()
     kept = [json.loads(path.read_text())["notes"]["seconds"] for path in refits_of(out)]
     assert 2 <= len(kept) < 4
     found = resume(out)

@@ -1,0 +1,307 @@
+"""Measure forecasts of few cells, and of new cells against the days of history that they have."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+import pandas as pd
+import tabulate
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.base.text import counted
+from data_prep.cube import open_cube, services_of, step_of
+from experiments.benchmarks.frame import Results, benchmark, geometric_mean
+from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
+from stforecast.bench.statistics.estimate import ErrorSums
+from stforecast.forecasting.forecaster import Forecaster
+
+CELLS, DRAWS = (1, 2, 4), 3
+"""Numbers of cells, and how often they are drawn."""
+
+SPLIT = "time:0.65,0.15,0.2"
+
+MANY = 10**6
+"""A limit of rounds for each cell that is never reached."""
+
+FEW: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedlean": ("fedlean", {}),
+    "fedlean, all 40 rounds": ("fedlean", {"rounds_per_cell": MANY}),
+    "fedlean, no network": ("fedlean", {"rounds": 1}),
+    "ridge, same inputs": (
+        "ridge",
+        {"closeness": 1, "periods": 0, "extra_lags": "auto", "calendar": "auto", "tune": True},
+    ),
+    "lightgbm": ("lightgbm", {}),
+    "seasonal_day": ("seasonal_day", {}),
+}  # fmt: skip
+"""Name in the table, method and settings."""
+
+LONGEST = 24
+"""Steps of the longer forecast; with steps under ten minutes, those of an hour."""
+
+
+@benchmark("few-cells.csv", goes_on=True)
+def few_cells(results: Results, *data: Path) -> str:
+    """Measure forecasts of few cells of cubes: the default beside what needs no others.
+
+    Cells are drawn from each cube three times, and every method is fitted to them alone, one step
+    and a day ahead; with steps of less than ten minutes, an hour ahead stands for the day. What is
+    in the file already is not measured again. `python -m experiments.docs` makes the table of
+    docs/results/default.md from docs/results/default/few-cells.csv.
+
+    Args:
+        results: gets a row for each fit.
+        *data: the cubes.
+    """
+    cubes = {path.stem: open_cube(path) for path in data}
+    fits = (run for name, cube in cubes.items() for run in runs(name, cube))
+    for run in sorted(fits, key=lambda run: run.draw):
+        if not results.has(**run._asdict()):
+            results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
+    return few_table(pd.DataFrame(results.rows))
+
+
+class Run(NamedTuple):
+    """A fit: columns of the file, but for the error."""
+
+    data: str
+    cells: int
+    draw: int
+    horizon: int
+    method: str
+
+
+def horizons(cube: xr.Dataset) -> tuple[int, int]:
+    """Return one step, and a day of hours or an hour of shorter steps."""
+    step = step_of(cube)
+    return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
+
+
+def runs(data: str, cube: xr.Dataset) -> Iterator[Run]:
+    """Return the fits to a cube, all of one draw before the next."""
+    orders = range(DRAWS), CELLS, horizons(cube), FEW
+    for draw, cells, horizon, method in itertools.product(*orders):
+        yield Run(data, cells, draw, horizon, method)
+
+
+def measure_few(cube: xr.Dataset, run: Run) -> float:
+    """Return the MSE of z-scores on the test part."""
+    rng = np.random.default_rng([run.cells, run.draw])
+    cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
+    method, settings = FEW[run.method]
+    services = services_of(cube)
+    service = "internet" if "internet" in services else services[0]
+    forecaster = Forecaster(method, horizon=run.horizon, split=SPLIT, service=service, **settings)
+    errors = forecaster.fit(cube.isel(cell=cells).load()).evaluate()
+    wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "mse"}
+    found = errors[np.all([errors[n].astype(str) == v for n, v in wanted.items()], axis=0)]
+    return float(found.set_index("selection")["value"]["last"])
+
+
+def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Return by how many per cent each method's error is above the default's, by what is ahead.
+
+    Geometric means over the cubes, of which each has the mean of its draws, with intervals of
+    Student's t: draws from one cube are not independent of each other.
+    """
+    rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
+    logs = np.log(rows.set_index([*Run._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
+    above = logs.sub(logs["fedlean"], axis=0)
+    return {
+        method: {
+            f"{ahead}, {counted(n, 'cell')}": above_by_data(
+                above[method].xs((n, ahead), level=["cells", "ahead"])
+            )
+            for ahead, n in itertools.product(("one step", "a day"), CELLS)
+        }
+        for method in list(FEW)[1:]
+    }
+
+
+def few_table(rows: pd.DataFrame) -> str:
+    """Tabulate the same."""
+    table = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
+    return tabulate.tabulate(table, headers="keys", tablefmt="github")
+
+
+def above_by_data(logs: pd.Series) -> str:
+    """Return the mean of logarithms of ratios as per cent, with its 95 % interval.
+
+    Args:
+        logs: logarithms, with a level "data" in the index; each data set counts once.
+    """
+    means = logs.groupby("data").mean().tolist()
+    return str(geometric_mean(means, lambda log: 100 * math.expm1(log)))
+
+
+DAYS = (0, 1, 3, 7, 14, 28)
+TEST_DAYS, WARM_UP_DAYS = 16, 15
+EVERY, FIRST = 7, 3
+"""Every seventh cell is new, from the fourth on: 13 of 88."""
+
+ALONE = "ridge, each cell alone"
+"""The best of what is trained alone."""
+
+GRU = {"rounds": 10, "select": "last"}
+LAGS = {"closeness": 1, "periods": 0, "extra_lags": "2-168", "impute": "newest"}
+
+NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "fedlean, adapted": ("fedlean", {}, {}),
+    "FedAvg of linear maps, as it is": ("fedavg", {"model": "linear", **LAGS, **GRU}, {}),
+    "FedAvg of linear maps, fine-tuned": (
+        "fedavg", {"model": "linear", **LAGS, **GRU}, {"fine_tune": 5},
+    ),
+    "FedRep, adapted head": ("fedrep", GRU, {}),
+    "boosting of the old cells, as it is": ("boosting", {}, {}),
+    ALONE: ("ridge", {}, {}),
+    "ridge on a week of lags, alone": ("ridge", {**LAGS, "alpha": 30.0}, {}),
+    "solo (GRU), alone": ("solo", GRU, {}),
+    "last value": ("last_value", {}, {}),
+}  # fmt: skip
+"""Name in the table, method, settings and options of `adapt`."""
+
+REFIT = "fedlean, whole refit with all cells"
+
+
+@benchmark(goes_on=True)
+def new_cells(results: Results, *data: Path, seeds: int = 2, cells: int | None = None) -> str:
+    """Measure forecasts of new cells against the days of history that they have.
+
+    Takes a wide table of hours. Every seventh cell goes on air some days before the test part, the
+    last 16 days; nothing is known of it before. Each method is trained on the other cells and
+    adapted to the new ones. Beside it: training alone on the same days, and the whole refit of the
+    default method with all cells. Errors are z-scores by the cell's own mean and deviation of the
+    time before the test part, which the forecasters do not know; intervals are of a bootstrap over
+    test days, cells and seeds. What is in the file already is not measured again.
+
+    Args:
+        results: gets a row for each method, seed and number of days, with the sums of squared
+            errors by cell and test day; None if the method needs more days.
+        *data: one table.
+        seeds: number of seeds.
+        cells: leave out all but the first cells, for a trial.
+    """
+    if len(data) > 1:
+        raise InputError(f"{len(data)} tables; give one")
+    results.fix(data=data[0].name, cells=cells)
+    wide = pd.read_csv(data[0], index_col=0, parse_dates=True).iloc[:, :cells]
+    wide.columns = wide.columns.astype(int)
+    for seed in range(1, seeds + 1):
+        for name in (*NEW, REFIT):
+            if not results.has(method=name, seed=seed):
+                results.add(*measure_new(wide, name, seed))
+    return new_tables([row for row in results.rows if row["seed"] <= seeds])
+
+
+def on_air(table: pd.DataFrame, new: list[Any], begin: int) -> pd.DataFrame:
+    """Return the table with new cells that are missing before a step."""
+    known = table.copy()
+    known.loc[known.index[:begin], new] = np.nan
+    return known
+
+
+def adapted(
+    fitted: Forecaster, table: pd.DataFrame, new: list[Any], test: int, days: int,
+    options: Mapping[str, Any],
+) -> pd.DataFrame | None:  # fmt: skip
+    """Return forecasts `(test steps, new cells)`; None if the method needs more days."""
+    per_day = 24
+    known = on_air(table, new, test - days * per_day)[new]
+    options = options if days else {}
+    begin = test - max(days, 1) * per_day
+    try:
+        model = fitted.adapt(known.iloc[begin:test], days, **options)
+    except ValueError as e:
+        logging.getLogger(__name__).info("%d days: %s", days, e)
+        return None
+    return _table(model.test_forecasts(known.iloc[test - WARM_UP_DAYS * per_day :]), table, test)
+
+
+def refitted(table: pd.DataFrame, new: list[Any], test: int, days: int, seed: int) -> pd.DataFrame:
+    """Return forecasts of the default method fitted to old and new cells together."""
+    known = on_air(table, new, test - days * 24)
+    model = Forecaster(seed=seed, split=_split(table)).fit(known)
+    return _table(model.test_forecasts().sel(cell=new), table, test)
+
+
+def _table(forecasts: Any, table: pd.DataFrame, test: int) -> pd.DataFrame:
+    of_test = forecasts["y_hat"].sel(time=forecasts["time"] >= table.index[test]).isel(horizon=0)
+    return pd.DataFrame(of_test.to_pandas().T)
+
+
+def _split(table: pd.DataFrame) -> str:
+    return f"days:{len(table) // 24 - TEST_DAYS},0,{TEST_DAYS}"
+
+
+def measure_new(table: pd.DataFrame, name: str, seed: int) -> list[dict[str, Any]]:
+    """Return the rows of a method and seed: sums of squared z-scored errors, `(cells, test days)`.
+
+    Args:
+        table: hours × cells, whole days.
+        name: one of `NEW`, or `REFIT`.
+        seed: seed of the fits.
+    """
+    new = table.columns[FIRST::EVERY].tolist()
+    old, test = table.drop(columns=new), len(table) - TEST_DAYS * 24
+    scale = table[new].iloc[:test].std(ddof=0)
+    method, settings, options = NEW.get(name, ("fedlean", {}, {}))
+    if name != REFIT:
+        # What is trained alone learns nothing of other cells.
+        others = old.iloc[:, :2] if name.endswith("alone") else old
+        fitted = Forecaster(method, split=_split(table), seed=seed, **settings).fit(others)
+    rows = []
+    y_hat: pd.DataFrame | None
+    for days in DAYS[1:] if name == REFIT else DAYS:
+        if name == REFIT:
+            y_hat = refitted(table, new, test, days, seed)
+        else:
+            y_hat = adapted(fitted, table, new, test, days, options)
+        sums = None
+        if y_hat is not None:
+            error = ((y_hat[new] - table[new].iloc[test:]) / scale).to_numpy() ** 2
+            sums = error.reshape(TEST_DAYS, 24, -1).sum(axis=1).T.tolist()
+            click.echo(f"{name}, {days} days: MSE {error.mean():.4f}", err=True)
+        rows.append({"method": name, "days": days, "seed": seed, "squares": sums})
+    return rows
+
+
+def new_tables(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the errors with intervals, and the differences to the whole refit."""
+    of_seeds: dict[str, list[list[list[float]]]] = {}
+    for row in rows:
+        if row["squares"]:
+            of_seeds.setdefault(f"{row['method']}/{row['days']}", []).append(row["squares"])
+    totals = {name: np.array(found) for name, found in of_seeds.items()}
+    found = {name: ErrorSums(t, np.full(t.shape, 24.0)) for name, t in totals.items()}
+    groups = np.arange(next(iter(found.values())).total.shape[1])
+    replicates = bootstrap(found, lambda total, weight: total / weight, groups)
+    parts = [_rows("MSE with days of history:", (*NEW, REFIT), replicates)]
+    for reference in (REFIT, ALONE):
+        title = f"% above {reference}, with days of history:"
+        parts.append(_rows(title, list(NEW)[:4], replicates, reference))
+    return "\n\n".join(parts)
+
+
+def _rows(
+    title: str, names: Iterable[str], replicates: Replicates, reference: str | None = None
+) -> str:
+    """Return errors by method and days, or their differences to a reference of the same days."""
+
+    def text(name: str, days: int) -> str:
+        needed = [f"{n}/{days}" for n in (name, reference) if n]
+        if not replicates.pooled.keys() >= set(needed):
+            return "-"
+        if reference is None:
+            return str(replicates.error(*needed))
+        return str(replicates.relative_difference(*needed))
+
+    rows = [[name, *(text(name, days) for days in DAYS)] for name in names]
+    return tabulate.tabulate(rows, [title, *map(str, DAYS)], tablefmt="github")

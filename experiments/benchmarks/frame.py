@@ -1,0 +1,191 @@
+"""The frame of all benchmarks: `python -m experiments.benchmarks NAME [options] --out FOLDER`.
+
+A benchmark is a function marked by `benchmark` in a module of this package. It gets `Results`, adds
+what it measures, and returns the text to print. Its keyword-only parameters are options of the
+command, described in its docstring. Everything else is here: to run sides in turns, to time them,
+to compare them, and to write, read and tabulate what was measured.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import pandas as pd
+import tabulate
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+from experiments.benchmarks.machine import machine, processor
+from stforecast.bench.statistics.estimate import Estimate, Variation
+from stforecast.cli.commands import SuggestingGroup
+from stforecast.cli.options import HELP, PATH, from_function, help_text
+
+T = TypeVar("T")
+Key = TypeVar("Key")
+
+
+@click.group(cls=SuggestingGroup, context_settings=HELP)
+def main() -> None:
+    """Measure speed, memory and robustness, and compare with other implementations."""
+
+
+def benchmark(file: str = "", goes_on: bool = False) -> Callable[[T], T]:
+    """Make a function a command of `main`.
+
+    The function has the parameters `results`, options, and `*data` for paths that the command takes
+    as arguments; it returns text. The results record all options but paths.
+
+    Args:
+        file: name of the results' file, with options in braces; by default the benchmark's name.
+        goes_on: whether to begin with what an earlier call has measured.
+    """
+
+    def register(function: Any) -> Any:
+        name = function.__name__.replace("_", "-")
+
+        def command(out: Path | None, data: tuple[Path, ...] = (), **options: Any) -> None:
+            path = out / (file or f"{name}.json").format(**options) if out else None
+            about = {n: v for n, v in options.items() if not isinstance(v, Path | None)}
+            click.echo(processor())
+            try:
+                click.echo(function(Results(path, about, goes_on), *data, **options))
+            except InputError as e:
+                raise click.ClickException(str(e)) from e
+
+        kinds = [p.kind for p in inspect.signature(function).parameters.values()]
+        params: list[click.Parameter] = [*from_function(function)]
+        params.append(click.Option(["--out"], type=PATH, required=goes_on, help="Results' folder."))
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            exists = click.Path(exists=True, path_type=Path)
+            params.append(click.Argument(["data"], nargs=-1, required=True, type=exists))
+        text = help_text(function.__doc__)
+        main.add_command(click.Command(name, HELP, command, params, text))
+        return function
+
+    return register
+
+
+class Results:
+    """What a benchmark has measured, in a file that is written after each addition.
+
+    A `.json` file has the machine, `about` and the rows; a `.csv` file has the rows alone.
+
+    Args:
+        path: the file; None writes nothing.
+        about: what holds for all rows.
+        goes_on: whether to begin with what the file has.
+    """
+
+    def __init__(
+        self, path: Path | None, about: Mapping[str, Any] | None = None, goes_on: bool = False
+    ) -> None:
+        self.path, self.about, self.rows = path, {**(about or {})}, list[dict[str, Any]]()
+        if goes_on and path and path.exists():
+            if path.suffix == ".csv":
+                self.rows = pd.read_csv(path).to_dict("records")  # type: ignore[assignment]
+            else:
+                self.about |= json.loads(path.read_text())
+                self.about.pop("machine", None)
+                self.rows = self.about.pop("rows", [])
+
+    def add(self, *rows: Mapping[str, Any]) -> None:
+        """Add rows, and write the file."""
+        self.rows += map(dict, rows)
+        if not self.path:
+            return
+        if self.path.suffix == ".csv":
+            # `write_csv` would put a ' before the - of a run in which nobody lies.
+            text = pd.DataFrame(self.rows).to_csv(index=False)
+        else:
+            found = {"machine": machine(), **self.about}
+            if self.rows:
+                found["rows"] = self.rows
+            text = json.dumps(found, indent=2) + "\n"
+        with atomic_path(self.path) as part:
+            part.write_text(text)
+
+    def fix(self, **values: Any) -> None:
+        """Note what holds for all rows.
+
+        Raises:
+            InputError: if it did not for those that the file has.
+        """
+        for name, value in values.items():
+            if self.about.setdefault(name, value) != value:
+                raise InputError(
+                    f"{self.path}: was begun with {self.about[name]!r} for {name}, not {value!r}; "
+                    "give that, or another folder"
+                )
+
+    def has(self, **values: Any) -> bool:
+        """Return whether a row has these values."""
+        return any(all(row[n] == v for n, v in values.items()) for row in self.rows)
+
+
+def numbers(text: str) -> list[int]:
+    """Return comma-separated whole numbers.
+
+    Raises:
+        InputError: if the text is something else.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as e:
+        raise InputError(f"{text!r}: give whole numbers such as 10,100") from e
+
+
+class Timed(NamedTuple):
+    """A result with the wall-clock seconds and CPU seconds that it took."""
+
+    value: Any
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(
+    work: Callable[..., Any], *args: Any, cpu: Callable[[], float] = time.process_time
+) -> Timed:
+    """Call a function with arguments; `cpu` returns the CPU seconds of its processes so far."""
+    wall, used = time.perf_counter(), cpu()
+    value = work(*args)
+    return Timed(value, time.perf_counter() - wall, cpu() - used)
+
+
+def in_turns(sides: Mapping[Key, Callable[[], T]], repeats: int) -> dict[Key, list[T]]:
+    """Return the results of calling each side in turns, so that other load affects all equally."""
+    turns = [[side() for side in sides.values()] for _ in range(repeats)]
+    return dict(zip(sides, map(list, zip(*turns, strict=True)), strict=True))
+
+
+def geometric_mean(logs: Sequence[float], unit: Callable[[float], float] = math.exp) -> Estimate:
+    """Return the mean of logarithms with its 95 % interval of Student's t, in another unit."""
+    mean, freedom = statistics.fmean(logs), len(logs) - 1
+    if not freedom:
+        return Estimate(unit(mean), math.nan, math.nan)
+    variance = statistics.variance(logs) / len(logs)
+    return Variation(mean, variance, ((variance, freedom),)).estimate(0.95, unit)
+
+
+def ratio(slow: Sequence[float], fast: Sequence[float]) -> Estimate:
+    """Return the geometric mean of the ratios of two sides' turns, with its 95 % interval."""
+    return geometric_mean([math.log(a / b) for a, b in zip(slow, fast, strict=True)])
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:
+    """Tabulate rows.
+
+    Args:
+        rows: values by name.
+        columns: head and format of each column, by name of the value.
+    """
+    values = [[row.get(name) for name in columns] for row in rows]
+    heads, formats = zip(*columns.values(), strict=True)
+    return tabulate.tabulate(values, heads, "github", floatfmt=formats, intfmt=",", missingval="-")
