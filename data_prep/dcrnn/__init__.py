@@ -1,1 +1,0 @@
-"""Files as DCRNN's authors publish them: a frame of speeds, and the sensors."""

@@ -1,1 +1,0 @@
-"""Users' own tables: read files, parse columns and times, make cubes."""
