@@ -28,11 +28,9 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True)
 class _Option:
-    """An option of the command, which is a parameter in Python, with or without a value.
+    """An option of the command, which is a parameter in Python.
 
-    Attributes:
-        name: name of the parameter.
-        value: value to give; True or False for a flag, None if only the name is meant.
+    Its value is True or False for a flag, and None if only the name is meant.
     """
 
     name: str

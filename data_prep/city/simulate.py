@@ -142,16 +142,7 @@ class Simulation:
         return {first + timedelta(days=i) for i in range(self.days)}
 
     def check_days(self, city: str, dates: Iterable[date], folder: Path) -> None:
-        """Refuse days that were not simulated: a cube is either real or simulated.
-
-        Args:
-            city: data set that the days are read as.
-            dates: dates of the days in the folder.
-            folder: folder of the marker, for the error.
-
-        Raises:
-            InputError: if there is such a day.
-        """
+        """Refuse days that were not simulated: a cube is either real or simulated."""
         other = sorted(set(dates) - (self.dates if city == self.city else set()))
         if other:
             raise InputError(
@@ -162,11 +153,7 @@ class Simulation:
 
 
 def read_marker(folder: Path) -> Simulation | None:
-    """Read the marker of a folder; None if there is none, as beside real days.
-
-    Raises:
-        InputError: if the marker cannot be read.
-    """
+    """Read the marker of a folder; None if there is none, as beside real days."""
     path = folder / NAME
     check_regular(path, "file", "remove it if the days are real")
     if not path.is_file():

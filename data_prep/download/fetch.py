@@ -42,15 +42,7 @@ LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def recorded(out: Path, name: str) -> str | None:
-    """Return the checksum recorded for a file, such as `"sha256:…"`; None if there is none.
-
-    Args:
-        out: the download folder.
-        name: name of the file under it.
-
-    Raises:
-        InputError: if the record cannot be read.
-    """
+    """Return the checksum recorded for a file, such as `"sha256:…"`; None if there is none."""
     sums = out / NAME
     check_regular(sums, "record of checksums", "move it away and run again")
     if not sums.exists():

@@ -42,14 +42,7 @@ from data_prep.readers.delimited import (
 def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.DataFrame, Origin]:
     """Read a sheet of a workbook; formulas give the values that were stored with them.
 
-    Args:
-        path: the workbook.
-        keys: columns of ids and times; whole numbers there become text without a point.
-        dialect: which sheet, and whether its first row holds names.
-
-    Raises:
-        InputError: if openpyxl is not installed, there are several sheets and none is chosen, or
-            the sheet is too large or holds an error.
+    Whole numbers in columns of `keys`, of ids and times, become text without a point.
     """
     try:
         import openpyxl
@@ -157,12 +150,7 @@ PAGE_UNPACKED, PAGE_PACKED = 2, 3
 
 
 def unpacked_size(path: Path) -> int:
-    """Return the unpacked bytes of all pages, as declared by their headers.
-
-    Raises:
-        ValueError: if the file is not Parquet.
-        IndexError: if the file is truncated.
-    """
+    """Return the unpacked bytes of all pages, as declared by their headers."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length = int.from_bytes(data[-8:-4], "little")
         if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
@@ -249,18 +237,9 @@ def read_table(
     text_columns: Container[str] = (),
     dialect: Dialect = DIALECT,
 ) -> tuple[pd.DataFrame, Origin]:
-    """Read a CSV, Parquet or Excel file.
+    """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 
-    Args:
-        path: a file with one of the `SUFFIXES`.
-        text_columns: columns of a CSV to keep as text, without type inference.
-        dialect: how the file is written.
-
-    Returns:
-        The table, NaN or None where a field is empty, and the location of its rows for errors.
-
-    Raises:
-        InputError: if the file cannot be read or a line has too few or too many fields.
+    An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")

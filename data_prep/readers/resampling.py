@@ -35,19 +35,11 @@ Records = tuple[np.ndarray, np.ndarray]
 def count_records(
     cells: Iterable[Records], times: np.ndarray, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count the records in each longer step of each cell, and those that belong there.
+    """Return the numbers of recorded and of expected times in each longer step, `(steps, cells)`.
 
     The expected distance of a cell's records is that of most of them. If it does not fit all of
-    them, it is that of most records of the table.
-
-    Args:
-        cells: the records of each cell.
-        times: `(rows,)` times of the table in ns.
-        lengths: `(steps,)` length of each longer step in ns.
-
-    Returns:
-        The number of recorded times and the expected number, both `(steps, cells)`. The latter is 0
-        if times are uneven, since it is then unknown.
+    them, it is that of most records of the table. If those are uneven, too, the expected number is
+    unknown, and 0. Times `(rows,)` and the lengths of the longer steps `(steps,)` are in ns.
     """
     usual = even_step(np.unique(times))
     found, expected = [], []
@@ -88,9 +80,6 @@ class Resampling:
     Args:
         step: length of a step.
         agg: `"sum"` for counts, `"mean"` for levels; of the recorded values.
-
-    Raises:
-        InputError: if the aggregate is unknown.
     """
 
     step: pd.Timedelta
@@ -102,11 +91,7 @@ class Resampling:
 
     @classmethod
     def of(cls, step: str | None, agg: str | None) -> Resampling | None:
-        """Read the options `--resample` and `--agg`.
-
-        Raises:
-            InputError: if only one is given, or the step is no divisor or multiple of a day.
-        """
+        """Read the options `--resample` and `--agg`."""
         if step is None and agg is None:
             return None
         if step is None:
@@ -121,11 +106,7 @@ class Resampling:
         return cls(step_length(step, "resample"), agg)
 
     def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
-        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`.
-
-        Raises:
-            InputError: if the records are farther apart than a step.
-        """
+        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`."""
         unique = times.unique().sort_values()
         if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
@@ -145,18 +126,7 @@ class Resampling:
         cells: np.ndarray,
         name: str,
     ) -> np.ndarray:
-        """Return merged values `(steps, cells)`, without sums of steps that lack records.
-
-        Args:
-            merged: `(steps, cells)` sums or means of the recorded values.
-            records: the records of each cell.
-            axis: the longer steps and the times of the table.
-            cells: `(cells,)` ids.
-            name: name of the table and its variable in messages.
-
-        Raises:
-            InputError: if no sum is left.
-        """
+        """Return merged values `(steps, cells)`, without sums of steps that lack records."""
         found, expected = count_records(records, axis.times, axis.lengths)
         if not expected.any():
             log.warning(
@@ -195,13 +165,6 @@ class Resampling:
 def step_length(text: str, option: str) -> pd.Timedelta:
     """Read the length of a step.
 
-    Args:
-        text: such as `10min`.
-        option: name of the option, for errors.
-
-    Raises:
-        InputError: if it is no length of time, or neither divides a day nor is whole days.
-
     >>> step_length("10min", "step")
     Timedelta('0 days 00:10:00')
     """
@@ -218,16 +181,7 @@ def step_length(text: str, option: str) -> pd.Timedelta:
 
 
 def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
-    """Raise for missing rows, or log a warning if gaps are allowed.
-
-    Args:
-        message: what is missing.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if gaps are not allowed.
-    """
+    """Raise for missing rows, or log a warning if gaps are allowed."""
     message = f"{origin.name}: {message}"
     if not allow_gaps:
         allow = Words("pass {allow_gaps}", allow_gaps=True)
@@ -237,17 +191,7 @@ def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
 
 
 def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
-    """Refuse or log steps without a row.
-
-    Args:
-        axis: `(steps,)` times.
-        at: `(rows,)` position of each row on it.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if a step has no row and gaps are not allowed.
-    """
+    """Refuse or log steps without a row; `at` is the position of each row on the axis."""
     present = np.zeros(len(axis), dtype=bool)
     present[at] = True
     if not present.all():
@@ -271,17 +215,6 @@ def check_periods(
     """Refuse or log missing rows within the cells' periods; log cells of shorter periods.
 
     A cell's period reaches from its first row to its last. Outside of it the cell is masked.
-
-    Args:
-        axis: `(steps,)` times.
-        time_at: `(rows,)` position of each row on it.
-        cells: `(cells,)` ids.
-        cell_at: `(rows,)` position of each row's cell.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if a row is missing and gaps are not allowed.
     """
     check_size(4 * len(axis) * len(cells), f"{origin.name}: the cube")
     present = np.zeros((len(axis), len(cells)), dtype=bool)

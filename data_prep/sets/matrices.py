@@ -57,9 +57,6 @@ Demands = dict[tuple[str, str], float]
 def time_of(path: Path) -> pd.Timestamp:
     """Return the time at the end of a matrix's name.
 
-    Raises:
-        InputError: if there is none.
-
     >>> time_of(Path("demandMatrix-abilene-zhang-5min-20040301-0005.xml"))
     Timestamp('2004-03-01 00:05:00')
     >>> time_of(Path("IntraTM-2005-01-01-00-15.xml"))
@@ -74,11 +71,7 @@ def time_of(path: Path) -> pd.Timestamp:
 
 
 def read_snapshot(path: Path) -> Demands:
-    """Return the traffic in Mbit/s by origin and destination.
-
-    Raises:
-        InputError: if the file is not as published, or a value is negative or no number.
-    """
+    """Return the traffic in Mbit/s by origin and destination."""
     text = read_bounded(path, MOST)
     native = path.suffix == ".txt"
     with reading(path.name, "as a traffic matrix", REMEDY):
@@ -170,11 +163,7 @@ def find_weeks(folder: Path) -> list[Path]:
 
 
 def read_week(path: Path) -> pd.DataFrame:
-    """Return the measured traffic of a week in Mbit/s, `(time, pair)`.
-
-    Raises:
-        InputError: if it does not have 2,016 lines of five values for each pair.
-    """
+    """Return the measured traffic of a week in Mbit/s, `(time, pair)`; it has 2,016 lines."""
     with reading(path.name, "as a week of traffic matrices", WEEK_REMEDY):
         text = gunzip(path, lambda part: len(part) + FIELD * part.count(b" "))
         fields = [line.split() for line in text.splitlines()]
@@ -202,11 +191,7 @@ def read_week(path: Path) -> pd.DataFrame:
 
 
 def read_pairs(path: Path, n_pairs: int) -> list[tuple[str, str]]:
-    """Read the file `demands`: lines of `origin,destination number`, after a line of comment.
-
-    Raises:
-        InputError: if it does not name each pair once.
-    """
+    """Read the file `demands`: lines of `origin,destination number`, after a line of comment."""
     lines = read_bounded(path, 2**20).decode(errors="replace").splitlines()
     found = [re.fullmatch(r"([^\s,]+),([^\s,]+)\s+(\d+)\s*", line) for line in lines]
     pairs = {int(match[3]): (match[1], match[2]) for match in found if match}

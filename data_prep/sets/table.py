@@ -164,11 +164,7 @@ def read(
 
 
 def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
-    """Refuse options that the layout of the table does not read.
-
-    Raises:
-        InputError: naming the option and what reads it.
-    """
+    """Refuse options that the layout of the table does not read."""
     other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
@@ -184,11 +180,7 @@ def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -
 def _set_times(
     df: pd.DataFrame, time: str, cell: str, start: str | None, step: str | None, origin: Origin
 ) -> str:
-    """Insert a column of times, which count the rows, or the rows of each cell.
-
-    Raises:
-        InputError: if there is such a column, or only one of start and step is given.
-    """
+    """Insert a column of times, which count the rows, or the rows of each cell."""
     if start is None or step is None:
         raise InputError(
             "start and step belong together: the time of the first row and the time from row to "

@@ -113,11 +113,7 @@ class Results:
             part.write_text(text)
 
     def fix(self, **values: Any) -> None:
-        """Note what holds for all rows.
-
-        Raises:
-            InputError: if it did not for those that the file has.
-        """
+        """Note what holds for all rows; refuse what did not for those that the file has."""
         for name, value in values.items():
             if self.about.setdefault(name, value) != value:
                 raise InputError(
@@ -131,11 +127,7 @@ class Results:
 
 
 def numbers(text: str) -> list[int]:
-    """Return comma-separated whole numbers.
-
-    Raises:
-        InputError: if the text is something else.
-    """
+    """Return comma-separated whole numbers."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as e:
@@ -180,12 +172,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Estimate:
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:
-    """Tabulate rows.
-
-    Args:
-        rows: values by name.
-        columns: head and format of each column, by name of the value.
-    """
+    """Tabulate rows; `columns` has the head and format of each column, by name of the value."""
     values = [[row.get(name) for name in columns] for row in rows]
     heads, formats = zip(*columns.values(), strict=True)
     return tabulate.tabulate(values, heads, "github", floatfmt=formats, intfmt=",", missingval="-")

@@ -213,13 +213,7 @@ def cubes_of(n_nodes: int, share: int, days: int) -> Iterator[list[Path]]:
 
 
 class WireLink(Link):
-    """Nodes in this process behind Flower's coding of messages; the first of them lie.
-
-    Args:
-        settings: settings of the run.
-        configs: the nodes' configurations.
-        behaviours: what the first nodes do.
-    """
+    """Nodes in this process behind Flower's coding of messages; the first of them lie."""
 
     def __init__(
         self,
@@ -257,12 +251,6 @@ def honest_error(folder: Path, run: Run, select: str, n_nodes: int) -> float:
 
     The nodes that count are the same for all runs, so that their errors can be compared: those that
     lie in none.
-
-    Args:
-        folder: folder of the nodes' results, `node-NUMBER` each.
-        run: the run.
-        select: selection of the round that a node forecasts with.
-        n_nodes: number of nodes.
     """
     honest = range(max(hostile_numbers(n_nodes)), n_nodes)
     paths = [p for i in honest for p in (folder / f"node-{i}").glob("run-*/metrics.csv")]
@@ -295,10 +283,8 @@ def table_of(rows: pd.DataFrame) -> str:
 def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
     """Tabulate the largest error of all behaviours, by method and number of hostile nodes.
 
-    Args:
-        errors: errors by method, number of hostile nodes and behaviour; the first column is without
-            a defence, and its error without hostile nodes is what all are compared with.
-        n_nodes: number of all nodes.
+    The errors are by method, number of hostile nodes and behaviour. The first column is without a
+    defence; all are compared with its error without hostile nodes.
     """
     bare = errors.columns[0]
     rows = []
@@ -402,8 +388,7 @@ def honest_clients_error(fitted: Fitted) -> float:
 def ratios(rows: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
     """Return the errors of each method and rule over that of the undisturbed run.
 
-    Returns:
-        Without liars, and with them, of the worst behaviour; NaN if one was not measured.
+    They are without liars, and with them, of the worst behaviour; NaN if one was not measured.
     """
     found = rows.groupby(["method", "robust", "hostile"])["mse"]
     whole = found.count() == [len(ATTACKS) if n else 1 for *_, n in found.count().index]

@@ -64,15 +64,7 @@ PROMPTS = FedL2POptions(pool_size=10, prompt_length=5, top_n=5)
 
 @dataclass(frozen=True)
 class Problem:
-    """A model and its batches.
-
-    Attributes:
-        title: name in the table.
-        model: name of the model.
-        shape: shape of an image.
-        batch: images of a batch.
-        batches: batches of a round of a client.
-    """
+    """A model, the shape of its images, images of a batch and batches of a client's round."""
 
     title: str
     model: str
@@ -212,11 +204,7 @@ def _head(params: dict[str, Tensor]) -> nn.Linear:
 
 
 class ModuleLoop:
-    """Rounds of FedAvg, one client after another.
-
-    Args:
-        federation: source of data, initial parameters and settings; not modified.
-    """
+    """Rounds of FedAvg, one client after another."""
 
     def __init__(self, federation: Federation) -> None:
         make = Prompted if isinstance(federation.method, FedL2P) else Classifier

@@ -162,13 +162,7 @@ def runs() -> Iterator[Run]:
 
 
 class LiveNodes:
-    """SuperNodes of which the first may lie.
-
-    Args:
-        flower: the processes.
-        folder: folder of the nodes' results, and of the runs' apps and results.
-        cubes: the nodes' cubes.
-    """
+    """SuperNodes of which the first may lie."""
 
     def __init__(self, flower: LocalFlower, folder: Path, cubes: list[Path]) -> None:
         self.flower, self.folder, self.cubes = flower, folder, cubes
@@ -208,15 +202,7 @@ def live_table(rows: pd.DataFrame) -> str:
 
 
 class Killed:
-    """Runs over a SuperLink of which something is killed now and then.
-
-    Args:
-        flower: the processes.
-        folder: folder of the runs.
-        settings: settings of the method.
-        random: source of targets and moments.
-        kills: all kills so far, to which those of a run are added.
-    """
+    """Runs over a SuperLink of which something is killed now and then, and all kills so far."""
 
     def __init__(
         self, flower: LocalFlower, folder: Path, settings: dict[str, Any], random: random.Random,
@@ -226,12 +212,7 @@ class Killed:
         self.settings, self.kills = settings, kills
 
     def run(self, n_kills: int, target: str) -> Path:
-        """Do one run, killing until `kills` has `n_kills`, and return the server's folder.
-
-        Args:
-            n_kills: number of kills.
-            target: one of `TARGETS`.
-        """
+        """Do one run, killing until there are `n_kills` kills; return the server's folder."""
         out = self.folder / f"run-{time.monotonic_ns()}"
         app = write_app(out / "app", run_settings(out, self.settings))
         self.flower.run(app)
@@ -300,13 +281,7 @@ def undisturbed(folder: Path, cubes: list[Path], settings: dict[str, Any]) -> Pa
 
 
 def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> float:
-    """Return the largest relative difference of two runs' test errors and rounds.
-
-    Args:
-        out: folder of one run.
-        expected: folder of the other.
-        columns: columns of the rounds.
-    """
+    """Return the largest relative difference of two runs' test errors and rounds."""
     values = [
         np.append(pd.read_csv(folder / "rounds.csv")[list(columns)].to_numpy(float),
                   json.loads((folder / "federation.json").read_text())["test"]["mse"])
@@ -318,11 +293,6 @@ def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> 
 
 def told(out: Path, expected: Path, target: str) -> dict[str, Any]:
     """Return what a run tells beside the undisturbed one.
-
-    Args:
-        out: its folder.
-        expected: folder of the undisturbed run.
-        target: what was killed, one of `TARGETS`.
 
     Returns:
         The `difference`, answers `left_out`, the part of the clients' rounds that they `missed`,

@@ -193,17 +193,9 @@ def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
 
 
 class Members(Link):
-    """A link to nodes in this process.
+    """A link to nodes in this process; one may be lost after it dealt its shares.
 
-    Args:
-        folder: folder of the nodes' secrets.
-        nodes: number of nodes.
-        clients: clients of each.
-        values: values of an upload.
-        lost: node that is lost after it dealt its shares, or None.
-
-    Attributes:
-        seconds: seconds of all nodes together.
+    `seconds` are those of all nodes together.
     """
 
     def __init__(
@@ -245,9 +237,8 @@ class Members(Link):
 def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     """Measure a round under masks.
 
-    Returns:
-        Bytes that a node sends and receives beyond its model, and CPU milliseconds of a node
-        and of the server.
+    It returns the bytes that a node sends and receives beyond its model, and CPU milliseconds of a
+    node and of the server.
     """
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
@@ -277,10 +268,6 @@ def plain(nodes: int, clients: int, values: int) -> list[float]:
 
 
 def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Tabulate rounds.
-
-    Args:
-        rows: number of nodes, kind of round, bytes and CPU milliseconds, by name.
-    """
+    """Tabulate rounds."""
     in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
     return table(in_mb, SUMS)

@@ -273,15 +273,7 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
 def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
 ) -> list[dict[str, Any]]:
-    """Time variants in turns, one round each.
-
-    Args:
-        compared: the variants, the reference first.
-        n_clients: number of clients.
-        n_batches: measured batches of each client.
-        repetitions: timed rounds of each variant.
-        rate: result of `product_rate`.
-    """
+    """Time variants, the reference first, in turns of one round each; the `rate` is of products."""
     with ExitStack() as stack:
         sides = {
             v: stack.enter_context(own_process(variant_runner, v, n_clients, n_batches))
@@ -340,10 +332,8 @@ def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[
 def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
 
-    Args:
-        python: interpreter of an environment with `flwr[simulation]` and this project.
-        reference: the first row with the same number of clients.
-        repetitions: number of timed rounds.
+    The interpreter has `flwr[simulation]` and this project; the reference is the first row with the
+    same number of clients.
     """
     n = reference["clients"]
     sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}

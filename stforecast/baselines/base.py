@@ -190,11 +190,7 @@ class Baseline(ABC):
     def _validation_targets(
         self, series: np.ndarray, validation: np.ndarray, calendar: Calendar
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return targets that choose options, and their mask, as `training_targets` does.
-
-        Raises:
-            InputError: if none was observed.
-        """
+        """Return targets that choose options, and their mask, as `training_targets` does."""
         y, mask = training_targets(series, validation, self.spec, calendar)
         if not mask.any():
             raise InputError(
@@ -242,12 +238,7 @@ class PeerOptions(CheckedOptions):
 
 
 class TimeLimit:
-    """A time limit, counted from now.
-
-    Args:
-        peer: name for the message.
-        seconds: length of the limit.
-    """
+    """A time limit, counted from now."""
 
     def __init__(self, peer: str, seconds: float) -> None:
         self.peer, self.seconds = peer, seconds
@@ -259,16 +250,7 @@ class TimeLimit:
         return max(0.0, self._end - time.monotonic())
 
     def check(self, done: int, total: int, what: str) -> None:
-        """Fail if the time is over.
-
-        Args:
-            done: number of finished parts.
-            total: number of all parts.
-            what: what a part is called, in the plural.
-
-        Raises:
-            InputError: naming the peer, the limit and how far it came.
-        """
+        """Fail if the time is over; `what` is what a part is called, in the plural."""
         if not self.left and done < total:
             raise InputError(
                 f"{self.peer}: stopped by its time limit of {self.seconds:g} s after {done} of "

@@ -155,11 +155,7 @@ class NeuralPeer(Peer):
 
 
 def _filled(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fill gaps with the last reading, else 0.0.
-
-    Returns:
-        Values and 1.0 where observed, both `(steps, cells)` float32.
-    """
+    """Fill gaps with the last reading, else 0.0; return this and 1.0 where observed, as float32."""
     values = np.nan_to_num(impute(series, "ffill"), nan=0.0)
     return values.astype(np.float32), (~np.isnan(series)).astype(np.float32)
 

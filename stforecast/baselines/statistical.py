@@ -107,22 +107,14 @@ class StatisticalPeer(Peer):
         return np.stack(self._each(forecast, list(cells)))
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
-        """Refuse to join models whose histories may begin at different times of the day.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse to join models whose histories may begin at different times of the day."""
         raise InputError(
             f"{self.name} fits each cell by itself; give a history of the new cells alone, and "
             "forecast the others with the model that they have"
         )
 
     def _each(self, work: Callable[[Any], Any], cells: Sequence[Any]) -> list[Any]:
-        """Do the work for every cell.
-
-        Raises:
-            InputError: after the time limit.
-        """
+        """Do the work for every cell."""
         done: list[Any] = []
         if self.config.n_jobs == 1:
             for cell in cells:

@@ -117,11 +117,7 @@ class PooledTrees(Baseline):
     def _records(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`.
-
-        Raises:
-            InputError: if no target of a horizon step was observed.
-        """
+        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`."""
         y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
         unseen = np.flatnonzero(~mask.any(axis=0))
         if len(unseen):
@@ -234,11 +230,7 @@ class Boosting(PooledTrees):
         return super()._forecast(series, starts, calendar)
 
     def _neighbours(self) -> np.ndarray:
-        """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer.
-
-        Raises:
-            InputError: if neither the data nor the saved state knows them.
-        """
+        """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer."""
         if self.adjacency is not None:
             return strongest_neighbours(self.adjacency, self.config.neighbours)
         if "neighbours" in getattr(self, "arrays", {}):
@@ -406,10 +398,6 @@ def rich_lags(horizon: int, calendar: Calendar) -> str:
     '2-24,166-168'
     >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("10min")))
     '2-24,142-144,1006-1008'
-
-    Args:
-        horizon: number of target steps.
-        calendar: the series' wall clock.
     """
     ranges = [range(2, RECENT + 1)]
     for span in (DAY, WEEK):

@@ -90,7 +90,7 @@ class FoldOptions(CheckedOptions):
 def fold_splits(
     local_times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int, options: FoldOptions
 ) -> list[str]:
-    """Divide a series into the folds of a backtest.
+    """Divide a series into the folds of a backtest; return the split of each, oldest first.
 
     A span that would begin at the second of two equal local times begins at the first, so it may
     differ from the length asked for by an hour, and gaps are at least as long as asked for.
@@ -98,19 +98,6 @@ def fold_splits(
     >>> days = pd.date_range("2013-11-01", periods=30, freq="1D")
     >>> fold_splits(days, pd.Timedelta("1D"), 1, FoldOptions(folds=1, test="7d", validation="0d"))
     ['dates:2013-11-01/2013-11-24,2013-11-24/2013-12-01']
-
-    Args:
-        local_times: `(steps,)` local time of each step.
-        step: length of a step.
-        horizon: number of target steps of a window.
-        options: number of folds, and lengths of their spans.
-
-    Returns:
-        A split for each fold, oldest first; see `stforecast.data.dates`.
-
-    Raises:
-        InputError: if the folds do not fit in the series, a length is not a whole number of steps,
-            or the horizon is longer than a span.
     """
     n_steps = len(local_times)
     lengths = _lengths(options, n_steps, step)
@@ -133,14 +120,6 @@ def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> st
 
     >>> describe_folds(62, pd.Timedelta("1D"), FoldOptions(test="7d", gap="1d"))
     '3 folds of 7 days (gap 1 day)'
-
-    Args:
-        n_steps: length of the series.
-        step: length of a step.
-        options: number of folds, and lengths of their spans.
-
-    Raises:
-        InputError: if a length is not a whole number of steps.
     """
     lengths = _lengths(options, n_steps, step)
     usual = lengths._replace(validation=lengths.test, gap=0, train=0)
@@ -151,11 +130,7 @@ def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> st
 
 
 def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths:
-    """Return the lengths of the spans in steps.
-
-    Raises:
-        InputError: if one is not a whole number of steps, or too short a series has none to test.
-    """
+    """Return the lengths of the spans in steps."""
     test, validation, gap, train = (_n_steps(n, getattr(options, n), step) for n in LENGTHS)
     if not options.test:
         share = n_steps * TESTED_PERCENT // 100 // options.folds
@@ -184,11 +159,7 @@ def _whole_days(n_steps: int, step: pd.Timedelta) -> int:
 def _check_fit(
     options: FoldOptions, lengths: _Lengths, n_steps: int, step: pd.Timedelta, horizon: int
 ) -> None:
-    """Refuse folds that do not fit in the series, and a horizon that does not fit in a span.
-
-    Raises:
-        InputError: saying how much time there is, and what would fit.
-    """
+    """Refuse folds that do not fit in the series, and a horizon that does not fit in a span."""
     for name, length in zip(LENGTHS, lengths, strict=True):
         if name != "gap" and 0 < length < horizon:
             raise InputError(
@@ -231,11 +202,7 @@ def _entered(n: int, local_times: pd.DatetimeIndex) -> int:
 def _text(
     spans: Sequence[range], local_times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int
 ) -> str:
-    """Write spans of steps as a split by dates.
-
-    Raises:
-        InputError: if a repeated local hour leaves too little of a span.
-    """
+    """Write spans of steps as a split by dates."""
     times = local_times.append(pd.DatetimeIndex([end_of(local_times, step)]))
     intervals = []
     for span in spans:
@@ -269,18 +236,7 @@ class FoldPlan:
 def plan_folds(
     n_steps: int, calendar: Calendar, windows: Mapping[str, WindowSpec], options: FoldOptions
 ) -> FoldPlan:
-    """Divide a series into folds in which all windows fit.
-
-    Args:
-        n_steps: length of the series.
-        calendar: its local time.
-        windows: name of each method to the shape of its windows.
-        options: number of folds, and lengths of their spans.
-
-    Raises:
-        InputError: if the folds do not fit in the series, or naming the method whose windows do not
-            fit in a fold.
-    """
+    """Divide a series into folds in which the windows of all methods fit."""
     local_times = calendar.local_times(np.arange(n_steps))
     in_steps = {name: window.at(calendar.step) for name, window in windows.items()}
     longest = max(window.horizon for window in in_steps.values())

@@ -46,13 +46,7 @@ class Cut(NamedTuple):
 
 
 def cut_spans(spans: Sequence[range], first: int, spec: WindowSpec) -> Cut:
-    """Cut spans of steps; targets lie in their span, inputs may lie before it.
-
-    Args:
-        spans: steps of the training, validation and test part.
-        first: first target step of training, from `first_training_start`.
-        spec: the windows' shape.
-    """
+    """Cut spans of steps; targets lie in their span, inputs may lie before it."""
     train, validation, test = (range(s.start, s.stop + 1 - spec.horizon) for s in spans)
     fit = slice(spans[0].start, spans[0].stop)
     return Cut(range(first, train.stop), validation, test, fit)
@@ -65,12 +59,6 @@ def first_training_start(
 
     It is local midnight if the period is a day. If the step does not divide a day, it is the first
     step with enough history. It may lie beyond the series.
-
-    Args:
-        local_times: `(steps,)` local time of each step.
-        step: length of a step.
-        spec: the windows' shape.
-        begin: first step of the training part.
     """
     earliest = max(spec.max_lag, begin)
     if not divides_a_day(step):
@@ -207,12 +195,6 @@ def parse_split(text: str) -> SplitRule:
 
     >>> parse_split("days:20,5,5").kind
     'days'
-
-    Args:
-        text: e.g. `"fuels"` or `"steps:0.7,0.1,0.2"`.
-
-    Raises:
-        InputError: listing the valid forms, or naming the invalid number.
     """
     kind, colon, numbers = text.strip().partition(":")
     if kind in ("fuels", "fedda") and not colon:
@@ -269,20 +251,6 @@ def make_split(
     step of slot 0 with enough history (local midnight if the period is a day), so row b of an
     ordered batch is slot b; if the step does not divide a day, at the first step with enough
     history. As training comes first, the other parts then have enough history from their begin.
-
-    Args:
-        text: the split, see `SPLITS`.
-        n_steps: length of the series.
-        step: length of a step.
-        spec: the windows' shape.
-        local_times: `(n_steps,)` local time of each step.
-
-    Returns:
-        The split; windows slide by one step.
-
-    Raises:
-        InputError: if the text is not a split, a part would have no window, or a lag lies before
-            the series in all training windows; it gives the available and the needed steps.
     """
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")

@@ -228,9 +228,6 @@ def transitions(cells: Cells, roads: bool) -> Tensor:
 
     >>> transitions(Cells(2, np.array([[1.0, 3.0], [0.0, 1.0]])), roads=True).tolist()
     [[[0.25, 0.75], [0.0, 1.0]], [[1.0, 0.0], [0.75, 0.25]]]
-
-    Raises:
-        InputError: if roads are needed but missing.
     """
     if not roads:
         return torch.zeros(0, cells.n, cells.n)

@@ -65,9 +65,7 @@ class Linear(SplitModel):
 class Slopes(Stacked):
     """The map W of each client `(n_inputs, horizon)`.
 
-    Args:
-        window: input steps; the last value is that of the smallest lag.
-        subtract: whether to subtract the last value and, from levels, to add it again.
+    If `subtract`, the value of the smallest lag is subtracted and, from levels, added again.
     """
 
     def __init__(self, window: WindowSpec, subtract: bool) -> None:
@@ -90,11 +88,7 @@ class Slopes(Stacked):
 
 
 class Intercept(Stacked):
-    """Intercept of each client and step, initially 0.
-
-    Attributes:
-        in_features: size of the features.
-    """
+    """Intercept of each client and step, initially 0."""
 
     def __init__(self, horizon: int) -> None:
         super().__init__()

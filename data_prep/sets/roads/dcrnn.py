@@ -46,19 +46,10 @@ DAY = 288
 
 
 def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.DataFrame:
-    """Read a frame that pandas saved with `to_hdf`, without PyTables or pickle.
+    """Read a frame `(time, cell)` that pandas saved with `to_hdf`, without PyTables or pickle.
 
-    Args:
-        path: an HDF5 file that holds one frame in pandas' fixed format.
-        year: year in which all its times must lie.
-        cells: `(cells,)` ids of sensors to read, in this order; None reads all.
-
-    Returns:
-        `(time, cell)` frame with naive times as index and text ids as columns.
-
-    Raises:
-        InputError: if there is no such frame, an axis is pickled, a sensor is missing, or a time is
-            outside the year, as happens if the time unit is misread.
+    Its index has naive times, its columns text ids; `cells` names the sensors to read, in this
+    order. A time outside the year is refused, since the time unit may be misread.
     """
     remedy = "give the published .h5 file, or download it again"
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:

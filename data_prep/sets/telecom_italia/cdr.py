@@ -70,18 +70,9 @@ class DaySums:
 
 
 def read_day(day: RawDay, per_step: int = 1) -> DaySums:
-    """Read, check and sum the file of one day.
+    """Read, check and sum the file of one day, for every cell that occurs in it.
 
-    Args:
-        day: the file and its rules.
-        per_step: ten-minute intervals in a step.
-
-    Returns:
-        The sums of every cell that occurs in the file.
-
-    Raises:
-        InputError: if a row is short, long, not numeric, negative, repeated, of an unknown cell or
-            of another day, or the file is truncated; names file and line.
+    `per_step` is the number of ten-minute intervals in a step.
     """
     sums, digest = _Sums(day, per_step), hashlib.sha256()
     with open_raw(day.path) as f:
@@ -101,11 +92,7 @@ def read_day(day: RawDay, per_step: int = 1) -> DaySums:
 
 
 def text_checksum(path: Path) -> str:
-    """Return `DaySums.checksum` of a file, in about a tenth of the time of summing it.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Return `DaySums.checksum` of a file, in about a tenth of the time of summing it."""
     digest = hashlib.sha256()
     with open_raw(path) as f:
         for block in _blocks(f, path):

@@ -165,11 +165,7 @@ class TelecomItalia:
         per_step: int,
         places: Grid | None,
     ) -> xr.Dataset:
-        """Return the cube of the hourly copy.
-
-        Raises:
-            InputError: if a step is not whole hours.
-        """
+        """Return the cube of the hourly copy."""
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
         if rest:
             raise InputError(
@@ -232,9 +228,6 @@ class TelecomItalia:
 
 def intervals_per_step(step: str) -> int:
     """Return the number of ten-minute intervals in a step such as `"1h"`.
-
-    Raises:
-        InputError: if the step is not a multiple of ten minutes that divides a day.
 
     >>> intervals_per_step("30min")
     3
