@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import h5netcdf
 import h5py
@@ -264,6 +265,21 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     with atomic_path(path) as part, netcdf_target(part) as target:
         dump(ds, target, encoding)
     return path
+
+
+def write_read(
+    read: Callable[..., xr.Dataset], raw: Path, out: Path, *, progress: bool = False, **options: Any
+) -> Path:
+    """Write what a data set's `read` returns, for its `prepare`.
+
+    Args:
+        read: function of the records and options.
+        raw: its records.
+        out: the cube to write, a .nc file.
+        progress: no effect; the records are read at once.
+        **options: options of `read`.
+    """
+    return write_cube(read(raw, **options), out)
 
 
 def step_of(ds: xr.Dataset) -> pd.Timedelta:

@@ -22,17 +22,17 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, no_file
-from data_prep.base.files import checksum
 from data_prep.base.limits import check_expansion
-from data_prep.cube import make_cube, write_cube
+from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, open_npy
@@ -44,8 +44,8 @@ from data_prep.sets.roads.common import (
     check_weights,
     even_steps,
     given_or_beside,
+    road_cube,
     step_length,
-    values_of,
 )
 from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
@@ -61,24 +61,6 @@ DISTRICTS = {"SD": (11,), "GBA": (4,), "GLA": (7, 8, 12), "CA": ()}
 
 ABOUT = ("District", "County", "Fwy", "Lane", "Direction")
 """Columns of the sensors' table that become coordinates of the cells, where it has them."""
-
-
-def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-    """Turn LargeST's yearly files into a cube.
-
-    Args:
-        raw: The folder of the published files, or one of the yearly .h5 files.
-        out: The cube to write, a .nc file.
-        progress: No effect; each file is read at once.
-        **options: Options of `read`.
-
-    Returns:
-        The path of the cube.
-
-    Raises:
-        InputError: as `read`.
-    """
-    return write_cube(read(raw, **options), out)
 
 
 def read(
@@ -126,26 +108,24 @@ def read(
     frame = even_steps(frame, name, STEP, CALIFORNIA, allow_gaps)
     longer = average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)
-    lon, lat = read_locations(table, cells, columns=("ID", "Lat", "Lng"))
-    ds = make_cube(
-        values_of({"flow": frame}),
-        pd.DatetimeIndex(frame.index),
-        cells,
+    ds = road_cube(
+        {"flow": frame},
+        (*paths, table, adjacency),
+        places=read_locations(table, cells, columns=("ID", "Lat", "Lng")),
         title=f"LargeST {subset} road traffic",
         source="LargeST, NeurIPS 2023, arXiv 2306.08259",
         license="CC BY-NC 4.0",
         units="count",
         time_zone=CALIFORNIA,
-        clock="local",
         zero_is_missing=zero_is_missing,
         long_names={"flow": "vehicles in 5 minutes"},
-        checksums={p.name: checksum(p) for p in (*paths, table, adjacency) if p},
-        lon=lon,
-        lat=lat,
     )
     known = [column for column in ABOUT if column in sensors]
     ds = ds.assign_coords({c.lower(): ("cell", sensors[c].to_numpy()) for c in known})
     return add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
+
+
+prepare = partial(write_read, read)
 
 
 def _find_years(raw: Path, years: str) -> list[Path]:

@@ -38,7 +38,7 @@ from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import check_size, gunzip, read_bounded
 from data_prep.cube import make_cube, write_cube
-from data_prep.sets.roads.common import average, step_length, values_of
+from data_prep.sets.roads.common import average, step_length
 
 TOTEM = "IntraTM-*.xml"
 MBPS = {"bps": 1e-6, "kbps": 1e-3, "mbps": 1.0, "gbps": 1e3, "tbps": 1e6, "MBITPERSEC": 1.0}
@@ -229,30 +229,18 @@ class TrafficMatrices:
     weekly: bool
     advice: str
 
-    def prepare(self, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-        """Turn the published matrices into a cube.
+    def prepare(self, raw: Path, out: Path, **options: Any) -> Path:
+        """Write the cube that `read` returns, a .nc file."""
+        return write_cube(self.read(raw, **options), out)
 
-        Args:
-            raw: The folder of the published files.
-            out: The cube to write, a .nc file.
-            progress: Show a progress bar.
-            **options: Options of `read`.
-
-        Returns:
-            The path of the cube.
-
-        Raises:
-            InputError: as `read`.
-        """
-        return write_cube(self._read(raw, progress=progress, **options), out)
-
-    def read(self, raw: Path, *, step: str | None = None) -> xr.Dataset:
+    def read(self, raw: Path, *, step: str | None = None, progress: bool = False) -> xr.Dataset:
         """Read the published matrices as a cube.
 
         Args:
             raw: The folder of the published files.
             step: Length of a time step, by default as published, or a multiple that divides a day.
                 Longer steps hold the mean traffic of the available matrices.
+            progress: Show a progress bar.
 
         Returns:
             The cube.
@@ -260,9 +248,6 @@ class TrafficMatrices:
         Raises:
             InputError: if a file is invalid, or there is none; names it.
         """
-        return self._read(raw, step=step)
-
-    def _read(self, raw: Path, step: str | None = None, progress: bool = False) -> xr.Dataset:
         base = pd.Timedelta(self.step)
         length = step_length(step or self.step, base)
         raw = Path(raw)
@@ -279,7 +264,7 @@ class TrafficMatrices:
             raise InputError(f"{raw}: no traffic matrix in this folder; {self.advice}")
         frame = average(self._on_axis(found, base), length, zero_is_missing=False)
         return make_cube(
-            values_of({"traffic": frame}),
+            {"traffic": frame.to_numpy(dtype=np.float64)},
             pd.DatetimeIndex(frame.index),
             frame.columns.to_numpy(dtype=str),
             title=self.title,

@@ -31,8 +31,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
-from data_prep.cube import write_cube
+from data_prep.cube import write_read
 from data_prep.readers.columns import KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table, whole_numbers
@@ -50,24 +51,6 @@ from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, f
 from data_prep.readers.resampling import Resampling, step_length
 
 SOURCES: tuple[()] = ()
-
-
-def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-    """Turn a table into a cube.
-
-    Args:
-        raw: The table.
-        out: The cube to write, a .nc file.
-        progress: No effect; a table is read at once.
-        **options: Options of `read`.
-
-    Returns:
-        The path of the cube.
-
-    Raises:
-        InputError: as `read`.
-    """
-    return write_cube(read(raw, **options), out)
 
 
 def read(
@@ -161,6 +144,9 @@ def read(
     if found.kind == "wide":
         return from_frame(_wide(df, found, cells, origin), name=name, options=options)
     return _long(df, found, cells, options)
+
+
+prepare = partial(write_read, read)
 
 
 def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:

@@ -1,18 +1,10 @@
-"""Find a data set's files by the names under which they are published.
-
-The road graph in a cube, and graphs that are published as plain matrices.
-
-What the published sets of road sensors have in common.
-
-Even time steps of detector records, and longer ones.
-"""
+"""What published sets of road detectors share: files, even steps, and the cube with its roads."""
 
 from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +13,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, check_regular, no_file
+from data_prep.base.files import checksum
 from data_prep.base.text import in_minutes
-from data_prep.cube import write_cube
+from data_prep.cube import make_cube
 from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table
@@ -78,6 +71,36 @@ def add_roads(ds: xr.Dataset, weights: np.ndarray) -> xr.Dataset:
     )
 
 
+def road_cube(
+    frames: Mapping[str, pd.DataFrame],
+    files: Iterable[Path | None],
+    *,
+    roads: np.ndarray | None = None,
+    places: tuple[np.ndarray, np.ndarray] | None = None,
+    license: str = "not stated by the publishers",
+    **about: Any,
+) -> xr.Dataset:
+    """Return the cube of values `(time, cell)` on a local clock, in double precision.
+
+    It was read from the `files`, of which some may be absent. Roads are as for `add_roads`, places
+    longitudes and latitudes, and `about` is as for `make_cube`.
+    """
+    first = next(iter(frames.values()))
+    lon, lat = places or (None, None)
+    ds = make_cube(
+        {name: frame.to_numpy(dtype=np.float64) for name, frame in frames.items()},
+        pd.DatetimeIndex(first.index),
+        first.columns.to_numpy(dtype=str),
+        clock="local",
+        license=license,
+        checksums={path.name: checksum(path) for path in files if path},
+        lon=lon,
+        lat=lat,
+        **about,
+    )
+    return ds if roads is None else add_roads(ds, roads)
+
+
 def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
     """Read proximities `(cell, cell)`, in the records' order, from a CSV file without header."""
     df, origin = read_table(path, dialect=Dialect(header=False))
@@ -98,31 +121,6 @@ def check_weights(matrix: np.ndarray, name: str) -> np.ndarray:
             "numbers from 0 up; save it again"
         )
     return matrix
-
-
-class Release(ABC):
-    """A published data set; a subclass says how to read it."""
-
-    @abstractmethod
-    def read(self, raw: Path) -> xr.Dataset:
-        """Read the published file, or the folder that holds it, as a cube."""
-
-    def prepare(self, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-        """Turn the published file into a cube.
-
-        Args:
-            raw: The published file, or a folder that holds it.
-            out: The cube to write, a .nc file.
-            progress: No effect; the file is read at once.
-            **options: Options of `read`.
-
-        Returns:
-            The path of the cube.
-
-        Raises:
-            InputError: as `read`.
-        """
-        return write_cube(self.read(raw, **options), out)
 
 
 CALIFORNIA = "America/Los_Angeles"
@@ -211,8 +209,3 @@ def check_values(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
             f"{frame.columns[column]}, expected {unit} from 0 up; correct it, or save NaN where it "
             "is missing"
         )
-
-
-def values_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, np.ndarray]:
-    """Return the frames' values in double precision, for a cube."""
-    return {name: frame.to_numpy(dtype=np.float64) for name, frame in frames.items()}

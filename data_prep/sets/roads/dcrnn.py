@@ -20,21 +20,17 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import checksum
 from data_prep.base.limits import check_expansion
-from data_prep.cube import make_cube
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array
 from data_prep.sets.roads.common import (
     CALIFORNIA,
-    Release,
-    add_roads,
     average,
     check_values,
     even_steps,
     find_records,
     given_or_beside,
+    road_cube,
     step_length,
-    values_of,
 )
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
 
@@ -162,8 +158,8 @@ STEP = pd.Timedelta("5min")
 
 
 @dataclass(frozen=True)
-class Dcrnn(Release):
-    """One of the two data sets; its module uses this class's `read` and `prepare`.
+class Dcrnn:
+    """One of the two data sets; its module uses this class's `read`.
 
     Args:
         title: title of the cube.
@@ -214,21 +210,15 @@ class Dcrnn(Release):
         frame = even_steps(frame, path.name, STEP, CALIFORNIA, allow_gaps)
         frame = average(frame, length, zero_is_missing=True)
         cells = frame.columns.to_numpy(dtype=str)
-        lon, lat = read_locations(locations, cells) if locations else (None, None)
-        ds = make_cube(
-            values_of({"speed": frame}),
-            pd.DatetimeIndex(frame.index),
-            cells,
+        return road_cube(
+            {"speed": frame},
+            (path, adjacency, locations),
+            roads=read_adjacency(adjacency, cells) if adjacency else None,
+            places=read_locations(locations, cells) if locations else None,
             title=self.title,
             source="DCRNN, ICLR 2018, arXiv 1707.01926",
-            license="not stated by the publishers",
             units="mile/hour",
             time_zone=CALIFORNIA,
-            clock="local",
             zero_is_missing=True,
             long_names={"speed": "mean speed of the vehicles"},
-            checksums={p.name: checksum(p) for p in (path, adjacency, locations) if p},
-            lon=lon,
-            lat=lat,
         )
-        return add_roads(ds, read_adjacency(adjacency, cells)) if adjacency else ds

@@ -17,20 +17,16 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import checksum
-from data_prep.cube import make_cube
 from data_prep.readers.columns import numbers
 from data_prep.readers.files import read_table
 from data_prep.sets.roads.common import (
-    Release,
-    add_roads,
     average,
     check_values,
     find_records,
     given_or_beside,
     read_matrix_csv,
+    road_cube,
     step_length,
-    values_of,
 )
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
@@ -39,8 +35,8 @@ DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a9
 
 
 @dataclass(frozen=True)
-class Tgcn(Release):
-    """One of the data sets; its module uses this class's `read` and `prepare`.
+class Tgcn:
+    """One of the data sets; its module uses this class's `read`.
 
     Args:
         title: title of the cube.
@@ -91,27 +87,20 @@ class Tgcn(Release):
         locations = given_or_beside(locations, path, ("graph_sensor_locations.csv",))
         frame = average(self._read_frame(path), length, zero_is_missing)
         cells = frame.columns.to_numpy(dtype=str)
-        lon, lat = read_locations(locations, cells) if locations else (None, None)
-        ds = make_cube(
-            values_of({"speed": frame}),
-            pd.DatetimeIndex(frame.index),
-            cells,
+        if adjacency:
+            refuse_pickle(adjacency)
+        return road_cube(
+            {"speed": frame},
+            (path, adjacency, locations),
+            roads=read_matrix_csv(adjacency, len(cells)) if adjacency else None,
+            places=read_locations(locations, cells) if locations else None,
             title=self.title,
             source="T-GCN, IEEE T-ITS 2020, arXiv 1811.05320",
-            license="not stated by the publishers",
             units=self.units,
             time_zone=self.time_zone,
-            clock="local",
             zero_is_missing=zero_is_missing,
             long_names={"speed": self.long_name},
-            checksums={p.name: checksum(p) for p in (path, adjacency, locations) if p},
-            lon=lon,
-            lat=lat,
         )
-        if adjacency is None:
-            return ds
-        refuse_pickle(adjacency)
-        return add_roads(ds, read_matrix_csv(adjacency, len(cells)))
 
     def _find(self, raw: Path) -> Path:
         name = f"{self.prefix}_speed.csv"
