@@ -13,9 +13,9 @@ from pathlib import Path
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import most_from
+from data_prep.download import Archive
 from data_prep.download.http import disk, inside
 from data_prep.download.listing import matches
-from data_prep.download.sources import Archive
 
 MAX_UNPACKED = 32 * 2**30  # maximum unpacked bytes of an archive
 CHUNK = 2**20

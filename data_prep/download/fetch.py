@@ -19,6 +19,7 @@ from tqdm import tqdm
 from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
+from data_prep.download import Archive, Item, Source
 from data_prep.download.archive import DamagedError, unpack
 from data_prep.download.http import (
     check_space,
@@ -32,7 +33,6 @@ from data_prep.download.http import (
     tag_of,
 )
 from data_prep.download.listing import is_url, plan, select
-from data_prep.download.sources import Archive, Item, Source
 
 NAME = "SHA256SUMS"
 MOST = 2**20

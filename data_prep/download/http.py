@@ -22,7 +22,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from data_prep.base.errors import InputError, Words
-from data_prep.download.sources import Item
+from data_prep.download import Item
 
 
 def inside(out: Path, name: str, origin: str) -> Path:

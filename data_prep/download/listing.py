@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from data_prep.base.errors import InputError, Words
+from data_prep.download import Archive, Dataverse, File, Item, Source
 from data_prep.download.http import persist, read
-from data_prep.download.sources import Archive, Dataverse, File, Item, Source
 
 
 def plan(sources: Sequence[Source], source: str | None) -> list[Item]:

@@ -187,7 +187,7 @@ def test_download_fetches_the_sources_of_the_data_set(stforecast, tmp_path, monk
         )
         return ["a", "b"]
 
-    monkeypatch.setattr("data_prep.download.download", fetch)
+    monkeypatch.setattr("data_prep.download.fetch.download", fetch)
     args = ["download", "milan", "--out", tmp_path, "--source", "mirror", "--only", "*-01*"]
     assert stforecast(*args) == (0, f"2 files in {tmp_path}\n", "")
 
