@@ -254,16 +254,18 @@ def begin_anew(out: Path) -> None:
     (out / MARK).touch()
 
 
-def make_cubes(out: Path) -> list[Path]:
-    """Simulate a city and write the nodes' parts, one file each."""
+def make_cubes(
+    out: Path, shares: Mapping[str, tuple[int, int]] = SHARES, days: int = DAYS
+) -> list[Path]:
+    """Simulate a city and write the nodes' shares of its cells, one file each."""
     raw, whole = out / "raw", out / "city.nc"
-    simulate(raw, cells=CELLS, days=DAYS, seed=1)
+    simulate(raw, cells=max(end for _, end in shares.values()), days=days, seed=1)
     prepare(raw, whole)
     shutil.rmtree(raw)
     with open_cube(whole) as cube:
         return [
             write_cube(cube.isel(cell=slice(*share)).load(), out / f"{name}.nc")
-            for name, share in SHARES.items()
+            for name, share in shares.items()
         ]
 
 

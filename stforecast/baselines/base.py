@@ -282,31 +282,15 @@ class Peer(Baseline):
             ) from e
         self.limit: TimeLimit
 
-    def fit(
-        self,
-        series: np.ndarray,
-        starts: np.ndarray,
-        spec: WindowSpec,
-        calendar: Calendar,
-        validation: np.ndarray | None = None,
-        adjacency: np.ndarray | None = None,
-    ) -> Self:
-        """Learn from the training windows; see `Baseline.fit`.
-
-        Raises:
-            InputError: as `Baseline.fit`, and after the time limit.
-        """
+    def fit(self, *args: Any, **kwargs: Any) -> Self:
+        """Learn from the training windows within the time limit; see `Baseline.fit`."""
         self._start_clock()
-        return super().fit(series, starts, spec, calendar, validation, adjacency)
+        return super().fit(*args, **kwargs)
 
-    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows; see `Baseline.predict`.
-
-        Raises:
-            InputError: as `Baseline.predict`, and after the time limit.
-        """
+    def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """Forecast windows within the time limit; see `Baseline.predict`."""
         self._start_clock()
-        return super().predict(series, starts, calendar)
+        return super().predict(*args, **kwargs)
 
     def _start_clock(self) -> None:
         self.limit = TimeLimit(self.name, self.config.time_limit)

@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,19 +64,23 @@ class StatisticalPeer(Peer):
     process, they are ended as soon as it is reached.
 
     Attributes:
-        kept: entries of the library's fitted model that `forward` reads.
+        model: name of the library's class.
+        kept: entries of its fitted model that `forward` reads.
     """
 
     package = "statsforecast"
     learned = ("models",)
     of_cells: ClassVar[Mapping[str, int]] = {"models": 0}
     Options = StatisticalOptions
+    model: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
 
-    @staticmethod
-    @abstractmethod
-    def build(season: int) -> Any:
+    @classmethod
+    def build(cls, season: int) -> Any:
         """Build the library's model with a season of that many steps."""
+        from statsforecast import models
+
+        return getattr(models, cls.model)(season_length=season)
 
     @staticmethod
     def fitted_part(model: Any) -> Any:
@@ -190,14 +193,8 @@ class AutoARIMA(StatisticalPeer):
 
     name = "auto_arima"
     summary = "statsforecast's AutoARIMA of each cell: ARIMA with a daily season (slow)"
+    model = "AutoARIMA"
     kept = ("arma", "coef", "lambda", "sigma2", "x", "xreg")
-
-    @staticmethod
-    def build(season: int) -> Any:
-        """Build the library's model."""
-        from statsforecast.models import AutoARIMA as Model
-
-        return Model(season_length=season)
 
 
 class AutoETS(StatisticalPeer):
@@ -208,14 +205,8 @@ class AutoETS(StatisticalPeer):
 
     name = "auto_ets"
     summary = "statsforecast's AutoETS of each cell: exponential smoothing with a daily season"
+    model = "AutoETS"
     kept = ("components", "m", "n_params", "par")
-
-    @staticmethod
-    def build(season: int) -> Any:
-        """Build the library's model."""
-        from statsforecast.models import AutoETS as Model
-
-        return Model(season_length=season)
 
 
 class MSTL(StatisticalPeer):
@@ -229,13 +220,13 @@ class MSTL(StatisticalPeer):
     summary = "statsforecast's MSTL of each cell: a daily season by LOESS, the rest by ETS"
     kept = ("components", "m", "n_params", "par")
 
-    @staticmethod
-    def build(season: int) -> Any:
+    @classmethod
+    def build(cls, season: int) -> Any:
         """Build the library's model with its default smoothing, which models must not share."""
-        from statsforecast.models import MSTL as Model
-        from statsforecast.models import AutoETS as Trend
+        from statsforecast import models
 
-        return Model(season_length=season, trend_forecaster=Trend(model="ZZN"))
+        trend = models.AutoETS(model="ZZN")
+        return models.MSTL(season_length=season, trend_forecaster=trend)
 
     @staticmethod
     def fitted_part(model: Any) -> Any:
