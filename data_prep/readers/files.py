@@ -26,20 +26,13 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, close_to, no_file, reading
 from data_prep.base.limits import check_expansion
 from data_prep.base.text import as_text, some
+from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
-from data_prep.readers.delimited import (
-    FIELD,
-    MISSING,
-    ROW,
-    Decimal,
-    Dialect,
-    check_columns,
-    read_delimited,
-    to_numbers,
-)
 
 
-def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.DataFrame, Origin]:
+def read_excel(
+    path: Path, keys: Container[str], dialect: delimited.Dialect
+) -> tuple[pl.DataFrame, Origin]:
     """Read a sheet of a workbook; formulas give the values that were stored with them.
 
     Whole numbers in columns of `keys`, of ids and times, become text without a point.
@@ -63,12 +56,12 @@ def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.D
     names = _names(rows, dialect, path.name)
     body = rows[1:] if dialect.header else rows
     table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
-    decimal: Decimal = (
+    decimal: delimited.Decimal = (
         "comma" if dialect.decimal == "comma" else "point"
     )  # numbers are numbers in a sheet
     first = 2 if dialect.header else 1
     origin = Origin(path.name, "row", first, is_file=True)
-    return to_numbers(table, decimal, keys, origin), origin
+    return delimited.to_numbers(table, decimal, keys, origin), origin
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
@@ -87,18 +80,18 @@ def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     n_bytes = width = 0
     for row in sheet.iter_rows(values_only=True):
-        n_bytes += ROW + FIELD * len(row)
+        n_bytes += delimited.ROW + delimited.FIELD * len(row)
         check_expansion(n_bytes, path, f"{path.name}: the cells of its sheet")
         filled = [i for i, value in enumerate(row) if value is not None]
         width = max(width, 1 + filled[-1] if filled else 0)
         rows.append(row)
     while rows and all(value is None for value in rows[-1]):
         rows.pop()
-    check_columns(width, path.name)
+    delimited.check_columns(width, path.name)
     return [(*row[:width], *[None] * (width - len(row))) for row in rows]
 
 
-def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str]:
+def _names(rows: list[tuple[Any, ...]], dialect: delimited.Dialect, file: str) -> list[str]:
     if not rows:
         raise InputError(
             f"{file}, row 1: empty, expected column names; ", Words("choose another {sheet}")
@@ -122,7 +115,7 @@ def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str
 
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, depending on what all its filled cells hold."""
-    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
+    values = [None if isinstance(v, str) and v in delimited.MISSING else v for v in values]
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:
         midnight = datetime.time()
@@ -226,7 +219,7 @@ class _Reader:
         return self.whole()
 
 
-DIALECT = Dialect()
+DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
@@ -235,7 +228,7 @@ def read_table(
     path: Path,
     *,
     text_columns: Container[str] = (),
-    dialect: Dialect = DIALECT,
+    dialect: delimited.Dialect = DIALECT,
 ) -> tuple[pd.DataFrame, Origin]:
     """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 
@@ -258,7 +251,7 @@ def read_table(
         elif path.suffix == ".xlsx":
             table, origin = read_excel(path, text_columns, dialect)
         else:
-            table, origin = read_delimited(path, text_columns, dialect)
+            table, origin = delimited.read_delimited(path, text_columns, dialect)
     _check_texts(table, path)
     df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
     return df, origin
@@ -276,7 +269,7 @@ def _without_panic() -> Iterator[None]:
 def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
     table = pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
-    check_columns(len(schema), path.name)
+    delimited.check_columns(len(schema), path.name)
     for name, dtype in schema.items():
         if dtype.is_nested():
             raise InputError(
@@ -284,7 +277,7 @@ def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
                 "unnest it or leave it out"
             )
     n_rows = int(table.select(pl.len()).collect().item())
-    n_bytes = n_rows * (ROW + FIELD * len(schema))
+    n_bytes = n_rows * (delimited.ROW + delimited.FIELD * len(schema))
     check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
     check_expansion(unpacked_size(path), path, f"{path.name}: unpacked, it")
     return table.collect(), Origin(path.name, "row", 1, is_file=True)

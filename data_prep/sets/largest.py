@@ -36,17 +36,7 @@ from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, open_npy
-from data_prep.sets.roads.common import (
-    CALIFORNIA,
-    add_roads,
-    average,
-    check_values,
-    check_weights,
-    even_steps,
-    given_or_beside,
-    road_cube,
-    step_length,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
@@ -94,21 +84,21 @@ def read(
     Raises:
         InputError: if a file is invalid; names it.
     """
-    length = step_length(step, STEP)
+    length = common.step_length(step, STEP)
     paths = _find_years(Path(raw), years)
-    table = given_or_beside(meta, paths[0], ("ca_meta.csv",))
+    table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
     if table is None:
         raise no_file(paths[0].with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
-    adjacency = given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
+    adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
     frame = pd.concat([read_frame(path, year, cells) for path, year in _with_years(paths)])
     name = ", ".join(path.name for path in paths)
-    check_values(frame, name, "flow", "vehicles")
-    frame = even_steps(frame, name, STEP, CALIFORNIA, allow_gaps)
-    longer = average(frame, length, zero_is_missing=False)
+    common.check_values(frame, name, "flow", "vehicles")
+    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
+    longer = common.average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)
-    ds = road_cube(
+    ds = common.road_cube(
         {"flow": frame},
         (*paths, table, adjacency),
         places=read_locations(table, cells, columns=("ID", "Lat", "Lng")),
@@ -116,13 +106,13 @@ def read(
         source="LargeST, NeurIPS 2023, arXiv 2306.08259",
         license="CC BY-NC 4.0",
         units="count",
-        time_zone=CALIFORNIA,
+        time_zone=common.CALIFORNIA,
         zero_is_missing=zero_is_missing,
         long_names={"flow": "vehicles in 5 minutes"},
     )
     known = [column for column in ABOUT if column in sensors]
     ds = ds.assign_coords({c.lower(): ("cell", sensors[c].to_numpy()) for c in known})
-    return add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
+    return common.add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
 
 
 prepare = partial(write_read, read)
@@ -184,4 +174,4 @@ def _read_roads(path: Path, at: np.ndarray) -> np.ndarray:
         check_expansion(matrix.dtype.itemsize * len(at) ** 2, path)
 
     refuse_pickle(path)
-    return check_weights(open_npy(path, check)[np.ix_(at, at)], path.name)
+    return common.check_weights(open_npy(path, check)[np.ix_(at, at)], path.name)

@@ -25,15 +25,7 @@ from data_prep.base.limits import read_bounded
 from data_prep.cube import write_read
 from data_prep.download import Archive
 from data_prep.readers.npz import Header, read_npz
-from data_prep.sets.roads.common import (
-    CALIFORNIA,
-    average,
-    check_values,
-    find_records,
-    given_or_beside,
-    road_cube,
-    step_length,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_adjacency
 
 STEP = pd.Timedelta("5min")
@@ -93,30 +85,30 @@ class Pems:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = step_length(step, STEP)
+        length = common.step_length(step, STEP)
         own, low = cls.name.upper(), cls.name
-        path = find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
+        path = common.find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
         if NAMED.fullmatch(path.stem.lower()) and path.stem.lower() != low:
             raise InputError(
                 f"{path.name}: its name is that of another data set, expected {own}.npz; use "
                 f"stforecast prepare {path.stem.lower()}"
             )
         graphs = (f"{own}.csv", f"{low}.csv", "distance.csv", "distances.csv")
-        adjacency = given_or_beside(adjacency, path, graphs)
+        adjacency = common.given_or_beside(adjacency, path, graphs)
         if adjacency is None:
             log.warning("%s: no %s beside it; the cube has no roads", path.name, graphs[0])
-        ids = given_or_beside(ids, path, (f"{own}.txt", f"{low}.txt", "index.txt"))
+        ids = common.given_or_beside(ids, path, (f"{own}.txt", f"{low}.txt", "index.txt"))
         frames = cls._read_frames(path, ids)
-        frames = {n: average(f, length, zero_is_missing) for n, f in frames.items()}
+        frames = {n: common.average(f, length, zero_is_missing) for n, f in frames.items()}
         cells = frames["flow"].columns.to_numpy(dtype=str)
-        return road_cube(
+        return common.road_cube(
             frames,
             (path, adjacency, ids),
             roads=read_adjacency(adjacency, cells, neighbours=True) if adjacency else None,
             title=f"{own} road traffic",
             source="Caltrans PeMS, as published with ASTGCN (AAAI 2019) and STSGCN (AAAI 2020)",
             units=UNITS,
-            time_zone=CALIFORNIA,
+            time_zone=common.CALIFORNIA,
             zero_is_missing=zero_is_missing,
             long_names=LONG_NAMES,
         )
@@ -142,7 +134,7 @@ class Pems:
             for channel, name in enumerate(CHANNELS[: data.shape[2]])
         }
         for name, frame in frames.items():
-            check_values(frame, path.name, name, "values")
+            common.check_values(frame, path.name, name, "values")
         return frames
 
     @classmethod

@@ -21,17 +21,8 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted
+from stforecast.data import dates
 from stforecast.data.clock import Calendar
-from stforecast.data.dates import (
-    DAY,
-    DURATION,
-    divides_a_day,
-    end_of,
-    in_steps,
-    in_words,
-    step_at,
-    unit_of,
-)
 from stforecast.data.splits import make_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import CheckedOptions
@@ -81,9 +72,13 @@ class FoldOptions(CheckedOptions):
         super().__post_init__()
         for name in LENGTHS:
             text = getattr(self, name)
-            if text and not re.fullmatch(DURATION, text):
+            if text and not re.fullmatch(dates.DURATION, text):
                 raise InputError(f"{name} is {text!r:.200}; give a time like 7d, 24h or 30min")
-            if name in ("test", "train") and text and not int(text.removesuffix(unit_of(text))):
+            if (
+                name in ("test", "train")
+                and text
+                and not int(text.removesuffix(dates.unit_of(text)))
+            ):
                 raise InputError(f"{name} is {text!r}; it must be longer than 0")
 
 
@@ -124,9 +119,9 @@ def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> st
     lengths = _lengths(options, n_steps, step)
     usual = lengths._replace(validation=lengths.test, gap=0, train=0)
     spans = zip(LENGTHS, lengths, usual, strict=True)
-    further = [f"{name} {in_words(n, step)}" for name, n, default in spans if n != default]
+    further = [f"{name} {dates.in_words(n, step)}" for name, n, default in spans if n != default]
     more = f" ({', '.join(further)})" if further else ""
-    return f"{counted(options.folds, 'fold')} of {in_words(lengths.test, step)}{more}"
+    return f"{counted(options.folds, 'fold')} of {dates.in_words(lengths.test, step)}{more}"
 
 
 def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths:
@@ -144,15 +139,17 @@ def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths
 
 
 def _n_steps(name: str, text: str, step: pd.Timedelta) -> int:
-    n_steps = in_steps(text, step) if text else 0
+    n_steps = dates.in_steps(text, step) if text else 0
     if n_steps is None:
-        raise InputError(f"{name} is {text}, not a whole number of steps of {in_words(1, step)}")
+        raise InputError(
+            f"{name} is {text}, not a whole number of steps of {dates.in_words(1, step)}"
+        )
     return n_steps
 
 
 def _whole_days(n_steps: int, step: pd.Timedelta) -> int:
     """Round a number of steps down to whole days, if it is at least a day."""
-    per_day = DAY // step if divides_a_day(step) else 1
+    per_day = dates.DAY // step if dates.divides_a_day(step) else 1
     return n_steps - n_steps % per_day if n_steps >= per_day else n_steps
 
 
@@ -163,17 +160,21 @@ def _check_fit(
     for name, length in zip(LENGTHS, lengths, strict=True):
         if name != "gap" and 0 < length < horizon:
             raise InputError(
-                f"the horizon of {in_words(horizon, step)} is longer than the {name} span of "
-                f"{in_words(length, step)}; give longer spans, fewer folds or a shorter horizon"
+                f"the horizon of {dates.in_words(horizon, step)} is longer than the {name} span of "
+                f"{dates.in_words(length, step)}; give longer spans, fewer folds or a shorter "
+                "horizon"
             )
     train = lengths.train or horizon
     needed = options.folds * lengths.test + lengths.validation + lengths.gap + train
     if needed > n_steps:
         parts = zip(LENGTHS, (*lengths[:3], train), strict=True)
-        words = ", ".join(f"{name} {in_words(n, step)}" for name, n in parts)
+        words = ", ".join(f"{name} {dates.in_words(n, step)}" for name, n in parts)
         free = n_steps - lengths.gap - train
         # Rounded apart, as the two may differ by less than a tenth of a day.
-        missing, there = math.ceil(10 * needed * (step / DAY)), int(10 * n_steps * (step / DAY))
+        missing, there = (
+            math.ceil(10 * needed * (step / dates.DAY)),
+            int(10 * n_steps * (step / dates.DAY)),
+        )
         raise InputError(
             f"{counted(options.folds, 'fold')} ({words}) need {missing / 10:g} days, "
             f"the data have {there / 10:g}; " + _what_fits(options, lengths, free, step, horizon)
@@ -190,20 +191,20 @@ def _what_fits(
     validation, spans = (lengths.validation, 0) if options.validation else (0, 1)
     longest = _whole_days((free - validation) // (options.folds + spans), step)
     if longest >= horizon:
-        fits.append(f"test spans of at most {in_words(longest, step)}")
+        fits.append(f"test spans of at most {dates.in_words(longest, step)}")
     return f"{' or '.join(fits)} would fit" if fits else "give shorter spans or fewer folds"
 
 
 def _entered(n: int, local_times: pd.DatetimeIndex) -> int:
     """Return the first step with the local time of step `n`, which the clock may show twice."""
-    return n if n == len(local_times) else step_at(local_times[n], local_times)
+    return n if n == len(local_times) else dates.step_at(local_times[n], local_times)
 
 
 def _text(
     spans: Sequence[range], local_times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int
 ) -> str:
     """Write spans of steps as a split by dates."""
-    times = local_times.append(pd.DatetimeIndex([end_of(local_times, step)]))
+    times = local_times.append(pd.DatetimeIndex([dates.end_of(local_times, step)]))
     intervals = []
     for span in spans:
         first, end = (_date(times[n]) for n in (span.start, span.stop))
@@ -238,11 +239,11 @@ def plan_folds(
 ) -> FoldPlan:
     """Divide a series into folds in which the windows of all methods fit."""
     local_times = calendar.local_times(np.arange(n_steps))
-    in_steps = {name: window.at(calendar.step) for name, window in windows.items()}
-    longest = max(window.horizon for window in in_steps.values())
+    specs = {name: window.at(calendar.step) for name, window in windows.items()}
+    longest = max(window.horizon for window in specs.values())
     splits = fold_splits(local_times, calendar.step, longest, options)
     for number, split in enumerate(splits, start=1):
-        for name, window in in_steps.items():
+        for name, window in specs.items():
             try:
                 make_split(split, n_steps, calendar.step, window, local_times)
             except InputError as e:

@@ -29,7 +29,9 @@ def test_every_way_has_a_cost_without_that_of_a_first_run(monkeypatch):
     monkeypatch.setattr(
         Backbone, "_run", lambda self, images, *rest: runs.append(1) or run(self, images, *rest)
     )
-    monkeypatch.setattr(images, "timed", lambda work: timed_runs.append(len(runs)) or timed(work))
+    monkeypatch.setattr(
+        images.frame, "timed", lambda work: timed_runs.append(len(runs)) or timed(work)
+    )
     found = costs(backbone, torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
     assert len(found) == 4
     assert timed_runs == [1, 2, 2, 3]

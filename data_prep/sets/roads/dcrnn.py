@@ -22,16 +22,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.base.limits import check_expansion
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array
-from data_prep.sets.roads.common import (
-    CALIFORNIA,
-    average,
-    check_values,
-    even_steps,
-    find_records,
-    given_or_beside,
-    road_cube,
-    step_length,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
 
 LABEL = 128
@@ -201,16 +192,16 @@ class Dcrnn:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = step_length(step, STEP)
-        path = find_records(Path(raw), self.records)
-        adjacency = given_or_beside(adjacency, path, self.adjacencies)
-        locations = given_or_beside(locations, path, self.locations)
+        length = common.step_length(step, STEP)
+        path = common.find_records(Path(raw), self.records)
+        adjacency = common.given_or_beside(adjacency, path, self.adjacencies)
+        locations = common.given_or_beside(locations, path, self.locations)
         frame = read_frame(path, self.year)
-        check_values(frame, path.name, "speed", "mph, 0 if missing,")
-        frame = even_steps(frame, path.name, STEP, CALIFORNIA, allow_gaps)
-        frame = average(frame, length, zero_is_missing=True)
+        common.check_values(frame, path.name, "speed", "mph, 0 if missing,")
+        frame = common.even_steps(frame, path.name, STEP, common.CALIFORNIA, allow_gaps)
+        frame = common.average(frame, length, zero_is_missing=True)
         cells = frame.columns.to_numpy(dtype=str)
-        return road_cube(
+        return common.road_cube(
             {"speed": frame},
             (path, adjacency, locations),
             roads=read_adjacency(adjacency, cells) if adjacency else None,
@@ -218,7 +209,7 @@ class Dcrnn:
             title=self.title,
             source="DCRNN, ICLR 2018, arXiv 1707.01926",
             units="mile/hour",
-            time_zone=CALIFORNIA,
+            time_zone=common.CALIFORNIA,
             zero_is_missing=True,
             long_names={"speed": "mean speed of the vehicles"},
         )

@@ -19,15 +19,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.readers.columns import numbers
 from data_prep.readers.files import read_table
-from data_prep.sets.roads.common import (
-    average,
-    check_values,
-    find_records,
-    given_or_beside,
-    read_matrix_csv,
-    road_cube,
-    step_length,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
 DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a948e7a41a08f9edc46b/data"
@@ -81,18 +73,18 @@ class Tgcn:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = step_length(step or self.step, pd.Timedelta(self.step))
+        length = common.step_length(step or self.step, pd.Timedelta(self.step))
         path = self._find(Path(raw))
-        adjacency = given_or_beside(adjacency, path, (f"{self.prefix}_adj.csv",))
-        locations = given_or_beside(locations, path, ("graph_sensor_locations.csv",))
-        frame = average(self._read_frame(path), length, zero_is_missing)
+        adjacency = common.given_or_beside(adjacency, path, (f"{self.prefix}_adj.csv",))
+        locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))
+        frame = common.average(self._read_frame(path), length, zero_is_missing)
         cells = frame.columns.to_numpy(dtype=str)
         if adjacency:
             refuse_pickle(adjacency)
-        return road_cube(
+        return common.road_cube(
             {"speed": frame},
             (path, adjacency, locations),
-            roads=read_matrix_csv(adjacency, len(cells)) if adjacency else None,
+            roads=common.read_matrix_csv(adjacency, len(cells)) if adjacency else None,
             places=read_locations(locations, cells) if locations else None,
             title=self.title,
             source="T-GCN, IEEE T-ITS 2020, arXiv 1811.05320",
@@ -106,7 +98,7 @@ class Tgcn:
         name = f"{self.prefix}_speed.csv"
         if raw.is_dir() and not (raw / name).exists():
             raise InputError(f"{raw}: no {name} in this folder; give the path of the file")
-        return find_records(raw, (name,))
+        return common.find_records(raw, (name,))
 
     def _read_frame(self, path: Path) -> pd.DataFrame:
         """Return the speeds `(time, cell)`."""
@@ -116,5 +108,5 @@ class Tgcn:
         values = np.column_stack([numbers(df[column], origin) for column in df.columns])
         times = pd.date_range(self.start, periods=len(values), freq=self.step)
         frame = pd.DataFrame(values, index=times, columns=df.columns.astype(str))
-        check_values(frame, path.name, "speed", "numbers")
+        common.check_values(frame, path.name, "speed", "numbers")
         return frame

@@ -23,17 +23,9 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.files import check_target
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
-from data_prep.sets.telecom_italia import hourly_copy
+from data_prep.sets.telecom_italia import folder, hourly_copy
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.cells import Grid, Selection, read_grid
-from data_prep.sets.telecom_italia.folder import (
-    DayStore,
-    StoredDay,
-    check_dates,
-    check_intervals,
-    find_days,
-    occurring_cells,
-)
 from data_prep.sets.telecom_italia.hourly_copy import HourlyDay
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 
@@ -50,7 +42,9 @@ LONG_NAMES = {
 """The cube's variables. Activity is proportional to the number of records and has no unit."""
 
 
-Spread = Callable[[Callable[[RawDay], StoredDay], Sequence[RawDay]], Iterable[StoredDay]]
+Spread = Callable[
+    [Callable[[RawDay], folder.StoredDay], Sequence[RawDay]], Iterable[folder.StoredDay]
+]
 """Calls a function with each raw day and returns the results in order."""
 
 
@@ -128,18 +122,18 @@ class TelecomItalia:
             occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
             chosen = selection.choose(occurring, known if grid else None)
             return write_cube(self._hourly_cube(days_of_copy, chosen, per_step, places), out)
-        raw_days = find_days(raw, self.prefix, known, self.time_zone)
+        raw_days = folder.find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
-        check_dates(raw_days, self.name, allow_gaps)
+        folder.check_dates(raw_days, self.name, allow_gaps)
 
-        store = DayStore(out, per_step)
+        store = folder.DayStore(out, per_step)
         days = []
         with tqdm(total=len(raw_days), desc=self.name, unit="file", disable=not progress) as bar:
             for day in (spread or map)(store.day, raw_days):
-                check_intervals(day, self.name, allow_gaps)
+                folder.check_intervals(day, self.name, allow_gaps)
                 days.append(day)
                 bar.update()
-        chosen = selection.choose(occurring_cells(days), known if grid else None)
+        chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
         cube = self._describe(days, chosen, per_step, places, origin)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
@@ -147,11 +141,11 @@ class TelecomItalia:
 
     def _origin(self, days: Sequence[RawDay]) -> _Origin:
         """Return title, source and licence of the days, which may be simulated."""
-        folder = days[0].path.parent
-        simulation = read_marker(folder)
+        place = days[0].path.parent
+        simulation = read_marker(place)
         if simulation is None:
             return _Origin(self.title, self.source, "ODbL-1.0")
-        simulation.check_days(self.name, (day.date for day in days), folder)
+        simulation.check_days(self.name, (day.date for day in days), place)
         return _Origin(
             f"Simulated telecommunication activity in the layout of {self.name}",
             simulation.source,
@@ -183,7 +177,7 @@ class TelecomItalia:
 
     def _describe(
         self,
-        days: Sequence[StoredDay],
+        days: Sequence[folder.StoredDay],
         cells: np.ndarray,
         per_step: int,
         places: Grid | None,
@@ -246,7 +240,7 @@ def intervals_per_step(step: str) -> int:
 
 
 def _chunks(
-    days: Sequence[StoredDay], cells: np.ndarray, per_step: int
+    days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield each day's first time step and its values of all variables, `(step, cell)`."""
     step = INTERVAL * per_step
@@ -260,7 +254,7 @@ def _chunks(
         yield first, _variables(day, cells, per_step)
 
 
-def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
+def _variables(day: folder.StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
     """Return a day's values of all variables, `(step, cell)`; 0 for cells not in the day."""
     n_steps = len(day.recorded) // per_step
     complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
