@@ -11,10 +11,9 @@ attributes are:
 
 NaN always means missing. `observed` also turns the zeros that mean missing into NaN.
 
-Write a cube that is larger than memory, one chunk of time steps at a time.
-
-The result equals that of `cube.write_cube`, but without compression: the last digits of summed
-activity are random, so deflate saves only a sixth and takes longer than reading a raw day.
+A cube that is larger than memory is written one chunk of time steps at a time. The result equals
+that of `write_cube`, but without compression: the last digits of summed activity are random, so
+deflate saves only a sixth and takes longer than reading a raw day.
 """
 
 from __future__ import annotations

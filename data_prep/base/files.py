@@ -1,10 +1,6 @@
-"""Atomic writing: a file is complete or absent, even if its writer is killed.
+"""Atomic writing, so that a file is complete or absent; locks and checksums of files.
 
-File lock that keeps two processes from writing to one place.
-
-It is a lock of the kernel (`flock`), so it is released whenever its process ends.
-
-Checksums of files.
+A lock is one of the kernel (`flock`), so it is released whenever its process ends.
 """
 
 from __future__ import annotations
@@ -86,8 +82,9 @@ def _lock(handle: int, path: Path, place: Path) -> None:
             ) from e
         log.warning(
             "%s: cannot be locked (%s); make sure that no other process writes there",
-            place, e.strerror,
-        )  # fmt: skip
+            place,
+            e.strerror,
+        )
 
 
 def _is_there(path: Path, handle: int) -> bool:

@@ -117,8 +117,13 @@ class Registry(Mapping[str, T]):
             else:
                 log.warning(
                     "package %s: its entry point %s = %s of %s cannot be used (%s); repair it or "
-                    "uninstall the package", package, point.name, point.value, self._group, problem,
-                )  # fmt: skip
+                    "uninstall the package",
+                    package,
+                    point.name,
+                    point.value,
+                    self._group,
+                    problem,
+                )
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:

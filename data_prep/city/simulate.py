@@ -2,15 +2,12 @@
 
 The records serve first runs, demonstrations and tests without the 19 GB of real records. They are
 invented: results on them say nothing about a real network. The file `SIMULATED.json` beside them
-marks them as simulated, and `stforecast prepare` reads it. `data_prep.city` describes the model.
-
-Raw days of an invented city, in the format of Telecom Italia's files.
+marks them as simulated, and `stforecast prepare` reads it. `data_prep.city.activity` describes the
+model.
 
 SMS and calls follow Internet activity, scaled by time of day. An empty field means no activity: a
 field of expected activity v is filled with probability 1 - exp(-v / `GRAIN`) and then holds v
 divided by that probability, so its mean stays v.
-
-Marker file beside simulated days, with the settings of the simulation.
 """
 
 from __future__ import annotations

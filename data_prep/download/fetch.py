@@ -1,8 +1,7 @@
 """Download of the files of a data set; valid files are kept, others fetched and verified.
 
-Checksums of files for which none is published, recorded when they are first downloaded.
-
-They are in `SHA256SUMS` beside the files, which `sha256sum --check SHA256SUMS` reads, too.
+Checksums of files for which none is published are recorded when they are first downloaded, in
+`SHA256SUMS` beside the files, which `sha256sum --check SHA256SUMS` reads, too.
 """
 
 from __future__ import annotations

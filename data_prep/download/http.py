@@ -1,7 +1,4 @@
-"""Download of one file over HTTP, with resume and retries.
-
-The download folder: safe names, partial files, disk space.
-"""
+"""Download of one file over HTTP, with resume and retries, into a folder with partial files."""
 
 from __future__ import annotations
 

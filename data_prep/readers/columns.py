@@ -1,10 +1,6 @@
-"""Usual names of tables and of their columns: times, cells, places and the calendar.
+"""Columns of a table: their usual names, values and ids, and the place of a row in messages.
 
-Location of a table's rows, for error messages, and repairs in pandas.
-
-Recognise dates and headers, to understand a table and to give advice in error messages.
-
-Parse the columns of a table: cell ids and values.
+Dates and headers are recognised, to understand a table and to give advice in error messages.
 """
 
 from __future__ import annotations

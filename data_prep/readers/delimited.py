@@ -1,8 +1,6 @@
 """Read a text file of separated values, without guessing and without dropping a field.
 
-How a table is written to a file, which its reader must know.
-
-Numbers written with a decimal comma, and with separators of thousands.
+Numbers may have a decimal comma, and separators of thousands.
 """
 
 from __future__ import annotations
@@ -99,8 +97,10 @@ def to_numbers(
     if grouped:
         log.warning(
             "%s: points are read as separators of thousands in columns %s, since the table has "
-            "decimal commas", origin.name, some(map(repr, grouped)),
-        )  # fmt: skip
+            "decimal commas",
+            origin.name,
+            some(map(repr, grouped)),
+        )
     return table.with_columns(converted)
 
 
@@ -291,8 +291,10 @@ def _check_end(path: Path, separator: str) -> None:
         )
     log.warning(
         "%s, line %d: no line end after %r; if the file was cut there, get it again",
-        path.name, number, last,
-    )  # fmt: skip
+        path.name,
+        number,
+        last,
+    )
 
 
 def _decimals(field: str) -> int:

@@ -1,11 +1,8 @@
-"""Read a table from a file: CSV, Parquet or Excel.
+"""Read a table from a file: CSV, Parquet or Excel (.xlsx, by openpyxl, the extra `excel`).
 
-Read a sheet of an Excel workbook (.xlsx) by openpyxl (extra `excel`), bounded in size.
-
-Compute the unpacked size of a Parquet file from its headers, without reading its pages.
-
-Format: parquet.apache.org; its structures use Thrift's compact encoding. A table may be far larger
-than its unpacked pages, because repeated values are stored once; so callers also count the rows.
+The unpacked size of a Parquet file is computed from its headers, without reading its pages
+(parquet.apache.org; its structures use Thrift's compact encoding). A table may be far larger than
+its unpacked pages, because repeated values are stored once; so the rows are counted, too.
 """
 
 from __future__ import annotations

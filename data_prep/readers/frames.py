@@ -1,9 +1,4 @@
-"""Convert a pandas frame, long or wide, to a cube.
-
-The index of a user's frame, which must hold the times.
-
-Choice of the cells of a table to keep or to leave out: `--cells`.
-"""
+"""Convert a pandas frame, long or wide, to a cube, and choose its cells: `--cells`."""
 
 from __future__ import annotations
 
@@ -332,9 +327,13 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
         f"df.drop(columns={cells[:SHOWN].tolist()})",
     )
     log.warning(
-        "%s: %s without a value of %s: %s; leave out by %s", origin.name,
-        counted(cells.size, "cell"), variable, some(cells, SHOWN), advice,
-    )  # fmt: skip
+        "%s: %s without a value of %s: %s; leave out by %s",
+        origin.name,
+        counted(cells.size, "cell"),
+        variable,
+        some(cells, SHOWN),
+        advice,
+    )
 
 
 def _make_cube(

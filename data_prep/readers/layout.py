@@ -1,7 +1,4 @@
-"""Recognition of the layout of a table: what its columns are, or what to ask.
-
-Places and other properties of cells, from columns of a long table.
-"""
+"""Recognise the layout of a table: what its columns are, or what to ask."""
 
 from __future__ import annotations
 
@@ -54,8 +51,10 @@ def read_places(
     if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
         log.warning(
             "%s: columns %s and %s are not one place in degrees for each cell; left out",
-            origin.name, pairs[0][0], pairs[1][0],
-        )  # fmt: skip
+            origin.name,
+            pairs[0][0],
+            pairs[1][0],
+        )
         return None
     log.info("%s: %s and %s place the cells on a map", origin.name, pairs[0][0], pairs[1][0])
     lon, lat = (span["min"].to_numpy() for span in spans)

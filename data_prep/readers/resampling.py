@@ -1,8 +1,6 @@
-"""Longer even steps for records of uneven times.
+"""Longer even steps for records of uneven times, and rows that a table lacks.
 
-Records that longer steps lack: a sum over some of the records only would be too low.
-
-Rows that a table lacks: between its times, and within the periods of its cells.
+A sum over some of a step's records only would be too low, so it is missing.
 """
 
 from __future__ import annotations
@@ -131,8 +129,9 @@ class Resampling:
         if not expected.any():
             log.warning(
                 "%s: its records are at uneven times, so steps that lack some are not noticed, the "
-                "first and last included", name,
-            )  # fmt: skip
+                "first and last included",
+                name,
+            )
         partial = (found > 0) & (found < expected)
         if not partial.any():
             return merged
@@ -158,8 +157,11 @@ class Resampling:
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
             "%s: records put into steps of %s by their %s; missing: %s",
-            name, in_minutes(self.step), self.agg, ", ".join(shares),
-        )  # fmt: skip
+            name,
+            in_minutes(self.step),
+            self.agg,
+            ", ".join(shares),
+        )
 
 
 def step_length(text: str, option: str) -> pd.Timedelta:
@@ -246,6 +248,11 @@ def check_periods(
         log.warning(
             "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
             "%s; left as NaN outside of it (%.1f %% of all values)",
-            origin.name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
+            origin.name,
+            len(shorter),
+            len(cells),
+            cells[i],
+            axis[first[i]],
+            axis[last[i]],
             100 * float(np.mean(~inside)),
-        )  # fmt: skip
+        )

@@ -1,6 +1,6 @@
 """The time axis of a table: even steps in UTC, or on the wall clock of its time zone.
 
-The wall clock of a time zone, which skips and repeats an hour with daylight saving time.
+That clock skips and repeats an hour with daylight saving time.
 """
 
 from __future__ import annotations
@@ -177,8 +177,11 @@ def place_times(
         if length > HOUR and (wall - times).nunique() > 1:
             log.warning(
                 "%s: steps of %s begin at other hours of %s where daylight saving time changes, as "
-                "they stay even in UTC", name, in_minutes(length), zone,
-            )  # fmt: skip
+                "they stay even in UTC",
+                name,
+                in_minutes(length),
+                zone,
+            )
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)
     bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)

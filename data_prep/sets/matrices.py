@@ -1,6 +1,6 @@
 """Convert published traffic matrices to a cube, whose cells are pairs of routers.
 
-Read a traffic matrix that is a file of its own, as TOTEM and SNDlib publish them.
+A matrix is a file of its own, as TOTEM and SNDlib publish them:
 
 - TOTEM: `IntraTM-2005-01-01-00-15.xml`; elements `src` (id) with `dst` (id) that hold numbers, and
   `unit` with the value `bps`, `kbps`, `mbps`, `gbps` or `tbps`
@@ -9,12 +9,10 @@ Read a traffic matrix that is a file of its own, as TOTEM and SNDlib publish the
   `demandValue`, and `meta` with the unit `MBITPERSEC`; or the same as text in SNDlib's native
   format, `.txt` (sndlib.put.poznan.pl/html/docu/io-formats). Demands of 0 are left out there.
 
-Read Abilene's weeks of traffic matrices, `X01.gz` to `X24.gz`.
-
-A line is a matrix. It has five values for each pair of routers, the measured one and four estimates
-of it, in units of 100 bytes in 5 minutes; 100 is the sampling rate of packets. The files have no
-times; the publisher's readme dates the first day of each file
-(www.cs.utexas.edu/~yzhang/research/AbileneTM/).
+Or it is a line of Abilene's weeks, `X01.gz` to `X24.gz`. It has five values for each pair of
+routers, the measured one and four estimates of it, in units of 100 bytes in 5 minutes; 100 is the
+sampling rate of packets. The files have no times; the publisher's readme dates the first day of
+each file (www.cs.utexas.edu/~yzhang/research/AbileneTM/).
 """
 
 from __future__ import annotations
@@ -156,12 +154,6 @@ FIRST_DAYS = {
 WEEK_REMEDY = "download it again"
 
 
-def find_weeks(folder: Path) -> list[Path]:
-    """Return the weeks in a folder, in order."""
-    paths = [folder / f"{week}.gz" for week in FIRST_DAYS]
-    return [path for path in paths if path.is_file()]
-
-
 def read_week(path: Path) -> pd.DataFrame:
     """Return the measured traffic of a week in Mbit/s, `(time, pair)`; it has 2,016 lines."""
     with reading(path.name, "as a week of traffic matrices", WEEK_REMEDY):
@@ -255,7 +247,8 @@ class TrafficMatrices:
             raise InputError(f"{raw}: a file, expected a folder of traffic matrices; {self.advice}")
         if not raw.is_dir():
             raise no_file(raw, "folder of traffic matrices", self.advice)
-        paths = find_weeks(raw) if self.weekly else []
+        weeks = [raw / f"{week}.gz" for week in FIRST_DAYS] if self.weekly else []
+        paths = [path for path in weeks if path.is_file()]
         found = _read_weeks(paths, raw, progress) if paths else None
         for pattern in self.patterns:
             if found is None and (paths := sorted(raw.glob(pattern))):

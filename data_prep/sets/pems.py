@@ -125,8 +125,10 @@ class Pems:
         if data.shape != cls.shape:
             log.warning(
                 "%s: data of shape %s, published is %s; taken as the first steps of these sensors",
-                path.name, data.shape, cls.shape,
-            )  # fmt: skip
+                path.name,
+                data.shape,
+                cls.shape,
+            )
         times = pd.date_range(cls.start, periods=len(data), freq=STEP)
         cells = _read_ids(ids, data.shape[1]) if ids else list(map(str, range(data.shape[1])))
         frames = {

@@ -1,7 +1,4 @@
-"""Base class of reference forecasters, which are fitted once, without rounds.
-
-Base of peers: forecasters of other libraries, which may be missing or slow.
-"""
+"""Base classes of reference forecasters, which are fitted once, without rounds, and of peers."""
 
 from __future__ import annotations
 
@@ -212,10 +209,6 @@ class Baseline(ABC):
     @abstractmethod
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return forecasts `(cells, windows, horizon)`, less the anchors if it `reads_target`."""
-
-    def _targets(self, starts: np.ndarray) -> np.ndarray:
-        """Return target steps `(windows, horizon)`."""
-        return starts[:, None] + np.arange(self.spec.horizon)
 
     def _check_cells(self, series: np.ndarray, n_cells: int) -> None:
         if series.shape[1] != n_cells:

@@ -1,19 +1,12 @@
-"""Base class of deep models on the records of all cells together, from neuralforecast.
+"""Deep models on the records of all cells together, from neuralforecast.
 
-Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models",
-PyCon 2022.
-
-DLinear: one linear layer for the trend and one for the rest.
-
-Zeng et al., "Are transformers effective for time series forecasting?", AAAI 2023.
-
-N-HiTS: stacked MLPs that read and forecast at several rates.
-
-Challu et al., "N-HiTS: neural hierarchical interpolation for time series forecasting", AAAI 2023.
-
-PatchTST: a transformer on patches of each series.
-
-Nie et al., "A time series is worth 64 words: long-term forecasting with transformers", ICLR 2023.
+- Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models", PyCon
+  2022.
+- DLinear: Zeng et al., "Are transformers effective for time series forecasting?", AAAI 2023.
+- N-HiTS: Challu et al., "N-HiTS: neural hierarchical interpolation for time series forecasting",
+  AAAI 2023.
+- PatchTST: Nie et al., "A time series is worth 64 words: long-term forecasting with transformers",
+  ICLR 2023.
 """
 
 from __future__ import annotations

@@ -1,22 +1,14 @@
-"""Base class of statistical models of single cells, from the library statsforecast.
+"""Statistical models of single cells, from the library statsforecast.
 
-Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
-PyCon 2022.
-
-AutoARIMA: seasonal ARIMA, the orders chosen by AICc.
-
-Hyndman and Khandakar, "Automatic time series forecasting: the forecast package for R", Journal of
-Statistical Software 27(3), 2008.
-
-AutoETS: exponential smoothing, the form chosen by AICc.
-
-Hyndman et al., "A state space framework for automatic forecasting using exponential smoothing
-methods", International Journal of Forecasting 18(3), 2002.
-
-MSTL: decomposition into trend and season by LOESS.
-
-Bandara, Hyndman and Bergmeir, "MSTL: a seasonal-trend decomposition algorithm for time series with
-multiple seasonal patterns", arXiv 2107.13462.
+- Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
+  PyCon 2022.
+- AutoARIMA, its orders chosen by AICc: Hyndman and Khandakar, "Automatic time series forecasting:
+  the forecast package for R", Journal of Statistical Software 27(3), 2008.
+- AutoETS, its form chosen by AICc: Hyndman et al., "A state space framework for automatic
+  forecasting using exponential smoothing methods", International Journal of Forecasting 18(3),
+  2002.
+- MSTL, a decomposition by LOESS: Bandara, Hyndman and Bergmeir, "MSTL: a seasonal-trend
+  decomposition algorithm for time series with multiple seasonal patterns", arXiv 2107.13462.
 """
 
 from __future__ import annotations

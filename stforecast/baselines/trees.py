@@ -1,8 +1,4 @@
-"""Base class of gradient-boosted trees on the records of all cells together.
-
-Gradient boosting: scikit-learn's histogram trees on the windows of all cells together.
-
-LightGBM on rich lags, the usual strong choice for tables of many series.
+"""Gradient-boosted trees on the records of all cells together: scikit-learn's and LightGBM's.
 
 Ke et al., "LightGBM: a highly efficient gradient boosting decision tree", NeurIPS 2017.
 """

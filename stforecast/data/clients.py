@@ -1,13 +1,11 @@
 """Clients of a run, as the setting `clients` says: `cell`, `all`, a file, a column or places.
 
-Partition of cells into clients: a client holds one or more cells.
-
-The samples of all its cells are a client's samples, ordered by time and, within a time, by cell.
-Those of one time are a group (`ClientData.group_sizes`), so a batch is `batch_size` times of all
-cells of the client, as in the published training of road-traffic models. Clients with unequal
-numbers of cells have unequal numbers of samples: they train in different cohorts, and averages
-weigh them by their samples. A model that distinguishes or connects cells identifies the cell of a
-row by its place within the group.
+A client holds one or more cells. The samples of all its cells are its samples, ordered by time and,
+within a time, by cell. Those of one time are a group (`ClientData.group_sizes`), so a batch is
+`batch_size` times of all cells of the client, as in the published training of road-traffic models.
+Clients with unequal numbers of cells have unequal numbers of samples: they train in different
+cohorts, and averages weigh them by their samples. A model that distinguishes or connects cells
+identifies the cell of a row by its place within the group.
 
 One cell a client is one end; one client that holds all cells, which is centralised training, is the
 other.
@@ -309,8 +307,11 @@ def _tiles(series: Series, n_rows: int, n_columns: int) -> list[str]:
     if empty := n_rows * n_columns - len(set(tiles)):
         log.info(
             "%s: %d of %d tiles have no cell and are left out, so there are %s",
-            series.name, empty, n_rows * n_columns, counted(len(set(tiles)), "client"),
-        )  # fmt: skip
+            series.name,
+            empty,
+            n_rows * n_columns,
+            counted(len(set(tiles)), "client"),
+        )
     return tiles
 
 

@@ -6,9 +6,8 @@ before the first target, never later ones. A static column holds one number for 
 
 Services are z-scored by the training part of each cell, static columns over the trained cells. In a
 federation a cell's services stay on its client, as its readings do; mean and deviation of static
-columns are sums over clients. A missing input is 0.0, the mean.
-
-Neighbours on the road graph, and their latest readings as inputs.
+columns are sums over clients. A missing input is 0.0, the mean. The latest readings of neighbours
+on the road graph can be inputs, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Lengths of time: written as 30min, 23h or 7d, and counted in steps of a series.
-
-Parts of a series as spans of local time, written as ISO 8601 dates and intervals.
+"""Lengths of time, such as 30min, 23h or 7d, and parts of a series as spans of local time.
 
 Dates are compared with the local time at which a step begins. A time that the clock shows twice, at
 the end of daylight saving time, is the first of the two; one that it skips is the step after it.

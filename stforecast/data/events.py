@@ -15,8 +15,6 @@ A table of events is a CSV file with a line for each event:
   the data, unless they have an offset, such as Z for UTC. An `end` that is a day includes that day;
   a `date` is a whole day;
 - `cells`: the ids of its cells, separated by semicolons; all cells where it is empty or absent.
-
-Small tables that a user writes by hand: who owns a cell, which events are known.
 """
 
 from __future__ import annotations

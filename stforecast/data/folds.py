@@ -2,8 +2,7 @@
 
 This is evaluation with a rolling origin (Tashman, "Out-of-sample tests of forecasting accuracy: an
 analysis and review", International Journal of Forecasting 16, 2000). Each fold is a split by dates.
-
-Folds of a backtest that are checked against the windows before anything is fitted.
+They are checked against the windows before anything is fitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Weekly profiles of clients, and clusters of clients by profile and location.
+"""Weekly profiles of clients, clusters of clients, and batches by the slots of a period.
 
-The warm-up of FedDA (Zhang et al., INFOCOM 2021) uses them.
-
-Slots of a period, and samples ordered so that each batch holds one sample of every slot.
+Profiles and clusters are those of the warm-up of FedDA (Zhang et al., INFOCOM 2021).
 
 Row b of a batch is slot b. With as many slots as the period has steps, a batch is a period, as in
 FUELS (Liu et al., AAAI-25, arXiv 2404.03702, section 3.3.1). A period of many steps has fewer,

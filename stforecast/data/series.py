@@ -16,11 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, reading
-from data_prep.cube import (
-    check_finite,
-    check_values,
-    observed,
-)
+from data_prep.cube import check_finite, check_values, observed
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.cubes import Data, choose_service, name_of, open_cube
@@ -201,6 +197,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
     cube, name = open_cube(data), name_of(data)
     calendar = Calendar.from_cube(cube)
     values, columns = observed(cube, choose_service(cube, service, name)), _columns(cube, name)
+    placed = {"lon", "lat"} <= columns.keys()
     return Series(
         values=_read_values(values, name),
         cells=cube.indexes["cell"].to_numpy(),
@@ -209,7 +206,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
         service=str(values.name),
         units=str(values.attrs.get("units", "1")),
         name=name,
-        locations=_locations(columns),
+        locations=np.stack([columns["lon"], columns["lat"]], axis=1) if placed else None,
         adjacency=_adjacency(cube, name),
         covariates=read_covariates(cube, str(values.name), window, columns, name),
         zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
@@ -273,12 +270,6 @@ def _columns(cube: xr.Dataset, name: str) -> dict[str, np.ndarray]:
     found = [n for n, v in cube.variables.items() if v.dims == ("cell",) and n != "cell"]
     with reading(name, f"at {', '.join(map(str, found))}", "prepare it again"):
         return {str(n): cube[n].to_numpy() for n in found}
-
-
-def _locations(columns: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    if not {"lon", "lat"} <= columns.keys():
-        return None
-    return np.stack([columns["lon"], columns["lat"]], axis=1)
 
 
 def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:

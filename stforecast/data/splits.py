@@ -6,8 +6,6 @@ are past by then. So the test targets are the same whatever the lags of a method
 splits differ: under `steps:` the inputs lie in the part, too, so each part begins later by the
 largest lag; under `windows:` the windows are cut by count, so the last targets of training lie in
 the validation part, those of validation in the test part, and the boundaries move with the lags.
-
-First target steps of the windows of each part, for each kind of split.
 """
 
 from __future__ import annotations
@@ -70,24 +68,18 @@ def first_training_start(
     return earliest + int(-(slots[0] + earliest) % spec.period)
 
 
-def fedda_spans(n_steps: int, per_day: int) -> list[range]:
-    """Return the parts of FedDA's code: training up to the last seven days, no validation."""
-    end = n_steps - FEDDA_TEST_DAYS * per_day
-    return _three_spans(end, end, n_steps)
-
-
-def fuels_spans(n_steps: int, per_day: int) -> list[range]:
-    """Return the parts of FUELS: 40, 7 and 15 of 62 days, or these shares in whole days."""
-    n_days = n_steps // per_day
-    validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
-    train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
-    return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
-
-
-def day_spans(days: Sequence[Fraction], n_steps: int, per_day: int) -> list[range]:
+def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
     """Return parts of whole days; a last day that is cut short belongs to the test part."""
-    train_end = int(days[0]) * per_day
-    return _three_spans(train_end, train_end + int(days[1]) * per_day, n_steps)
+    if rule.kind == "fedda":  # up to the last seven days, as in FedDA's code
+        end = n_steps - FEDDA_TEST_DAYS * per_day
+        return _three_spans(end, end, n_steps)
+    if rule.kind == "fuels":  # 40, 7 and 15 of 62 days, or these shares in whole days
+        n_days = n_steps // per_day
+        validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
+        train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
+    else:
+        train, validation, _ = map(int, rule.parts)
+    return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
 
 
 def share_spans(shares: Sequence[Fraction], n_steps: int) -> list[range]:
@@ -347,19 +339,15 @@ def _spans(
             f"split {rule.text!r}: a step of {step} does not divide a day; cut by time: instead"
         )
     per_day, n_steps = DAY // step, len(local_times)
-    if rule.kind == "fedda":
-        return lambda n: fedda_spans(n, per_day)
-    if rule.kind == "fuels":
-        return lambda n: fuels_spans(n, per_day)
     # Days of which one is an hour short, as daylight saving time began, are whole days, too.
     n_days = max(n_steps // per_day, (local_times[-1] - local_times[0] + step) // DAY)
-    if sum(rule.parts) not in (n_steps // per_day, n_days):
+    if rule.parts and sum(rule.parts) not in (n_steps // per_day, n_days):
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
             f"steps, the series has {n_steps}; ",
             _fitting_days(rule, n_days),
         )
-    return lambda n: day_spans(rule.parts, n, per_day)
+    return lambda n: day_spans(rule, n, per_day)
 
 
 def _fitting_days(rule: SplitRule, n_days: int) -> str | Words:

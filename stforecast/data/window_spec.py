@@ -1,7 +1,4 @@
-"""Shape of a window: lags, horizon and further inputs.
-
-Choice of lags and calendar inputs from the length of a step and of the training part.
-"""
+"""Shape of a window: lags, horizon and further inputs, and their choice from the step."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""Linear: one linear map of the window to the horizon, with or without the last value subtracted.
+"""Small models: one linear map of the window to the horizon, and a multilayer perceptron.
 
 Zeng, Chen, Zhang, Xu: Are Transformers Effective for Time Series Forecasting?, AAAI 2023, arXiv
 2205.13504: `Linear` and `NLinear`. The map is the encoder and the intercept the head, so a method
 that shares only encoders shares the slopes and leaves each client its own level.
 
-Multilayer perceptron: a small model that reads all inputs of a window.
-
-Its size suits a few weeks of records: with further lags and the calendar it has 3,457 parameters
-for 20 inputs, fewer than the values of one FUELS client's prototypes.
+The perceptron's size suits a few weeks of records: with further lags and the calendar it has 3,457
+parameters for 20 inputs, fewer than the values of one FUELS client's prototypes.
 """
 
 from __future__ import annotations

@@ -193,8 +193,10 @@ def _skipped(axis: pd.DatetimeIndex, at: np.ndarray, zone: str, name: str) -> np
     if skipped.size:
         log.info(
             "%s: no row in %d steps from %s, which the clocks skip; left as NaN",
-            name, len(skipped), axis[skipped[0]],
-        )  # fmt: skip
+            name,
+            len(skipped),
+            axis[skipped[0]],
+        )
     return skipped
 
 

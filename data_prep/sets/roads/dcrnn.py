@@ -3,7 +3,7 @@
 Source: Li, Yu, Shahabi, Liu, "Diffusion Convolutional Recurrent Neural Network: Data-Driven Traffic
 Forecasting", ICLR 2018, arXiv 1707.01926.
 
-Read frames that pandas saved as HDF5, without PyTables or pickle.
+They are frames that pandas saved as HDF5, read without PyTables or pickle.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ property `cellId`. Milan's file lists them under `features`, as in the standard,
 
 Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence ODbL.
 
-Select the cells to keep: all that occur, a list such as `1-100,5060`, or a random sample.
+The cells to keep are all that occur, a list such as `1-100,5060`, or a random sample.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Find the raw files of a period and check that no day is missing, doubled or truncated.
+"""Raw files of a period: no day may be missing, doubled or truncated; and a cache of summed days.
 
-Cache of summed days beside the result, so that a killed run continues where it stopped.
-
-The cache is a hidden folder with one `.npz` per day, which holds the checksum of the raw file. Its
-name contains a hash of everything else that the sums depend on. A day is therefore read again if
-its file or the step has changed.
+The cache lets a killed run continue where it stopped. It is a hidden folder beside the result with
+one `.npz` per day, which holds the checksum of the raw file. Its name contains a hash of everything
+else that the sums depend on. A day is therefore read again if its file or the step has changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Convert the raw days of Telecom Italia's open data to a cube, for Milan and Trentino.
 
-`cdr` sums each day and `day_store` caches the sums; then the cube is written one day at a time.
+`cdr` sums each day and `folder` caches the sums; then the cube is written one day at a time.
 Neither step holds more than one day in memory.
 
 Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,12 +46,6 @@ Spread = Callable[
     [Callable[[RawDay], folder.StoredDay], Sequence[RawDay]], Iterable[folder.StoredDay]
 ]
 """Calls a function with each raw day and returns the results in order."""
-
-
-class _Origin(NamedTuple):
-    title: str
-    source: str
-    license: str
 
 
 @dataclass(frozen=True)
@@ -134,30 +128,26 @@ class TelecomItalia:
                 days.append(day)
                 bar.update()
         chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
-        cube = self._describe(days, chosen, per_step, places, origin)
+        cube = self._describe(days, chosen, per_step, places=places, **origin)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out
 
-    def _origin(self, days: Sequence[RawDay]) -> _Origin:
-        """Return title, source and licence of the days, which may be simulated."""
+    def _origin(self, days: Sequence[RawDay]) -> dict[str, str]:
+        """Return title, source and license of the days, which may be simulated."""
         place = days[0].path.parent
         simulation = read_marker(place)
         if simulation is None:
-            return _Origin(self.title, self.source, "ODbL-1.0")
+            return {"title": self.title, "source": self.source, "license": "ODbL-1.0"}
         simulation.check_days(self.name, (day.date for day in days), place)
-        return _Origin(
-            f"Simulated telecommunication activity in the layout of {self.name}",
-            simulation.source,
-            "none, the records are invented",
-        )
+        return {
+            "title": f"Simulated telecommunication activity in the layout of {self.name}",
+            "source": simulation.source,
+            "license": "none, the records are invented",
+        }
 
     def _hourly_cube(
-        self,
-        days: list[HourlyDay],
-        cells: np.ndarray,
-        per_step: int,
-        places: Grid | None,
+        self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: Grid | None
     ) -> xr.Dataset:
         """Return the cube of the hourly copy."""
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
@@ -169,19 +159,19 @@ class TelecomItalia:
             )
         hours, values = hourly_copy.join(days, cells, self.time_zone)
         shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
-        sums = values.reshape(shape).sum(axis=2)
-        origin = _Origin(f"{self.title}, hourly copy", "Kaggle's hourly copy", "ODbL-1.0")
-        checksums = {day.path.name: day.checksum for day in days}
-        times = hours[::n_hours]
-        return self._cube(_with_totals(sums), times, cells, origin, checksums, places)
+        return self._cube(
+            _with_totals(values.reshape(shape).sum(axis=2)),
+            hours[::n_hours],
+            cells,
+            places,
+            title=f"{self.title}, hourly copy",
+            source="Kaggle's hourly copy",
+            license="ODbL-1.0",
+            checksums={day.path.name: day.checksum for day in days},
+        )
 
     def _describe(
-        self,
-        days: Sequence[folder.StoredDay],
-        cells: np.ndarray,
-        per_step: int,
-        places: Grid | None,
-        origin: _Origin,
+        self, days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int, **about: Any
     ) -> xr.Dataset:
         """Return the cube with its times, cells and attributes; its values take no memory."""
         first, last = days[0].raw, days[-1].raw
@@ -190,33 +180,30 @@ class TelecomItalia:
         nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
         checksums = {day.raw.path.name: day.checksum for day in days}
         values = dict.fromkeys(LONG_NAMES, nothing)
-        return self._cube(values, time, cells, origin, checksums, places)
+        return self._cube(values, time, cells, checksums=checksums, **about)
 
     def _cube(
         self,
         values: Mapping[str, np.ndarray],
         time: pd.DatetimeIndex,
         cells: np.ndarray,
-        origin: _Origin,
-        checksums: dict[str, str],
         places: Grid | None,
+        checksums: dict[str, str],
+        **origin: Any,
     ) -> xr.Dataset:
         """Return a cube of values `(step, cell)` at zoned times, with all its attributes."""
         here = places.at(cells) if places else None
-        grid_checksum = {places.path.name: places.checksum} if places else {}
         return make_cube(
             values,
             time.tz_convert("UTC").tz_localize(None),
             cells,
-            title=origin.title,
-            source=origin.source,
-            license=origin.license,
             units="1",
             time_zone=self.time_zone,
             long_names=LONG_NAMES,
-            checksums=checksums | grid_checksum,
+            checksums=checksums | ({places.path.name: places.checksum} if places else {}),
             lon=here.lon if here else None,
             lat=here.lat if here else None,
+            **origin,
         )
 
 
