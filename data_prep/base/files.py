@@ -145,10 +145,6 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
 
     The temporary file is in a hidden folder beside `path`, which stays locked while its writer
     runs. Folders left behind by killed writers of the same file are removed.
-
-    Raises:
-        InputError: if `path` is not a valid target.
-        WriteError: if writing fails, such as on a full disk.
     """
     path = Path(path)
     check_target(path)

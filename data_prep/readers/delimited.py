@@ -112,10 +112,8 @@ ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
 class Dialect:
     """How a file is written.
 
-    Args:
-        header: whether the first row holds the names of the columns.
-        decimal: decimal mark; `"auto"` takes a comma if nothing else fits.
-        sheet: sheet of a workbook; None takes its only one.
+    The decimal mark `"auto"` takes a comma if nothing else fits; a workbook's `sheet` may be left
+    out if it is the only one.
     """
 
     header: bool = True

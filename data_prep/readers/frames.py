@@ -212,12 +212,7 @@ def from_long(
 ) -> xr.Dataset:
     """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
 
-    Args:
-        df: columns of times, cells and values.
-        time: name of the column of times.
-        cell: name of the column of cell ids, integers or text.
-        values: the value columns; None takes every other column that holds numbers.
-        options: units, time zone, clock and the treatment of gaps.
+    Value columns are by default all others that hold numbers. Cells are sorted.
     """
     origin = options.origin
     _check_not_empty(df, origin)

@@ -72,12 +72,9 @@ log = logging.getLogger(__name__)
 class Resampling:
     """Even steps into which records are put; records of one step and cell are merged.
 
-    A sum over a step with missing records is missing: a day with 14 of 24 hours would seem quiet. A
-    mean is over the recorded values. Both cases are logged.
-
-    Args:
-        step: length of a step.
-        agg: `"sum"` for counts, `"mean"` for levels; of the recorded values.
+    The aggregate is `"sum"` for counts or `"mean"` for levels. A sum over a step with missing
+    records is missing: a day with 14 of 24 hours would seem quiet. A mean is over the recorded
+    values. Both cases are logged.
     """
 
     step: pd.Timedelta
@@ -196,14 +193,19 @@ def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_ga
     """Refuse or log steps without a row; `at` is the position of each row on the axis."""
     present = np.zeros(len(axis), dtype=bool)
     present[at] = True
-    if not present.all():
-        first = int(np.argmin(present))
-        after = first + int(np.argmax(present[first:]))
+    _refuse_steps(~present, axis, origin, allow_gaps)
+
+
+def _refuse_steps(absent: np.ndarray, axis: pd.DatetimeIndex, origin: Origin, gaps: bool) -> None:
+    """Refuse or log absent steps, `(steps,)` bool; neither the first nor the last is."""
+    if absent.any():
+        first = int(absent.argmax())
+        after = first + int(absent[first:].argmin())
         message = (
-            f"{np.sum(~present)} of {len(axis)} time steps have no row, the first after "
+            f"{absent.sum()} of {len(axis)} time steps have no row, the first after "
             f"{axis[first - 1]} (next row {axis[after]})"
         )
-        refuse_gap(message, origin, allow_gaps)
+        refuse_gap(message, origin, gaps)
 
 
 def check_periods(
@@ -227,14 +229,7 @@ def check_periods(
     inside = (first <= steps) & (steps <= last)
     holes = ~present & inside
     whole = inside.any(axis=1) & ~present.any(axis=1)
-    if whole.any():
-        step = int(whole.argmax())
-        row = step + int(present[step:].any(axis=1).argmax())
-        message = (
-            f"{whole.sum()} of {len(axis)} time steps have no row, the first after "
-            f"{axis[step - 1]} (next row {axis[row]})"
-        )
-        refuse_gap(message, origin, allow_gaps)
+    _refuse_steps(whole, axis, origin, allow_gaps)
     if (partly := holes & ~whole[:, None]).any():
         step, cell = divmod(int(partly.argmax()), len(cells))
         message = (

@@ -205,13 +205,8 @@ log = logging.getLogger(__name__)
 class TrafficMatrices:
     """A published set; its module uses this class's `read` and `prepare`.
 
-    Args:
-        title: title of the cube.
-        source: origin of the matrices.
-        step: length of a step.
-        patterns: globs of files that hold a matrix each, tried in this order.
-        weekly: whether Abilene's weekly files are read, too, if there are any.
-        advice: what to do about a folder without files.
+    Globs of files that hold a matrix each are tried in their order; a `weekly` set may also have
+    Abilene's weekly files. `advice` is what to do about a folder without files.
     """
 
     title: str

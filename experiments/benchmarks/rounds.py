@@ -161,15 +161,10 @@ def batches_for(n_clients: int) -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """Loss and cost of one round.
+    """Loss, wall-clock and CPU seconds of one round.
 
-    Attributes:
-        loss: mean training loss.
-        seconds: wall-clock seconds.
-        cpu_seconds: CPU seconds, over all threads.
-        server_seconds: wall-clock seconds of aggregation.
-        cohort_seconds: wall-clock seconds to create cohorts with the broadcast payload and to
-            write them back; like `server_seconds`, independent of the number of batches.
+    Those of the server's aggregation, and of creating cohorts with the broadcast payload and
+    writing them back, do not depend on the number of batches.
     """
 
     loss: float

@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells that one client holds.
+    """The number of cells that one client holds, and the roads between them, if known.
 
-    Attributes:
-        n: number of cells.
-        adjacency: `(n, n)` non-negative weights of the roads from row to column, or None if not
-            known.
+    Roads are non-negative weights `(n, n)` from row to column.
     """
 
     n: int = 1

@@ -94,15 +94,10 @@ def fit_scaler(
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
 ) -> Scaler:
-    """Fit a scaler on the training part only; std with ddof=0, ignoring missing values.
+    """Fit a scaler on steps of a series `(steps, cells)`; std with ddof=0, ignoring missing values.
 
-    A constant cell gets std 1, so that its z-scores are 0 rather than NaN.
-
-    Args:
-        series: `(steps, cells)`, NaN where missing.
-        fit: steps to use, from the first to before the last (`Split.fit`).
-        scope: `"cell"` for a mean and std of each cell, `"global"` for one of all cells.
-        cells: `(cells,)` ids to name in an error; by default the cells' positions.
+    The scope `"cell"` has a mean and std of each cell, `"global"` one of all. A constant cell gets
+    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error.
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)

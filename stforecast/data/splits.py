@@ -138,13 +138,9 @@ MAX_STEPS = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Indices of first target steps, each array increasing.
+    """First target steps of the windows of each part, increasing, and the steps to fit a scaler on.
 
-    Attributes:
-        train: `(windows,)` starts of the training windows.
-        validation: `(windows,)` starts of the validation windows; may be empty.
-        test: `(windows,)` starts of the test windows.
-        fit: steps of the training part, to fit a scaler on.
+    Only validation may be empty.
     """
 
     train: np.ndarray

@@ -26,13 +26,8 @@ from stforecast.federated.core.population import SplitModel
 class DualEncoder(nn.Module):
     """Last hidden states over the closeness and over the periodic window, side by side.
 
-    Args:
-        window: input steps; the network of `closeness` or `periods` is left out if it is 0.
-        make: builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`.
-        reader: name of the model, for the error.
-
-    Raises:
-        InputError: if the windows have other inputs.
+    `make` builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`;
+    that of `closeness` or `periods` is left out if it is 0.
     """
 
     def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
@@ -91,13 +86,6 @@ class DualGRUOptions(CheckedOptions):
 
 class Dual(SplitModel):
     """Two recurrent networks, over `closeness` recent and over `periods` periodic values.
-
-    Args:
-        window: input steps; the network of `closeness` or `periods` is left out if it is 0.
-        options: sizes.
-
-    Raises:
-        InputError: if the windows have other inputs.
 
     Shapes:
         encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.

@@ -39,11 +39,8 @@ class LinearOptions(CheckedOptions):
 class Linear(SplitModel):
     """`y = x W + b`, or with the last value v `y = (x - v) W + v + b`.
 
-    Where y is a difference, `window.target`, v is subtracted but not added.
-
-    Args:
-        window: input and target steps; calendar inputs are read unchanged.
-        options: whether the last value is subtracted.
+    Where y is a difference, `window.target`, v is subtracted but not added. Calendar inputs are
+    read unchanged.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, window.horizon)`.
@@ -115,10 +112,6 @@ class MLPOptions(CheckedOptions):
 
 class MLP(SplitModel):
     """Two hidden layers with SiLU, then a linear head.
-
-    Args:
-        window: input and target steps.
-        options: sizes.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, feature_size)`.

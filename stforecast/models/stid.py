@@ -84,11 +84,6 @@ class STIDOptions(CheckedOptions):
 class STID(SplitModel):
     """Residual layers on a window's embedding and the identities of its cell and time.
 
-    Args:
-        window: input steps; `calendar` gives the time identities.
-        options: sizes.
-        cells: cells that a client holds, of that with most; by default one.
-
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, d)`, where d is the width
             of the window's embedding and the identities together. If a client holds several cells,

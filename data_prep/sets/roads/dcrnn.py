@@ -152,12 +152,7 @@ STEP = pd.Timedelta("5min")
 class Dcrnn:
     """One of the two data sets; its module uses this class's `read`.
 
-    Args:
-        title: title of the cube.
-        year: year of all its records.
-        records: published names of the records, the usual one first.
-        adjacencies: names of the road graph.
-        locations: names of the table of positions.
+    Files have several published names, the usual one first.
     """
 
     title: str

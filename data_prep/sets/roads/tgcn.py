@@ -30,14 +30,7 @@ DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a9
 class Tgcn:
     """One of the data sets; its module uses this class's `read`.
 
-    Args:
-        title: title of the cube.
-        prefix: beginning of the files' names, such as `"los"`.
-        start: local time of the first step.
-        step: length of a step.
-        units: unit of the speeds, `"1"` if it is not stated.
-        long_name: what the speeds are.
-        time_zone: IANA name of the place's time zone.
+    `prefix` begins the files' names; the first step is at the local time `start`.
     """
 
     title: str

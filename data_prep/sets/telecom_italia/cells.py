@@ -145,13 +145,7 @@ def _centroid(ring: list[list[float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Selection:
-    """A user's selection of cells.
-
-    Args:
-        cells: ids and inclusive ranges, separated by commas; None selects no ids.
-        sample: number of cells to draw; None draws no sample.
-        seed: random seed of the sample.
-    """
+    """A user's selection of cells: ids and inclusive ranges, or a random sample of them."""
 
     cells: str | None = None
     sample: int | None = None

@@ -50,15 +50,9 @@ Spread = Callable[
 
 @dataclass(frozen=True)
 class TelecomItalia:
-    """A published data set; its module uses this class's `prepare`.
+    """A published data set, whose raw files' names begin with `prefix`; its module uses `prepare`.
 
-    Args:
-        name: name in messages, e.g. `"milan"`.
-        title: title of the cube.
-        prefix: beginning of the raw files' names.
-        source: origin of the records.
-        max_cell: largest valid cell id; the smallest is 1.
-        time_zone: IANA name of the zone of the local days.
+    The smallest valid cell id is 1, the largest `max_cell`.
     """
 
     name: str
