@@ -92,7 +92,7 @@ def read(
     adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frame = pd.concat([read_frame(path, year, cells) for path, year in _with_years(paths)])
+    frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
     name = ", ".join(path.name for path in paths)
     common.check_values(frame, name, "flow", "vehicles")
     frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
@@ -137,12 +137,11 @@ def _find_years(raw: Path, years: str) -> list[Path]:
     return paths
 
 
-def _with_years(paths: list[Path]) -> list[tuple[Path, int]]:
-    found = [(path, re.search(r"20\d\d", path.stem)) for path in paths]
-    for path, year in found:
-        if year is None:
-            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-    return [(path, int(year[0])) for path, year in found if year]
+def _year_of(path: Path) -> int:
+    found = re.search(r"20\d\d", path.stem)
+    if found is None:
+        raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+    return int(found[0])
 
 
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:

@@ -302,11 +302,8 @@ def frozen(
     spent = costs(backbone_of(population, "this"), batch)
     seconds, difference = compare_caching(model, samples, epochs)
     results.about["difference"] = difference
-    results.add(
-        *({"what": n, "cpu_ms": 1e3 * s} for n, s in spent.items()),
-        *({"what": f"a round, features computed {n}", "cpu_ms": 1e3 * s}
-          for n, s in seconds.items()),
-    )  # fmt: skip
+    spent |= {f"a round, features computed {n}": s for n, s in seconds.items()}
+    results.add(*({"what": what, "cpu_ms": 1e3 * s} for what, s in spent.items()))
     told = frame.table(
         results.rows, {"what": ("an image, or a round", ""), "cpu_ms": ("CPU ms", ".2f")}
     )

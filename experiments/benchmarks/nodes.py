@@ -58,6 +58,9 @@ NODES = {
     "test_mse": ("test MSE", ".6f"),
 }
 
+OF_ROUND = ("bytes_up", "bytes_down", "node_ms", "server_ms")
+"""What is measured of a round, by a node and by the server."""
+
 SUMS = {
     "nodes": ("nodes", ""),
     "round": ("round", ""),
@@ -138,9 +141,8 @@ def secure_sum(
         with quiet():
             turns = in_turns(kinds, repeat)
         for kind, found in turns.items():
-            up, down, node, server = map(statistics.median, zip(*found, strict=True))
-            results.add({"nodes": n, "round": kind, "bytes_up": up, "bytes_down": down,
-                         "node_ms": node, "server_ms": server})  # fmt: skip
+            medians = map(statistics.median, zip(*found, strict=True))
+            results.add({"nodes": n, "round": kind, **dict(zip(OF_ROUND, medians, strict=True))})
     return secure_table(results.rows)
 
 
@@ -202,8 +204,9 @@ class Members(Link):
         self, folder: Path, nodes: int, clients: int, values: int, lost: int | None
     ) -> None:
         self.settings, self.lost, self.seconds = SecureSums(), lost, 0.0
-        self.maskers = {n: Masker(folder / str(n), n * clients, self.settings)
-                        for n in range(nodes)}  # fmt: skip
+        self.maskers = {
+            n: Masker(folder / str(n), n * clients, self.settings) for n in range(nodes)
+        }
         draw = torch.Generator().manual_seed(0)
         self.uploads = [{"w": torch.randn(clients, values, generator=draw)} for _ in range(nodes)]
         self.weights = torch.full((clients,), 1000.0, dtype=torch.float64)
@@ -237,8 +240,8 @@ class Members(Link):
 def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     """Measure a round under masks.
 
-    It returns the bytes that a node sends and receives beyond its model, and CPU milliseconds of a
-    node and of the server.
+    It returns what `OF_ROUND` names: bytes that a node sends and receives beyond its model, and CPU
+    milliseconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
@@ -256,9 +259,10 @@ def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
 def plain(nodes: int, clients: int, values: int) -> list[float]:
     """Measure the same round without masks; the server joins the uploads and averages them."""
     draw = torch.Generator().manual_seed(0)
-    uploads = [(torch.arange(clients) + n * clients,
-                {"w": torch.randn(clients, values, generator=draw)})
-               for n in range(nodes)]  # fmt: skip
+    uploads = [
+        (torch.arange(clients) + n * clients, {"w": torch.randn(clients, values, generator=draw)})
+        for n in range(nodes)
+    ]
 
     def average() -> None:
         ids, upload = joined(uploads)

@@ -115,9 +115,9 @@ def _check_fields(path: Path) -> None:
         n_lines = n_commas = 0
         last = b"\n"
         while part := file.read(CHUNK):
-            n_lines, n_commas, last = (
-                n_lines + part.count(b"\n"), n_commas + part.count(b","), part[-1:],
-            )  # fmt: skip
+            n_lines += part.count(b"\n")
+            n_commas += part.count(b",")
+            last = part[-1:]
     n_lines += last != b"\n"
     if n_commas != (expected := HEADER.count(",") * n_lines):
         raise InputError(
