@@ -115,7 +115,7 @@ class TableOptions:
         allow_gaps: leave NaN where a row is missing instead of raising.
         duplicates: treatment of several rows for one time and cell, before any resampling:
             `"error"`, or the `"sum"` or `"mean"` of the recorded values.
-        time_format: format of times that are text, see `tabular.times.read_times`.
+        time_format: format of times that are text, see `readers.times.read_times`.
         resampling: longer even steps to put the records into, or None.
         title: title of the data.
         source: origin of the data.
