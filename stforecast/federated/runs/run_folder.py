@@ -138,8 +138,11 @@ def check_begun(out: Path, command: str) -> None:
         InputError: if it holds neither a finished nor an unfinished run.
     """
     if not is_finished(out) and not (out / BEGUN).exists():
+        within = [quote(str(path.parent)) for path in sorted(out.glob(f"*/{BEGUN}"))]
+        again = f" --resume {within[0]}" if within else ""
         raise InputError(
-            f"{out}: no unfinished run here (no {BEGUN}); begin a run with `{command}`"
+            f"{out}: no unfinished run here (no {BEGUN}); {'go on' if again else 'begin a run'} "
+            f"with `{command}{again}`"
         )
 
 
