@@ -209,18 +209,18 @@ class FlowerNode:
         write_csv(table, self.folder / "metrics.csv")
         if not self.data.clients.by_cell:
             write_csv(error_table(evaluations, "client"), self.folder / "clients.csv")
-        chosen = states[config.run.select]
+        has_best = config.run.select in states
+        selection = config.run.select if has_best else "last"
         saved = _can_copy_message(method)
         if saved:
-            self._save(chosen)
-        own = select(pooled(table), split="test", selection=config.run.select)
+            self._save(states[selection])
+        own = select(pooled(table), split="test", selection=selection)
         errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
         _, known = self.data.test_targets
-        has_best = config.run.select == "last" or self.node.has_best(message)
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
-                "of another one, and do not count in the federation's", message.about["best"],
+                "of the last, and do not count in the federation's", message.about["best"],
             )  # fmt: skip
         return self.node.report(message, errors, int(known.sum()), saved, has_best)
 

@@ -30,7 +30,7 @@ from stforecast.federated.nodes.membership import (
     tell_left_out,
 )
 from stforecast.federated.nodes.messages import Finished
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
@@ -120,6 +120,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             "doubtful": doubtful,
             "models": sum(f.model for f in finished.values()),
             "test": test,
+            LINES: lines_of_tables(out),
             **guarantee(config.uplink, coordinator.uploads, SERIES),
         }
         if "privacy" in about:

@@ -153,14 +153,11 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients after the `last` and after the `best` round.
-
-        A node that was not there for the best round has the best of those that it saw, or its last.
-        """
+        """Return the clients after the `last` round, and after the `best` if it was there then."""
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()
-        return {"last": last, "best": self.best or last}
+        return {"last": last, **({"best": self.best or last} if self.has_best(message) else {})}
 
     def has_best(self, message: Message) -> bool:
         """Return whether this node was there for the best round, so that it has its models."""
