@@ -302,6 +302,8 @@ def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
         at = column.replace_strict(texts, places, return_dtype=pl.Int64)
         result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
         return result
+    if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
+        return np.array(column.to_list(), dtype=object)
     values = column.to_numpy()
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
         return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)

@@ -199,7 +199,7 @@ CASES |= {
         f"--partition gldp-shards --stages {BILLION}": "digits8x8 has 1797 images; use fewer",
         f"--partition gldp-shards --clients {BILLION}": "digits8x8 has 1797 images; use fewer",
         "--data digits9": "unknown image data set 'digits9'; choose one of: cifar10",
-        "--data mnist": "mnist: no folder given; give the folder of its files: --images data",
+        "--data mnist": "mnist: no folder given; give that of its files, such as --images data",
         "--data mnist --images nowhere": "nowhere: found no train-images-idx3-ubyte",
         "--data npz --images nowhere": "nowhere: no .npz file here .found nothing.; give a file",
         "--data folder --images town.nc": "town.nc: no folder here; give a folder with",
