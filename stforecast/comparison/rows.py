@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -230,7 +230,7 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
 
 
 def scaled_as(
-    first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, scales: Collection[str]
+    first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, scales: Set[str]
 ) -> xr.Dataset:
     """Return forecasts with the scales of the first run, with a warning where they differ.
 
