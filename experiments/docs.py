@@ -8,8 +8,9 @@ The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A benchmark goes beside the page of `docs/results/` that names it in its line
 `<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
-docs/results/performance, and of few cells, in docs/results/default, goes to the pages of security,
-federation, performance and the default method. Tests fail if a page differs from the registries or
+docs/results/performance, of few cells, in docs/results/default, and of changes of the clock, in
+docs/results/daylight.csv, goes to the pages of security, federation, performance, the default
+method and data. Tests fail if a page differs from the registries or
 from the results.
 """
 
@@ -25,6 +26,7 @@ import click
 from experiments.site.default_method import few_cells, skill_figure, skill_table
 from experiments.site.guides import (
     attacks_table,
+    daylight_table,
     growth_figure,
     growth_table,
     hostile_live_table,
@@ -78,6 +80,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "secure sums": (PERFORMANCE, secure_sum_table),
     "image steps": (PERFORMANCE, images_table),
     "few cells": (DEFAULT, few_cells),
+    "daylight": (ROOT / "docs" / "data.md", daylight_table),
     "readers": (PERFORMANCE, prepare_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""

@@ -95,6 +95,16 @@ def growth_figure() -> bytes:
         return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
 
 
+def daylight_table() -> str:
+    """Tabulate errors with and without the wall clock after changes of daylight saving time."""
+    import pandas as pd
+
+    from experiments.benchmarks.daylight import daylight_table as table_of
+
+    link = "All runs: [daylight.csv](results/daylight.csv)."
+    return f"{table_of(pd.read_csv(RESULTS / 'daylight.csv'))} {link}"
+
+
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
     from experiments.benchmarks.frame import table

@@ -242,7 +242,7 @@ def scaled_as(
     """
     other = {
         name: first[name]
-        for name in sorted(scales & set(forecasts) & set(first))
+        for name in sorted({*scales} & {*map(str, forecasts)} & {*map(str, first)})
         if not np.allclose(forecasts[name], first[name], rtol=1e-4, atol=0, equal_nan=True)
     }
     if other:

@@ -38,9 +38,7 @@ from stforecast.forecasting.evaluate import (
     on_new_data,
 )
 from stforecast.forecasting.fit import fit, prepare_series
-from stforecast.forecasting.history import (
-    read_series,
-)
+from stforecast.forecasting.history import read_series, warn_of_level
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
@@ -288,7 +286,9 @@ class Forecaster:
                 has no observed input, or times that cannot be placed in the model's zone.
         """
         model = self._fitted()
-        return model.predict(self.read(history, events), steps, limits and Limits(*limits))
+        series = self.read(history, events)
+        warn_of_level(series, model)
+        return model.predict(series, steps, limits and Limits(*limits))
 
     def predict_interval(
         self,

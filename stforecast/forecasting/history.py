@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+FAR_LEVEL = 10.0
+"""Standard deviations from the training mean of which a warning is due."""
+
 ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
 """Advice for cells that a model has not seen."""
 
@@ -177,6 +180,25 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
                 "%s: %d of %d cells, such as %s, have %s",
                 series.name, cells.sum(), len(cells), series.cells[cells][0], what,
             )  # fmt: skip
+
+
+def warn_of_level(series: Series, model: FittedModel) -> None:
+    """Warn of cells whose last values are far from those of the training, as in another unit.
+
+    Args:
+        series: the history.
+        model: the model that reads it.
+    """
+    recent = model.scaler.transform(series.values)[-model.config.window.reach :]
+    known = np.isfinite(recent).any(axis=0)
+    level = np.zeros(len(known))
+    level[known] = np.abs(np.nanmedian(recent[:, known], axis=0))
+    if (far := level > FAR_LEVEL).any():
+        log.warning(
+            "%s: %d of %d cells, such as %s, were lately %.3g standard deviations away from the "
+            "mean of the training; check the unit of the history, or fit the model anew",
+            series.name, far.sum(), len(far), series.cells[level.argmax()], level.max(),
+        )  # fmt: skip
 
 
 def warn_of_past_events(series: Series) -> None:
