@@ -167,8 +167,6 @@ class BoostingConfig(CheckedOptions):
         cell_id: whether the cell is an input, as one of at most 255 categories.
         neighbours: number of cells with the strongest roads to or from a cell whose last two
             readings are inputs; needs data with an adjacency.
-        random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more
-            than 10,000 records unless the trees are tuned.
     """
 
     max_iter: PositiveInt | None = None
@@ -177,7 +175,6 @@ class BoostingConfig(CheckedOptions):
     tune: bool = False
     cell_id: bool = False
     neighbours: Annotated[NonNegativeInt, Le(64)] = 0
-    random_state: NonNegativeInt = 0
 
 
 class Boosting(PooledTrees):
@@ -260,7 +257,7 @@ class Boosting(PooledTrees):
             **self._shape(config),
             early_stopping=False if config.tune else "auto",
             categorical_features=[n_inputs - 1] if config.cell_id else None,
-            random_state=config.random_state,
+            random_state=0,  # Of the tenth held out for early stopping.
         )
 
 

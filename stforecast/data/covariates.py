@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep.base.errors import InputError, Words, choose, reading
-from data_prep.cube import check_finite, observed, services_of
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
@@ -169,6 +168,8 @@ def read_covariates(
     """
     if window is None or not window.n_covariates:
         return None
+    from data_prep.cube import check_finite, observed, services_of  # slow to import
+
     others = [s for s in services_of(cube) if s != service]
     numbers = {n: values for n, values in columns.items() if values.dtype.kind in "iufb"}
     for asked, known, what in (

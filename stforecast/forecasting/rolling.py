@@ -171,8 +171,9 @@ def _continue(
     """Train further rounds on the known windows; return the method and its traffic."""
     options = config.rolling
     method = copy.copy(fitted.method)
-    lr = options.refit_lr or config.training.lr / 10
-    method.training = dataclasses.replace(config.training, schedule="constant", lr=lr)
+    method.training = dataclasses.replace(
+        config.training, schedule="constant", lr=config.training.lr / 10
+    )
     federation = federate(config, method, data, train=known, validation=known[:0])
     state = _resumed(fitted.snapshot, federation.state, method.training)
     state.clients.memory |= method.sample_memory(federation.train)
