@@ -36,7 +36,7 @@ class FoldResult:
     Attributes:
         metrics: result of `Forecaster.evaluate`.
         forecasts: result of `Forecaster.test_forecasts`.
-        parts: result of `Forecaster.parts`.
+        parts: result of `Forecaster.data_.parts`.
     """
 
     metrics: pd.DataFrame
