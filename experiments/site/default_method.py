@@ -125,12 +125,7 @@ def few_cells() -> str:
 
 
 def skill_table(benchmarks: Benchmarks, page: str) -> str:
-    """Tabulate the skill of each method by data.
-
-    Args:
-        benchmarks: benchmarks "Who wins" by name.
-        page: their page, for links.
-    """
+    """Tabulate the skill of each method by data, with links to the `page` of the benchmarks."""
     methods = _by_skill(benchmarks)
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []

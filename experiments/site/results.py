@@ -62,10 +62,6 @@ def gather(folders: Sequence[Path], results: Path) -> None:
     Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
     shows are copied to `../figures/`.
 
-    Args:
-        folders: folders written by `stforecast bench`, with different names.
-        results: folder of the pages.
-
     Raises:
         InputError: if a folder has no table, two have the same name, or not exactly one page names
             a benchmark.

@@ -83,9 +83,7 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
 def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
     """Tabulate by how many per cent each method's error is above that of the reference.
 
-    Args:
-        benchmarks: benchmarks of forecasts.
-        ablations: whether to show the changes to the reference, not the other methods.
+    With `ablations` it shows the changes to the reference, not the other methods.
     """
     told = (
         "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
@@ -116,10 +114,7 @@ def verdicts(benchmarks: Benchmarks) -> str:
 def _verdict(column: Column, name: str, better: str) -> str:
     """Tell how many methods the reference is better than, and which are better or nearest.
 
-    Args:
-        column: rows that are compared with one reference.
-        name: column of the difference.
-        better: words for "is better than".
+    `name` is the column of the difference, `better` are words for "is better than".
     """
     rows = column.rows
     (reference,) = {row["reference"] for row in rows.values()}
@@ -214,12 +209,7 @@ def _value(name: str, row: Row) -> float:
 
 
 def side(row: Row, name: str = AGAINST) -> int:
-    """Return whether a row is told to be above the reference (1) or below it (-1), or neither (0).
-
-    Args:
-        row: row of a table of methods.
-        name: column of the difference.
-    """
+    """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
     _, low, high = _numbers(row[name]) if "[" in row[name] else (0.0, 0.0, 0.0)
     if low <= 0 <= high or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
         return 0
@@ -330,12 +320,7 @@ def _width(method: str, columns: Sequence[Column]) -> str:
 
 
 def said(benchmarks: Benchmarks, words: str = "") -> str:
-    """List what the numbers of benchmarks show, with links to how they were made.
-
-    Args:
-        benchmarks: benchmarks of a page.
-        words: words that a sentence must have.
-    """
+    """List what the numbers of benchmarks show, in sentences with these words, with links."""
     lists = []
     for name, benchmark in benchmarks.items():
         items = [f"- {text}" for text in benchmark.about["said"] if words in text]

@@ -24,17 +24,12 @@ from stforecast.data.series import Series, as_series
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
 from stforecast.forecasting.description import as_html, in_words
-from stforecast.forecasting.evaluate import (
-    By,
-    Evaluation,
-    error_table,
-    forecasts_dataset,
-    on_new_data,
-)
+from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
 from stforecast.forecasting.history import read_series
 from stforecast.forecasting.leaks import Leak, model_leaks
@@ -223,11 +218,11 @@ class Forecaster:
         if config.rolling.refit != "never":
             rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
             predictors[select] = rolling
-        evaluations = {
+        found = {
             id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
             for p in predictors.values()
         }
-        self._evaluations = {name: evaluations[id(p)] for name, p in predictors.items()}
+        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
         self._model = self._evaluations[select].model
         for callback in callbacks:
             callback.end(pooled_errors(self.evaluate(), select))
@@ -372,8 +367,8 @@ class Forecaster:
             raise choose("by", by, get_args(By))
         if data is None:
             self._evaluation()
-            return error_table(self._evaluations, by)
-        return error_table({self.config.run.select: self._on(data)}, by)
+            return evaluations.error_table(self._evaluations, by)
+        return evaluations.error_table({self.config.run.select: self._on(data)}, by)
 
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.
@@ -391,7 +386,7 @@ class Forecaster:
         return (self._evaluation() if data is None else self._on(data)).r2()
 
     def _on(self, data: Data | Series) -> Evaluation:
-        return on_new_data(self.model_, self.read(data))
+        return evaluations.on_new_data(self.model_, self.read(data))
 
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
@@ -418,9 +413,9 @@ class Forecaster:
         select = self.config.run.select
         if data is None:
             self._evaluation()
-            found = forecasts_dataset(self._evaluations, select)
+            found = evaluations.forecasts_dataset(self._evaluations, select)
         else:
-            found = forecasts_dataset({select: self._on(data)}, select)
+            found = evaluations.forecasts_dataset({select: self._on(data)}, select)
         limits = dict(zip(("lower_limit", "upper_limit"), self.limits, strict=True))
         return found.assign_attrs({name: v for name, v in limits.items() if np.isfinite(v)})
 
