@@ -23,22 +23,8 @@ from pathlib import Path
 
 import click
 
+from experiments.site import guides
 from experiments.site.default_method import few_cells, skill_figure, skill_table
-from experiments.site.guides import (
-    attacks_table,
-    daylight_table,
-    growth_figure,
-    growth_table,
-    hostile_live_table,
-    hostile_table,
-    images_table,
-    kills_text,
-    nodes_tables,
-    prepare_table,
-    robust_table,
-    rounds_table,
-    secure_sum_table,
-)
 from experiments.site.markdown import replaced, shrunk
 from experiments.site.measured import load
 from experiments.site.references import forecasts_sent, images_sent
@@ -54,6 +40,7 @@ METHODS = ROOT / "docs" / "methods.md"
 GUIDE = ROOT / "docs" / "choose.md"
 TUTORIALS = ROOT / "docs" / "tutorials"
 RESULTS = ROOT / "docs" / "results"
+FIGURES = ROOT / "docs" / "figures"
 DEFAULT = RESULTS / "default.md"
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -65,23 +52,23 @@ PARTS: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {"sent": forecasts_sent, "images sent": images_sent}
 """Generator of each measured part of that page, which take a minute together."""
 
-
 PERFORMANCE = ROOT / "docs" / "performance.md"
 
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "hostile": (ROOT / "docs" / "security.md", hostile_table),
-    "robust": (ROOT / "docs" / "security.md", robust_table),
-    "attacks": (ROOT / "docs" / "security.md", attacks_table),
-    "hostile live": (ROOT / "docs" / "security.md", hostile_live_table),
-    "kills": (ROOT / "docs" / "federation.md", kills_text),
-    "nodes": (PERFORMANCE, nodes_tables),
-    "rounds": (PERFORMANCE, rounds_table),
-    "growth": (PERFORMANCE, growth_table),
-    "secure sums": (PERFORMANCE, secure_sum_table),
-    "image steps": (PERFORMANCE, images_table),
+    "hostile": (ROOT / "docs" / "security.md", guides.hostile_table),
+    "robust": (ROOT / "docs" / "security.md", guides.robust_table),
+    "attacks": (ROOT / "docs" / "security.md", guides.attacks_table),
+    "hostile live": (ROOT / "docs" / "security.md", guides.hostile_live_table),
+    "kills": (ROOT / "docs" / "federation.md", guides.kills_text),
+    "nodes": (PERFORMANCE, guides.nodes_tables),
+    "rounds": (PERFORMANCE, guides.rounds_table),
+    "growth": (PERFORMANCE, guides.growth_table),
+    "secure sums": (PERFORMANCE, guides.secure_sum_table),
+    "image steps": (PERFORMANCE, guides.images_table),
     "few cells": (DEFAULT, few_cells),
-    "daylight": (ROOT / "docs" / "data.md", daylight_table),
-    "readers": (PERFORMANCE, prepare_table),
+    "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
+    "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
+    "readers": (PERFORMANCE, guides.prepare_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 
@@ -108,7 +95,7 @@ def write_guide() -> None:
     """Write the skill of methods to the guide, and draw it."""
     GUIDE.write_text(guided(GUIDE.read_text()))
     figure = skill_figure(chosen(load(DEFAULT), ["who_wins*"]))
-    (ROOT / "docs" / "figures" / "skill.png").write_bytes(figure)
+    (FIGURES / "skill.png").write_bytes(figure)
 
 
 def run_tutorial(page: Path) -> None:
@@ -138,7 +125,7 @@ def main(folders: tuple[Path, ...]) -> None:
         METHODS.write_text(updated(METHODS.read_text(), measured=True))
         for name, (page, make) in BENCHMARKS.items():
             page.write_text(replaced(page.read_text(), name, make))
-        (PERFORMANCE.parent / "figures" / "growth.png").write_bytes(growth_figure())
+        (FIGURES / "growth.png").write_bytes(guides.growth_figure())
         write_pages(RESULTS)
         write_guide()
 

@@ -103,12 +103,6 @@ def roll(
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model through the test part.
 
-    Args:
-        config: settings; `refit` is daily or weekly.
-        fitted: the trained model.
-        data: the series.
-        checkpointer: saves each refit of a federated method and resumes after the saved ones.
-
     Returns:
         The models, and the costs of each refit: `time` of its first forecast, `windows` it was
         fitted on, `rounds`, `bytes_down`, `bytes_up` and `seconds`.

@@ -342,18 +342,7 @@ def server_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: float) -> Params:
-    """Move a model towards uploads and the quasi-global model by one step (formula above).
-
-    Args:
-        model: w, `(…)` by layer.
-        uploads: w_i, `(n, …)`.
-        quasi: w_Q, `(…)`.
-        rho: ρ.
-        epsilon: ε.
-
-    Returns:
-        The model after the step.
-    """
+    """Move a model `(…)` by one step towards uploads `(n, …)` and the quasi-global model."""
     far = torch.stack([(w - quasi[name]).norm() for name, w in model.items()])
     moved = {}
     for (name, w), pull in zip(model.items(), far.softmax(0), strict=True):

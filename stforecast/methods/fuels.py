@@ -118,11 +118,7 @@ class Fuels(Method):
         return {"jsd": torch.zeros(n, n, device=device), **kept}
 
     def _check(self, sizes: Tensor) -> None:
-        """Refuse settings under which row b of a batch is not slot b; note what is not the paper's.
-
-        Raises:
-            InputError: with the setting.
-        """
+        """Refuse settings under which row b of a batch is not slot b, and note departures."""
         period, slots = self.task.n_keys, self.training.batch_size
         if self.training.shuffle:
             raise InputError(
@@ -152,11 +148,7 @@ class Fuels(Method):
             )
 
     def sample_memory(self, data: ClientData) -> Params:
-        """Refuse clients without a whole period, and note few batches; there is no memory.
-
-        Raises:
-            InputError: with the number of samples.
-        """
+        """Refuse clients without a whole period, and note few batches; there is no memory."""
         if self.options.prototypes == "concat":
             return {}
         period, fewest = self.task.n_keys, int(data.n_groups.min())

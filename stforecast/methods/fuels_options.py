@@ -1,7 +1,4 @@
-"""Settings of FUELS (`stforecast.methods.fuels`), and where they leave the paper.
-
-How FUELS (`stforecast.methods.fuels`) divides clients into positives and negatives.
-"""
+"""Settings of FUELS, where they leave the paper, and how it divides clients by them."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class FittedRun(ForecastRun):
         """
         from stforecast.forecasting.runs import facts_of
 
-        about = {"label": forecaster.config.method, "data": forecaster.data_name}
+        about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
         about |= facts_of(forecaster)
         return cls(Path(f"forecaster {place}"), about, forecaster)
 

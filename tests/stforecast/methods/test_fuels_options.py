@@ -308,7 +308,7 @@ def test_a_forecaster_of_ten_minutes_has_hourly_slots():
     ).fit(table)
     assert resolve("fuels").window.period == 0
     assert forecaster.config.window.period == 144
-    prototypes = forecaster._evaluation("last").model.predictor.snapshot.server["prototypes"]
+    prototypes = forecaster._evaluations["last"].model.predictor.snapshot.server["prototypes"]
     assert prototypes.shape == (2, 24, 8)
 
 
