@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from data_prep.base.errors import InputError
@@ -62,6 +63,7 @@ def main(socket: str) -> None:
     """Listen on a socket that only this user may use."""
     os.umask(0o077)
     show_log()
+    Path(socket).unlink(missing_ok=True)  # Of a worker that was killed.
     with Listener(socket, "AF_UNIX") as listener:
         serve(listener)
 
