@@ -31,6 +31,7 @@ from stforecast.federated.core.options import flatten
 from stforecast.federated.core.state import Clients, State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
+from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -173,7 +174,7 @@ class FlowerNode:
         )
         cube = fingerprint(*series.identity())
         about = {"settings": config.flat(), "cube": cube, **data.identity()}
-        self.node = make_node(run, trainer, place, about, before)
+        self.node = Node(trainer, place.out / STATE, about, before, run.secure)
 
     def current(self, before: int | None) -> bool:
         """Return whether this object alone changed its files, and has not seen round `before`."""
@@ -240,25 +241,12 @@ class FlowerNode:
         FittedModel.of(config, self.data, predictor).save(self.folder / "model")
 
 
-def make_node(
-    run: RunSettings, trainer: Trainer, place: Place, about: Mapping[str, Any], before: int | None
-) -> Node:
-    """Return the node of a trainer, under secure aggregation if the run has it."""
-    if run.secure is None:
-        return Node(trainer, place.out / STATE, about, before)
-    from stforecast.federated.nodes.secure_node import SecureNode
-
-    return SecureNode(trainer, place.out / STATE, about, before, settings=run.secure)
-
-
 def in_sum(run: RunSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data.
 
     Raises:
         InputError: if the message is not the next one of the sum.
     """
-    from stforecast.federated.nodes.secure_node import masker_beside
-
     assert run.secure
     return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
 

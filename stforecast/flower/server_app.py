@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         )  # fmt: skip
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
-        coordinator = _kind(run)(
+        coordinator = Coordinator(
             method,
             link,
             run.n_clients,
@@ -91,6 +90,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             uplink=config.uplink,
             robust=config.robust,
             patience=run.patience,
+            secure=run.secure,
             owners=run.owners,
             folder=out / "checkpoints",
             run={
@@ -132,15 +132,6 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             part.write_text(json.dumps(about, indent=2) + "\n")
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return about
-
-
-def _kind(run: RunSettings) -> Callable[..., Coordinator]:
-    """Return what makes the server's side of a run."""
-    if run.secure is None:
-        return Coordinator
-    from stforecast.federated.nodes.secure_coordinator import SecureCoordinator
-
-    return functools.partial(SecureCoordinator, settings=run.secure)
 
 
 @contextmanager

@@ -246,7 +246,7 @@ def check_secure(config: Config) -> None:
     Raises:
         InputError: with the setting that needs more, or if `cryptography` is not installed.
     """
-    from stforecast.federated.nodes.secure_coordinator import check_sums
+    from stforecast.federated.nodes.node_sums import check_sums
 
     check_sums(METHODS[config.method], config.uplink, config.robust)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
+from stforecast.federated.nodes.messages import Link, Message, Rejected, check_join
 
 MOST_SAMPLES = 10
 """Largest weight of a client, as a multiple of the median client's."""
@@ -372,7 +372,7 @@ class Membership:
                     extra=event("refused", node=node, reason=str(e)),
                 )  # fmt: skip
             self._refused[node] = str(e)
-            if isinstance(answer, Message) and not isinstance(e, Taken):
+            if isinstance(answer, Message) and not e.taken:
                 self._unusable.add(node)
             return
         self.numbers[node] = numbers

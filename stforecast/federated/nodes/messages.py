@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from data_prep.base.errors import Words
 from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
+
+if TYPE_CHECKING:  # It needs an extra.
+    from stforecast.federated.uploads.masking import PublicKeys
 
 OF_SUMS = ("share", "mask", "unmask")
 """Tasks of the messages of a secure sum, in their order."""
@@ -81,16 +84,21 @@ class Link(Protocol):
 
 
 class Rejected(Exception):
-    """Raised for an unusable answer; its text is the reason, in one line."""
+    """Raised for an unusable answer.
 
+    Args:
+        reason: why, in one line.
+        taken: whether the node claims clients of another node, which may leave.
+    """
 
-class Taken(Rejected):
-    """Raised if a node claims clients of another node."""
+    def __init__(self, reason: str, taken: bool = False) -> None:
+        super().__init__(reason)
+        self.taken = taken
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A node's checked answer to a round.
+    """A node's checked answer to a round; under secure aggregation, without its values.
 
     Attributes:
         ids: `(n,)` increasing numbers of the clients that trained.
@@ -99,6 +107,7 @@ class Answer:
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
         bytes_up: bytes of the upload.
+        keys: the node's public keys for the sum, under secure aggregation.
     """
 
     ids: Tensor
@@ -107,6 +116,7 @@ class Answer:
     losses: tuple[float, float]
     score: tuple[float, float]
     bytes_up: int
+    keys: PublicKeys | None = None
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
@@ -122,19 +132,21 @@ def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
 
 @dataclass(frozen=True)
 class Finished:
-    """A node's checked answer at the end of a run.
+    """A node's checked answer at the end of a run; under secure aggregation, without its errors.
 
     Attributes:
         errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
         model: whether the node saved a forecaster.
         has_best: whether the errors are those of the round that the settings select.
+        keys: the node's public keys for the sum, under secure aggregation.
     """
 
     errors: dict[str, float]
     targets: int
     model: bool
     has_best: bool = True
+    keys: PublicKeys | None = None
 
 
 def untrusted(check: Callable[P, T]) -> Callable[P, T]:
@@ -178,7 +190,8 @@ def check_join(
         )
     for other in taken:
         if max(numbers.start, other.start) < min(numbers.stop, other.stop):
-            raise Taken(f"its clients {first} to {numbers.stop - 1} are those of another node")
+            last = numbers.stop - 1
+            raise Rejected(f"its clients {first} to {last} are those of another node", taken=True)
     return numbers, sizes
 
 

@@ -22,12 +22,13 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
+from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import (
     Answer,
@@ -38,7 +39,6 @@ from stforecast.federated.nodes.messages import (
     message_of,
     untrusted,
 )
-from stforecast.federated.nodes.secure_node import SUM
 from stforecast.federated.uploads.masking import (
     KEY,
     SHARE,
@@ -64,28 +64,6 @@ SEALED = 2 * SHARE + 16
 """Bytes of two sealed shares."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advert(Answer):
-    """A node's answer to a round, without its values.
-
-    Attributes:
-        keys: its public keys for the sum.
-    """
-
-    keys: PublicKeys
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishAdvert(Finished):
-    """A node's answer at the end, without its errors.
-
-    Attributes:
-        keys: its public keys for the sum.
-    """
-
-    keys: PublicKeys = field(kw_only=True)
-
-
 @dataclass(frozen=True)
 class Dealt:
     """Shares that a member dealt.
@@ -102,7 +80,7 @@ class Dealt:
 
 
 @untrusted
-def check_advert(answer: Message | str, asked: Collection[int]) -> Advert:
+def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     """Return a node's answer to a round, without its values.
 
     Args:
@@ -123,11 +101,11 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Advert:
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
-    return Advert(trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, keys=_keys(about))
+    return Answer(trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, keys=_keys(about))
 
 
 @untrusted
-def check_finish_advert(answer: Message | str) -> FinishAdvert:
+def check_finish_advert(answer: Message | str) -> Finished:
     """Return a node's answer at the end, without its errors.
 
     Raises:
@@ -135,7 +113,7 @@ def check_finish_advert(answer: Message | str) -> FinishAdvert:
     """
     about = message_of(answer).about
     model, has_best = bool(about.get("model")), about["has_best"] is True
-    return FinishAdvert({}, 0, model, has_best, keys=_keys(about))
+    return Finished({}, 0, model, has_best, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> PublicKeys:
