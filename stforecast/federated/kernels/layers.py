@@ -108,12 +108,6 @@ def _inputs(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
     return clients, steps, batch, inputs, size, x, *x.stride()[:3]
 
 
-def convolution_usable(x: Tensor, weight: Tensor) -> bool:
-    """Return whether `stacked_convolution` can run on these tensors."""
-    widths = weight.shape[1:3] if x.requires_grad else weight.shape[1:2]
-    return all(usable(width, x, weight) for width in widths)
-
-
 def stacked_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
     """Return the convolution of each client's images with its own weights, at a stride of 1.
 
