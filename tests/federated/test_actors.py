@@ -170,9 +170,12 @@ def test_actors_receive_their_clients_state_only_if_they_lack_it(spread, monkeyp
     others = spread(Inside(2, {("train", 2, 0): 1}), FEDAVG, SIZES)
     parts = others.trainer.parts
     sent, send = [], parts._sent
-    monkeypatch.setattr(
-        parts, "_sent", lambda i: sent.append((i, len((s := send(i)).clients))) or s
-    )
+
+    def noted(i):
+        sent.append((i, len((state := send(i)).clients)))
+        return state
+
+    monkeypatch.setattr(parts, "_sent", noted)
     others.run()
     assert sent[:2] == [(0, 4), (1, 4)]
     assert [call for call in sent[2:] if call[1]] == [(0, 4)]
