@@ -24,17 +24,7 @@ _lock = threading.Lock()
 
 
 def answer(run: RunSettings, node_config: Mapping[str, Any], message: Message) -> Message:
-    """Return a node's answer to a message.
-
-    Args:
-        run: settings of the run.
-        node_config: the node's configuration.
-        message: the server's message.
-
-    Raises:
-        InputError: if the configuration, the data or the message cannot be used, or the run has no
-            secure aggregation and the node requires it.
-    """
+    """Return a node's answer to a message."""
     check_secure_only(run, node_config)
     place = Place.of(node_config, message.about.get("run"))
     task = message.about.get("task")

@@ -77,13 +77,8 @@ class Place(NamedTuple):
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
         """Read a node's configuration.
 
-        Args:
-            node_config: Flower's node configuration.
-            token: the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
-                changes when its server is started again.
-
-        Raises:
-            InputError: if an entry is missing or invalid, or the cube does not exist.
+        `token` is the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
+        changes when its server is started again.
         """
         if not isinstance(token, str) or not TOKEN.fullmatch(token):
             raise InputError(
@@ -107,11 +102,7 @@ class SecureAggregationRequired(InputError):
 
 
 def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
-    """Check that a run has secure aggregation if the node requires it.
-
-    Raises:
-        SecureAggregationRequired: if it has not.
-    """
+    """Check that a run has secure aggregation if the node requires it."""
     if run.secure is None and node_config.get(SECURE_ONLY):
         raise SecureAggregationRequired(
             "the run has no secure aggregation, which this node requires; ",
@@ -181,11 +172,7 @@ class FlowerNode:
         return self.node.current and (before is None or self.node.rounds <= before)
 
     def answer(self, message: Message) -> Message:
-        """Return the node's answer to a message.
-
-        Raises:
-            InputError: if the message's task is unknown.
-        """
+        """Return the node's answer to a message."""
         task = message.about.get("task")
         if task == "join":
             return self.node.join()
@@ -242,11 +229,7 @@ class FlowerNode:
 
 
 def in_sum(run: RunSettings, place: Place, message: Message) -> Message:
-    """Return a node's answer to a message of a secure sum, for which it reads no data.
-
-    Raises:
-        InputError: if the message is not the next one of the sum.
-    """
+    """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
     return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
 

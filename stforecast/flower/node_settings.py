@@ -50,11 +50,7 @@ class NodeSettings:
     worker: bool = True
 
     def check(self) -> None:
-        """Check all that can be known before the server is asked.
-
-        Raises:
-            InputError: with the first setting that cannot be used.
-        """
+        """Check all that can be known before the server is asked."""
         found = ADDRESS.fullmatch(self.superlink)
         if found is None or not 0 < int(found[2]) < 2**16:
             raise InputError(
@@ -83,9 +79,7 @@ class NodeSettings:
     def command(self, port: int, worker: Path | None = None) -> list[str]:
         """Return the command that starts the SuperNode.
 
-        Args:
-            port: where it listens for processes on this machine.
-            worker: socket of the node's worker, if there is one.
+        It listens at the port for processes on this machine. `worker` is the socket of the node's.
         """
         given: dict[str, str | int] = {
             "data": str(self.data.resolve()), "first-client": self.first_client,

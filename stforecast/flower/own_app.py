@@ -32,9 +32,7 @@ POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 def connect(address: str, token: str | None = None) -> Any:
     """Return a client of the SuperNode's API for processes on this machine.
 
-    Args:
-        address: where it listens.
-        token: of a message, which the client may then read and answer.
+    With the token of a message it may read and answer this one.
     """
     from flwr.supercore.interceptors import (
         RuntimeTokenHttpInterceptor,

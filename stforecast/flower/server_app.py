@@ -59,18 +59,8 @@ def make_server_app() -> Any:
 def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     """Run the federation; write the logs, then `rounds.csv`, and last `federation.json`.
 
-    A run that was ended goes on from `checkpoints/`, which is removed at the end.
-
-    Args:
-        link: link to the nodes.
-        run: settings of the run.
-
-    Returns:
-        The contents of `federation.json`.
-
-    Raises:
-        InputError: if strangers can use the SuperLink, clients are missing at the start, no node
-            answers any more, or the folder holds an unfinished run with other settings.
+    A run that was ended goes on from `checkpoints/`, which is removed at the end. Returns what
+    `federation.json` holds.
     """
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
@@ -171,10 +161,6 @@ def pooled_errors(
     With three nodes or more, a node's targets count at most `MOST_TARGETS` times as much per
     training sample as the median node's. A node that claims more, or without which an error would
     be another by a factor of more than `MOVED`, counts but is doubtful.
-
-    Args:
-        finished: the nodes' last answers, see `sound_errors`.
-        samples: the nodes' training samples.
     """
     names = ("mse", "mae")
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}

@@ -205,14 +205,7 @@ class Standing:
 
 
 def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read the events of a server's results; a line that was cut off is passed over.
-
-    Args:
-        folder: the server's results.
-
-    Raises:
-        InputError: if there are none.
-    """
+    """Read the events of a server's results; a line that was cut off is passed over."""
     path = folder / EVENTS
     if not path.is_file():
         raise InputError(

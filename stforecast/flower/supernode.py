@@ -73,11 +73,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def find_program(name: str) -> str:
-    """Find a program next to this Python, or on the path.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """Find a program next to this Python, or on the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -122,13 +118,7 @@ def signals_raise() -> Iterator[None]:
 def stop_all_of(
     process: subprocess.Popen[Any], how: signal.Signals = signal.SIGTERM, grace: float = GRACE
 ) -> None:
-    """Stop a group leader and all of its descendants.
-
-    Args:
-        process: the group leader.
-        how: signal that they get first.
-        grace: seconds that the leader has to terminate before all are killed.
-    """
+    """Stop a group leader and all of its descendants, which are killed after some seconds."""
     groups = process_groups(process.pid)
     _signal(groups, how)
     with contextlib.suppress(subprocess.TimeoutExpired):

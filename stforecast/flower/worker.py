@@ -25,15 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], dict[str, Array]]:
-    """Answer a message of the server.
+    """Answer a message of the server, given its text, its tensors and the settings.
 
-    Args:
-        about: its `text`, and the configurations of the `run` and of the `node`.
-        arrays: its tensors, which are not trusted.
-
-    Returns:
-        The answer's `text` and tensors; or, if there is none, the class of the `error`. Its text,
-        with paths, cells, times and values, stays in this node's log.
+    Without an answer, the class of the `error` is returned. Its text, with paths, cells, times and
+    values, stays in this node's log.
     """
     show_log()
     try:

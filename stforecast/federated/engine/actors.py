@@ -142,40 +142,20 @@ class Actors(Protocol):
         ...
 
     def start(self, i: int, make: Callable[[], Part]) -> None:
-        """Start the actor `i`, in place of one that may be lost.
-
-        Args:
-            i: its number.
-            make: makes its part, in the actor.
-        """
+        """Start the actor `i`, which makes its part, in place of one that may be lost."""
         ...
 
     def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call a method of several parts at the same time.
-
-        Args:
-            calls: name of the method and its arguments, by actor.
-
-        Returns:
-            The results by actor, or `Lost` where the actor is gone.
-        """
+        """Call a method of several parts, with its arguments; return results or `Lost` by actor."""
         ...
 
 
 def spread_trainer(
     *data: Any, actors: Actors, workers: int = 1, memory: int | None = None, **options: Any
 ) -> Trainer:
-    """Return a trainer whose clients are trained in several actors.
+    """Return a trainer whose clients are trained in several actors, none of them started.
 
-    Args:
-        *data: method and samples, see `Trainer`.
-        actors: the actors, none of them started.
-        workers: cohorts that train at the same time in each actor.
-        memory: bytes that the run may take: half for this process, half for the actors.
-        **options: further options of `Trainer`.
-
-    Raises:
-        InputError: if there are more actors than clients.
+    Half of `memory` is for this process, half for the actors; `workers` are those of an actor.
     """
     half, n = memory // 2 if memory else None, len(actors)
     # With the workers of all actors the cohorts are those of one process.
@@ -245,11 +225,7 @@ class SpreadParts:
         self._stale = set(range(len(self._parts)))
 
     def _ask(self, task: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
-        """Call a method of all parts; repeat it on a new actor where one was lost.
-
-        Raises:
-            InputError: if new actors are lost, too.
-        """
+        """Call a method of all parts; repeat it on a new actor where one was lost."""
         given = arguments or [()] * len(self._parts)
         found: dict[int, Any] = {}
         for _ in range(1 + MOST_LOST):
@@ -303,9 +279,6 @@ def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
     Example:
         >>> split(7, 2, 2)
         [range(0, 4), range(4, 7)]
-
-    Raises:
-        InputError: if there are fewer clients than parts.
     """
     check_parts(n_parts, n_clients)
     n_cohorts = math.ceil(n_clients / cohort_size)
@@ -315,11 +288,7 @@ def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
 
 
 def check_parts(n_parts: int, n_clients: int) -> None:
-    """Check that there is a client for each part.
-
-    Raises:
-        InputError: with both numbers.
-    """
+    """Check that there is a client for each part."""
     if n_parts > n_clients:
         raise InputError(
             f"{n_parts} actors for {counted(n_clients, 'client')}; ",

@@ -59,15 +59,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def cohort_size(
     population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
 ) -> int:
-    """Return the number of clients that train together; on a CPU, all workers get equal shares.
-
-    Args:
-        population: the model.
-        n_clients: clients of the federation.
-        batch_size: samples per batch.
-        device: device to compute on.
-        workers: cohorts that train at the same time.
-    """
+    """Return the number of clients that train together; on a CPU, all workers get equal shares."""
     if population.loops(device):
         return 1
     of_client = total_bytes(population.initial())
@@ -132,14 +124,7 @@ class Memory:
         return self.training + self.data
 
     def fits(self, allowed: int | None = None) -> bool:
-        """Return whether all of it fits in memory; if not, the clients' states belong in files.
-
-        Args:
-            allowed: bytes that the run may take; by default the machine's free memory.
-
-        Raises:
-            InputError: if it does not fit even with the clients' states in files.
-        """
+        """Return whether all of it fits in memory; if not, the clients' states belong in files."""
         allowed = allowed or limits.memory()
         if self.resident > allowed:
             raise InputError(
@@ -167,16 +152,7 @@ def predicted_memory(
     *,
     best: bool,
 ) -> Memory:
-    """Predict the memory of a run, without what its method adds.
-
-    Args:
-        population: the model.
-        training: optimiser and whether its state is kept.
-        n_clients: clients of the run.
-        n_in_training: clients that train at the same time.
-        data: samples.
-        best: whether a copy of the best round is kept.
-    """
+    """Predict the memory of a run, without what its method adds."""
     of_client = total_bytes(population.initial())
     copies = 1 + sum(name != STEPS for name in moment_names(training))
     kept = 1 if training.optimizer_state == "round" else copies
@@ -190,9 +166,6 @@ def predicted_memory(
 
 def parse_bytes(text: str) -> int:
     """Parse a size such as 8GB.
-
-    Raises:
-        InputError: if the text is not a size.
 
     Example:
         >>> parse_bytes("8GB"), parse_bytes("500 mb")
@@ -219,11 +192,6 @@ def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
     It is measured anew for another model, batch, number of threads or version of torch, and if the
     processor has tiles for matrix products or no longer has them.
-
-    Args:
-        population: the model.
-        x: inputs of a batch, `(clients, batch, …)`, on a CPU.
-        threads: torch's threads in a step.
     """
     kept = _kept(population, x, threads)
     if kept and kept.is_file():
@@ -279,11 +247,7 @@ def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; `auto` is a GPU if there is one, else the CPU.
-
-    Raises:
-        InputError: if the device is unknown or not available.
-    """
+    """Return the device of this name; `auto` is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.partition(":")[0] not in ("cpu", "cuda"):

@@ -248,12 +248,7 @@ class Trainer:
         return state
 
     def receive(self, server: Payload, round: int) -> None:
-        """Receive the server's state before a round.
-
-        Args:
-            server: the tensors that the method's `broadcast` reads.
-            round: index of the round, from 0.
-        """
+        """Receive the tensors that the method's `broadcast` reads, before a round."""
         self.state.server, self.state.round = server, round
 
     def place(self) -> tuple[int, int]:
@@ -283,9 +278,7 @@ class Trainer:
     def copy(self, state: State, into: State | None = None) -> State:
         """Copy the part of a state that predicts: all but the optimiser's moments.
 
-        Args:
-            state: any state of these clients.
-            into: an older copy, whose tensors are overwritten where the shapes match.
+        Tensors of an older copy `into` are overwritten where the shapes match.
         """
         clients = dataclasses.replace(state.clients, moments={})
         kept, now, copies = into.flat() if into else {}, self.state.flat(), {}
@@ -300,11 +293,7 @@ class Trainer:
         return State.from_flat(copies, state.round, state.seed)
 
     def restore(self, state: State) -> None:
-        """Restore the state that the same clients had after a round, maybe in another process.
-
-        Raises:
-            InputError: if the state is not of these clients.
-        """
+        """Restore the state that the same clients had after a round, maybe in another process."""
         own, given = self.state.clients.flat(), state.clients.flat()
         for name in own.keys() | given.keys():
             shapes = [ts[name].shape if name in ts else None for ts in (own, given)]
@@ -430,12 +419,7 @@ class Trainer:
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:
-        """Return the task's score over all samples of all clients as total and count.
-
-        Args:
-            data: samples of all clients.
-            state: the state that predicts, see `ready`.
-        """
+        """Return the task's score over all samples of all clients as total and count."""
         total, count = (math.fsum(part) for part in zip(*self.scores(data, state), strict=True))
         return total, count
 

@@ -156,13 +156,7 @@ class Coordinator:
             self._restore(found)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Finished]:
-        """Train for the settings' number of rounds and let the nodes finish.
-
-        Args:
-            after_round: called with each round's report.
-
-        Returns:
-            The nodes' last answers; those of nodes that did not finish are missing.
+        """Train for the settings' number of rounds; return the nodes' last answers, if they finish.
 
         Raises:
             InputError: if clients are missing at the start, or no node answers any more.
@@ -197,11 +191,7 @@ class Coordinator:
         self._n_reported = max(self._n_reported, len(complete))
 
     def run_round(self) -> None:
-        """Run one round with the connected nodes.
-
-        Raises:
-            InputError: if the run begins with too few nodes for a secure sum.
-        """
+        """Run one round with the connected nodes."""
         start, server = time.perf_counter(), self.server
         if self.sums and not server.state.round and len(self.membership.numbers) < FEWEST:
             raise InputError("a single node is connected; secure aggregation needs at least two")

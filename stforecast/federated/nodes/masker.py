@@ -60,12 +60,7 @@ class Masker:
         self.folder, self.member, self.settings = folder, member, settings
 
     def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
-        """Keep the values to add up, with new keys; return the public keys.
-
-        Args:
-            session: the server's name of the sum.
-            values: tensors by name, kept in double precision.
-        """
+        """Keep the values to add up, in double precision, with new keys; return the public keys."""
         keys = {"seal": new_key(), "mask": new_key(), "own": new_key()}
         notes = {"session": session, "next": "share"} | {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
@@ -74,22 +69,11 @@ class Masker:
     def hide(
         self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]
     ) -> Message:
-        """Return an answer with keys of the sum that the server asks for.
-
-        Args:
-            message: the server's message, with the name of the sum.
-            values: what to add up.
-            about: what the server may know.
-        """
+        """Return what the server may know, with keys of the sum for which it asks."""
         return Message({**about, "keys": self.begin(message.about["session"], values)})
 
     def answer(self, message: Message) -> Message:
-        """Return the node's answer to a message of a sum.
-
-        Raises:
-            InputError: if the message is not the next one of the latest sum, or asks for what would
-                tell more than the sum.
-        """
+        """Return the node's answer to a message of a sum."""
         about = message.about
         notes, values = self._load()
         if (about["session"], about["task"]) != (notes["session"], notes["next"]):
@@ -205,12 +189,7 @@ ERRORS, METRICS = "errors", ("mse", "mae")
 
 
 def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
-    """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads.
-
-    Args:
-        answer: its answer to the round, with its own values.
-        trainer: trainer of its clients.
-    """
+    """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads."""
     about = answer.about
     rows = torch.tensor(about["ids"], dtype=torch.long) - trainer.first
     weights = summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
@@ -230,23 +209,12 @@ def sums_of_errors(errors: Mapping[str, float], targets: int) -> Payload:
 
 
 def masker_beside(folder: Path, first: int, settings: SecureSums) -> Masker:
-    """Return the masker of a node.
-
-    Args:
-        folder: folder of the clients' state.
-        first: number of the node's first client.
-        settings: settings of secure aggregation.
-    """
+    """Return the masker of a node, given the folder of its clients' state and its first client."""
     return Masker(folder.parent / "secure-sum", first, settings)
 
 
 def summand_weights(sums: str, sizes: Tensor) -> Tensor:
-    """Return the clients' weights in double precision.
-
-    Args:
-        sums: `Method.sums`, samples or clients.
-        sizes: `(clients,)` training samples.
-    """
+    """Return the clients' weights `(clients,)` in double precision, see `Method.sums`."""
     return (sizes if sums == "samples" else torch.ones_like(sizes)).double()
 
 

@@ -88,10 +88,6 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
 def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
     """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
 
-    Args:
-        sums: what the nodes report; with fewer than three, nothing is bounded.
-        most: see `bounded_mean`.
-
     Example:
         >>> bounded({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
         {2: 'its mean is 4e+08, the median is 0.3'}
@@ -283,11 +279,7 @@ class Membership:
         self._unusable: set[int] = set()
 
     def restore(self, declared: Tensor) -> None:
-        """Restore what the nodes had declared before the server was ended.
-
-        Args:
-            declared: `(clients,)` training samples.
-        """
+        """Restore the `(clients,)` training samples that nodes declared before."""
         self.declared.copy_(declared)
         self._bound_sizes()
 
@@ -330,11 +322,7 @@ class Membership:
         )  # fmt: skip
 
     def welcome(self, round: int) -> int:
-        """Admit new nodes and drop those that are gone; return the number of connected clients.
-
-        Args:
-            round: rounds done.
-        """
+        """Admit new nodes and drop those that are gone; return the number of connected clients."""
         here = self.link.nodes()
         for node in self.numbers.keys() - here:
             log.warning(
@@ -352,11 +340,7 @@ class Membership:
         return sum(len(numbers) for numbers in self.numbers.values())
 
     def await_any(self, round: int) -> None:
-        """Admit new nodes; if none is connected then, wait for one as long as for an answer.
-
-        Args:
-            round: rounds done.
-        """
+        """Admit new nodes; if none is connected then, wait for one as long as for an answer."""
         end = time.monotonic() + self.patience.answer
         while not self.welcome(round) and time.monotonic() < end:
             time.sleep(self.patience.poll)
@@ -398,10 +382,7 @@ class Membership:
     def strike(self, node: int, reason: str, sent: bool) -> int:
         """Count a round for which a node has no usable answer; return its strikes.
 
-        Args:
-            node: the node.
-            reason: what was wrong.
-            sent: whether it sent something that cannot be used, rather than nothing.
+        `sent` says that it sent something that cannot be used, rather than nothing.
         """
         if node not in self._struck:
             self.strikes[node] += 1

@@ -120,12 +120,7 @@ class Answer:
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
-    """Return the types and shapes of most clients' uploads; `before` breaks a tie.
-
-    Args:
-        answers: answers with clients that trained.
-        before: types and shapes of the previous round's uploads.
-    """
+    """Return the types and shapes of most clients' uploads; `before` breaks a tie."""
     votes = [(sum(len(b.ids) for b in answers if b.like == a.like), a.like) for a in answers]
     return max(votes, key=lambda vote: (vote[0], vote[1] == before))[1] if votes else None
 
@@ -168,16 +163,7 @@ def untrusted(check: Callable[P, T]) -> Callable[P, T]:
 def check_join(
     answer: Message | str, n_clients: int, taken: Iterable[range]
 ) -> tuple[range, list[int]]:
-    """Return the clients of a new node and their numbers of samples.
-
-    Args:
-        answer: the node's answer to the request to join.
-        n_clients: clients of the whole federation.
-        taken: clients of other nodes.
-
-    Raises:
-        Rejected: if the answer is invalid.
-    """
+    """Return the clients of a new node and their numbers of samples."""
     about = message_of(answer).about
     first, sizes = about.get("first"), about.get("sizes")
     if not _is_count(first) or not isinstance(sizes, list) or not all(map(_is_count, sizes)):
@@ -202,14 +188,6 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     Nodes leave out clients whose values are not finite, so such an upload is rejected. A method may
     not record the task's loss, which is then NaN; neither this loss nor a validation score, which
     are sums of errors, can be negative. A whole local loss can.
-
-    Args:
-        answer: the node's answer.
-        asked: numbers of its clients that were asked to train.
-        uplink: coding of the upload.
-
-    Raises:
-        Rejected: if the answer is unusable.
     """
     message = message_of(answer)
     about = message.about
@@ -234,11 +212,7 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
 
 @untrusted
 def check_finish(answer: Message | str) -> Finished:
-    """Return a node's checked answer at the end.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a node's checked answer at the end."""
     about = message_of(answer).about
     targets = about["targets"]
     errors = {str(name): float(v) for name, v in about["errors"].items()}

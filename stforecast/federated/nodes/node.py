@@ -189,17 +189,10 @@ class Node:
         model: bool,
         has_best: bool = True,
     ) -> Message:
-        """Return the answer at the end of a run.
+        """Return the answer at the end of a run: mean test errors by metric, of so many targets.
 
         A secure sum hides the errors, and those of another round than the one that the settings
-        select do not count in it.
-
-        Args:
-            message: the server's message.
-            errors: mean test errors by metric.
-            targets: number of test targets.
-            model: whether the node saved a forecaster.
-            has_best: whether the errors are those of the round that the settings select.
+        select (without `has_best`) do not count in it.
         """
         known = {"model": model, "has_best": has_best}
         if self.masker:

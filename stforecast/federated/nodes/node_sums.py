@@ -35,16 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
-    """Check that a server needs only sums.
-
-    Args:
-        method: the method.
-        uplink: processing of uploads.
-        robust: the server's defence.
-
-    Raises:
-        InputError: naming what needs more than sums.
-    """
+    """Check that a server with this method and these settings needs only sums."""
     if method.sums == "none":
         raise InputError(
             f"{method.name} does not support secure aggregation: {method.needs_each}; ",

@@ -81,15 +81,7 @@ class Dealt:
 
 @untrusted
 def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
-    """Return a node's answer to a round, without its values.
-
-    Args:
-        answer: the node's answer.
-        asked: numbers of its clients that were asked to train.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
     ids = [int(i) for i in about["ids"]]
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
@@ -106,11 +98,7 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
 
 @untrusted
 def check_finish_advert(answer: Message | str) -> Finished:
-    """Return a node's answer at the end, without its errors.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a node's answer at the end, without its errors."""
     about = message_of(answer).about
     model, has_best = bool(about.get("model")), about["has_best"] is True
     return Finished({}, 0, model, has_best, keys=_keys(about))
@@ -125,16 +113,7 @@ def _keys(about: Mapping[str, Any]) -> PublicKeys:
 
 @untrusted
 def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) -> Dealt:
-    """Return the shares that a member dealt.
-
-    Args:
-        answer: the member's answer.
-        dealer: its number.
-        members: numbers of all members.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return the shares that a member dealt."""
     about = message_of(answer).about
     sealed, checks = dict(about["sealed"]), dict(about["checks"])
     everyone = {str(i) for i in members}
@@ -151,16 +130,7 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
 @untrusted
 def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int]) -> \
         tuple[Tensor, list[int]]:  # fmt: skip
-    """Return a member's masked vector, and the members whose shares it could not use.
-
-    Args:
-        answer: the member's answer.
-        shapes: names and shapes of the sum's tensors.
-        others: numbers of the other members.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a member's masked vector, and the members whose shares it could not use."""
     message = message_of(answer)
     vector, n = message.payload[SUM], sum(math.prod(shape) for shape in shapes.values())
     if vector.dtype != torch.int64 or vector.shape != (n,) or len(message.payload) > 1:
@@ -170,15 +140,7 @@ def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int])
 
 @untrusted
 def check_revealed(answer: Message | str, checks: Mapping[int, str]) -> dict[int, bytes]:
-    """Return the shares that a member reveals.
-
-    Args:
-        answer: the member's answer.
-        checks: commitment to each share that it holds, by dealer, as hexadecimal text.
-
-    Raises:
-        Rejected: if a share is missing, or another one than was dealt.
-    """
+    """Return the shares that a member reveals, given the commitment to each, by dealer."""
     shares = {
         int(i): _read_bytes(text, SHARE) for i, text in message_of(answer).about["shares"].items()
     }
