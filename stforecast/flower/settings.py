@@ -1,8 +1,7 @@
-"""Settings of a federation of nodes, and checks that nodes support them.
+"""Settings of a federation of nodes, and the Flower app that carries them.
 
-The folder that `flwr run` takes: a Flower app of a few lines, and the run's configuration.
-
-The app contains no code of its own: nodes run their owners' installation of `stforecast`.
+The app is the folder that `flwr run` takes. It has no code of its own: nodes run their owners'
+installation of `stforecast`.
 """
 
 from __future__ import annotations

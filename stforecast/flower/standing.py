@@ -1,15 +1,9 @@
 """How a federation stands, from the events in the server's log.
 
 The server appends its log as lines of JSON to `server.jsonl` in its results. Whoever reads them in
-order knows rounds, nodes and failures, also those before the server was started again.
-
-Log records as lines of JSON.
-
-Metrics of a federation in Prometheus's text format, for node-exporter's textfile collector.
-
-See https://prometheus.io/docs/instrumenting/exposition_formats/.
-
-The log of processes that Flower or a node starts.
+order knows rounds, nodes and failures, also those before the server was started again. The metrics
+that it writes are in Prometheus's text format, for node-exporter's textfile collector; see
+https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
 from __future__ import annotations

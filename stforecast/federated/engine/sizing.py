@@ -1,11 +1,8 @@
-"""Cohort size and memory of a run, predicted from the machine and the model.
+"""How a run uses the machine: its device, cohort size, memory and precision.
 
 On a CPU a cohort's parameters and gradients should fit its worker's share of the last-level cache;
-on a GPU the cohort fills the free memory.
-
-Choice of a run's precision: bfloat16 only where a measurement shows that it saves time.
-
-Choice of the device to compute on.
+on a GPU the cohort fills the free memory. A model computes in bfloat16 only where a measurement
+shows that it saves time.
 """
 
 from __future__ import annotations
@@ -30,6 +27,14 @@ from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import STEPS, Training, moment_names
 from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
 from stforecast.federated.uploads.payload import total_bytes
+
+log = logging.getLogger(__name__)
+
+REPETITIONS = 5
+"""Number of steps to measure in each precision, in turns; the fastest counts."""
+
+WORTH = 0.97
+"""Bfloat16 is taken if its time is at most this share of single precision's."""
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
@@ -175,15 +180,6 @@ def parse_bytes(text: str) -> int:
     if not found or not float(found[1]):
         raise InputError(f"memory is {text!r}; give a size such as 500MB or 8GB")
     return int(float(found[1]) * UNITS[found[2]])
-
-
-log = logging.getLogger(__name__)
-
-REPETITIONS = 5
-"""Number of steps to measure in each precision, in turns; the fastest counts."""
-
-WORTH = 0.97
-"""Bfloat16 is taken if its time is at most this share of single precision's."""
 
 
 def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:

@@ -1,16 +1,12 @@
-"""GRUs over many clients, forward and backward, matrix products included, in C.
+"""Layers over many clients, forward and backward, in C: GRUs, convolutions, pooling, linear ones.
 
-They are written by hand because memory bandwidth limits a round: a client's weights and activations
+GRUs, with their matrix products, are written by hand because memory bandwidth limits a round: a client's weights and activations
 stay in the cache from the first product to the last, and gates are computed from a product's
 registers.
-
-Convolutions over many clients, and ReLU with pooling, forward and backward, in C.
 
 Images are `(clients, batch, height, width, channels)` on a CPU, float32 or float64. Libraries
 rearrange an image's windows or its channels in every call; with the channels last, products read
 the images as they are.
-
-A linear layer with one output for each client, in C.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The connected nodes of a federation and their clients.
+"""The connected nodes of a federation, and robust summaries of the numbers that they report.
 
-Robust summaries of numbers that nodes report, so that no single node decides them.
-
-With fewer than three nodes there is no majority, and the summaries are plain means.
-
-Events of a federation: fields of log records, for programs that read the log.
+No single node decides a summary. With fewer than three nodes there is no majority, and the
+summaries are plain means.
 """
 
 from __future__ import annotations
@@ -25,6 +22,8 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.nodes.messages import Link, Message, Rejected, check_join
+
+log = logging.getLogger(__name__)
 
 MOST_SAMPLES = 10
 """Largest weight of a client, as a multiple of the median client's."""
@@ -197,15 +196,12 @@ def _weights(sums: Sequence[Reported], most: float) -> list[float]:
 
 
 def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Return the argument `extra` of a log call.
+    """Return the argument `extra` of a log call, for programs that read the log.
 
     >>> event("lost", node=7)
     {'fields': {'event': 'lost', 'node': 7}}
     """
     return {"fields": {"event": name, **fields}}
-
-
-log = logging.getLogger(__name__)
 
 
 def tell_left_out(left_out: Mapping[int, str]) -> None:

@@ -10,9 +10,8 @@ the answers to a message before.
    mask; for each that was lost after it dealt, they reveal shares of the key of its pairwise masks.
 
 Beyond the paper, dealers commit themselves to shares, so that a false share is found and its sender
-named. Each secret needs as many shares as the threshold says; with fewer, the sum is lost.
-
-The server's checks of nodes' untrusted answers in a secure sum.
+named. Each secret needs as many shares as the threshold says; with fewer, the sum is lost. All
+answers of nodes are untrusted, and checked.
 """
 
 from __future__ import annotations
@@ -56,6 +55,13 @@ from stforecast.federated.uploads.masking import (
     public,
 )
 from stforecast.federated.uploads.payload import Like, Payload, total_bytes
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FEWEST = 2
+"""Fewest nodes of a sum."""
 
 HASH = 32
 """Bytes of a commitment."""
@@ -155,14 +161,6 @@ def _read_bytes(text: object, n: int) -> bytes:
     if not isinstance(text, str) or len(text) != 2 * n:
         raise Rejected(f"it sent {text!r:.40}, expected {n} bytes")
     return bytes.fromhex(text)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-FEWEST = 2
-"""Fewest nodes of a sum."""
 
 
 class Lost(Exception):

@@ -1,6 +1,6 @@
 """An unfinished run of any kind: train with checkpoints, resume and write results.
 
-A lock on a folder, so that one process at a time writes results to it.
+A lock on its folder lets one process at a time write to it.
 """
 
 from __future__ import annotations
