@@ -1,8 +1,8 @@
 """Layers over many clients, forward and backward, in C: GRUs, convolutions, pooling, linear ones.
 
-GRUs, with their matrix products, are written by hand because memory bandwidth limits a round: a client's weights and activations
-stay in the cache from the first product to the last, and gates are computed from a product's
-registers.
+GRUs, with their matrix products, are written by hand because memory bandwidth limits a round: a
+client's weights and activations stay in the cache from the first product to the last, and gates are
+computed from a product's registers.
 
 Images are `(clients, batch, height, width, channels)` on a CPU, float32 or float64. Libraries
 rearrange an image's windows or its channels in every call; with the channels last, products read
