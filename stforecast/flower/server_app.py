@@ -114,10 +114,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         }
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
-        log.info(
-            "test errors of all nodes: %s", about["test"],
-            extra=event("finished", best_round=about["best_round"], test=about["test"]),
-        )  # fmt: skip
+        known = event("finished", best_round=about["best_round"], test=about["test"])
+        log.info("test errors of all nodes: %s", about["test"], extra=known)
         with atomic_path(out / "federation.json") as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
@@ -181,10 +179,8 @@ def pooled_errors(
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():
-        log.warning(
-            "node %d counts in the test errors, but %s", node, why,
-            extra=event("errors_doubtful", node=node, reason=why),
-        )  # fmt: skip
+        known = event("errors_doubtful", node=node, reason=why)
+        log.warning("node %d counts in the test errors, but %s", node, why, extra=known)
     return test, left_out, reasons
 
 

@@ -163,10 +163,8 @@ class Coordinator:
         """
         server = self.server
         if self.resumed:
-            log.info(
-                "the run goes on after round %d", server.state.round,
-                extra=event("resumed", round=server.state.round),
-            )  # fmt: skip
+            known = event("resumed", round=server.state.round)
+            log.info("the run goes on after round %d", server.state.round, extra=known)
         self.membership.gather()
         if not self.resumed:
             sizes = self.membership.known_sizes()
@@ -309,10 +307,8 @@ class Coordinator:
     def _lose_round(self, reason: str) -> None:
         """Report that a round is repeated, as its uploads cannot be used."""
         round, self._lost_because = self.server.state.round + 1, reason
-        log.warning(
-            "round %d is repeated: %s", round, reason,
-            extra=event("round_lost", round=round, reason=reason),
-        )  # fmt: skip
+        known = event("round_lost", round=round, reason=reason)
+        log.warning("round %d is repeated: %s", round, reason, extra=known)
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
@@ -360,10 +356,8 @@ class Coordinator:
     def _lose_sum(self, why: Lost) -> None:
         """Report that a sum is lost, and drop the nodes that spoilt it."""
         round, self._lost_because = self.server.state.round + 1, str(why)
-        log.warning(
-            "%s: the sum is lost: %s", self._now(), why,
-            extra=event("sum_lost", round=round, reason=str(why)),
-        )  # fmt: skip
+        known = event("sum_lost", round=round, reason=str(why))
+        log.warning("%s: the sum is lost: %s", self._now(), why, extra=known)
         for node in why.guilty:
             self.membership.expel(node, "it spoilt a secure sum")
 
@@ -382,10 +376,8 @@ class Coordinator:
             return
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
-        log.warning(
-            "%s goes on without %s: %s", self._now(), name, reason,
-            extra=event("left_out", node=node, round=round, reason=reason, strikes=strikes),
-        )  # fmt: skip
+        known = event("left_out", node=node, round=round, reason=reason, strikes=strikes)
+        log.warning("%s goes on without %s: %s", self._now(), name, reason, extra=known)
 
     def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose tensors are not the model's, or differ from most clients'."""
@@ -437,10 +429,8 @@ class Coordinator:
             try:
                 finished[node] = check(answers.get(node, "silent"))
             except Rejected as e:
-                log.warning(
-                    "%s did not finish: %s", self.membership.name(node), e,
-                    extra=event("did_not_finish", node=node, reason=str(e)),
-                )  # fmt: skip
+                known = event("did_not_finish", node=node, reason=str(e))
+                log.warning("%s did not finish: %s", self.membership.name(node), e, extra=known)
         if late := [node for node, f in finished.items() if not f.has_best]:
             self.left_out = dict.fromkeys(late, NOT_THERE % (self.server.best_round or 0))
             tell_left_out(self.left_out)

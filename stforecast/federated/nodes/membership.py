@@ -207,10 +207,8 @@ def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
 def tell_left_out(left_out: Mapping[int, str]) -> None:
     """Name the nodes whose test errors do not count, with the reasons."""
     for node, why in left_out.items():
-        log.warning(
-            "node %d does not count in the test errors: %s", node, why,
-            extra=event("errors_left_out", node=node, reason=why),
-        )  # fmt: skip
+        known = event("errors_left_out", node=node, reason=why)
+        log.warning("node %d does not count in the test errors: %s", node, why, extra=known)
 
 
 @dataclass(frozen=True)
@@ -292,10 +290,8 @@ class Membership:
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
             if n != before:
-                log.info(
-                    "%d of %d clients are connected; waiting", n, len(self.sizes),
-                    extra=event("waiting", clients=n),
-                )  # fmt: skip
+                known = event("waiting", clients=n)
+                log.info("%d of %d clients are connected; waiting", n, len(self.sizes), extra=known)
                 before = n
             if time.monotonic() > end:
                 if 0 < self.patience.enough <= n:
@@ -312,19 +308,15 @@ class Membership:
                 f"{self.patience.min_parties} must; ",
                 Words("start more nodes or ask for fewer {min_parties}"),
             )
-        log.info(
-            "%d clients are connected, on %d nodes", n, len(self.numbers),
-            extra=event("gathered", clients=n),
-        )  # fmt: skip
+        known = event("gathered", clients=n)
+        log.info("%d clients are connected, on %d nodes", n, len(self.numbers), extra=known)
 
     def welcome(self, round: int) -> int:
         """Admit new nodes and drop those that are gone; return the number of connected clients."""
         here = self.link.nodes()
         for node in self.numbers.keys() - here:
-            log.warning(
-                "round %d: lost %s", round + 1, self.name(node),
-                extra=event("lost", node=node, round=round + 1),
-            )  # fmt: skip
+            known = event("lost", node=node, round=round + 1)
+            log.warning("round %d: lost %s", round + 1, self.name(node), extra=known)
             del self.numbers[node]
         now = time.monotonic()
         new = {n for n in here - self.numbers.keys() - self._unusable
@@ -347,10 +339,8 @@ class Membership:
             self._check_owner(node, numbers)
         except Rejected as e:
             if self._refused.get(node) != str(e):
-                log.warning(
-                    "node %d is not let in: %s", node, e,
-                    extra=event("refused", node=node, reason=str(e)),
-                )  # fmt: skip
+                known = event("refused", node=node, reason=str(e))
+                log.warning("node %d is not let in: %s", node, e, extra=known)
             self._refused[node] = str(e)
             if isinstance(answer, Message) and not e.taken:
                 self._unusable.add(node)
@@ -395,8 +385,8 @@ class Membership:
         for node in list(self.numbers):
             if node not in self._struck:
                 if self.strikes.pop(node, 0):
-                    log.info("%s answers again", self.name(node),
-                             extra=event("answered", node=node))  # fmt: skip
+                    known = event("answered", node=node)
+                    log.info("%s answers again", self.name(node), extra=known)
             elif 0 < most <= self.strikes[node]:
                 if reason := self._struck[node]:
                     self.expel(node, reason)
@@ -417,10 +407,8 @@ class Membership:
 
     def expel(self, node: int, reason: str) -> None:
         """Drop a node, and do not let it in again."""
-        log.warning(
-            "%s is not let in again: %s", self.name(node), reason,
-            extra=event("expelled", node=node, reason=reason),
-        )  # fmt: skip
+        known = event("expelled", node=node, reason=reason)
+        log.warning("%s is not let in again: %s", self.name(node), reason, extra=known)
         del self.numbers[node]
         self._unusable.add(node)
 

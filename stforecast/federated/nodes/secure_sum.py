@@ -342,10 +342,8 @@ class SecureSum:
                 found[self.members[node]] = check(self.members[node], answer)
             except Rejected as e:
                 self.left[node] = task
-                log.warning(
-                    "%s leaves the sum at %r: %s", self.name(node), task, e,
-                    extra=event("left_sum", node=node, task=task, reason=str(e)),
-                )  # fmt: skip
+                known = event("left_sum", node=node, task=task, reason=str(e))
+                log.warning("%s leaves the sum at %r: %s", self.name(node), task, e, extra=known)
         return found
 
     def _name(self, member: int) -> str:
