@@ -29,7 +29,6 @@ ALLOWED = {
     "experiments/local_flower.py",
     "stforecast/flower/gate.py",  # To the SuperLink on this machine.
     "stforecast/flower/superlink.py",  # Listens for nodes, for whoever starts a server.
-    "stforecast/flower/app_starter.py",  # A Unix socket, for processes of this machine.
     "stforecast/flower/supernode.py",  # Asks for a free port of this machine.
 }
 """Where files are fetched, and what stays on this machine."""

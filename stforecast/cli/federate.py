@@ -272,8 +272,7 @@ def node(config: Path | None, **settings: Any) -> None:
     See docs/federation.md.
     """
     from data_prep.cube import open_cube
-    from stforecast.flower.app_starter import can_fork
-    from stforecast.flower.node_settings import NodeSettings, kept_worker, node_programs
+    from stforecast.flower.node_settings import NodeSettings, kept_worker
     from stforecast.flower.supernode import Supervisor
 
     made = NodeSettings(**settings)
@@ -282,9 +281,12 @@ def node(config: Path | None, **settings: Any) -> None:
         last = made.first_client + cube.sizes["cell"] - 1
     log.info("%s: clients %d to %d", made.data, made.first_client, last)
     with contextlib.ExitStack() as stack:
-        socket = stack.enter_context(kept_worker()).socket if made.worker else None
-        programs = stack.enter_context(node_programs(fork=made.worker and can_fork()))
-        Supervisor(lambda: made.command(socket), made.superlink, programs).run()
+        socket = stack.enter_context(kept_worker()) if made.worker else None
+
+        def command(port: int) -> list[str]:
+            return [*made.command(port, socket), "--isolation", "process"]
+
+        Supervisor(command, made.superlink, ("-m", "stforecast.flower.own_app")).run()
 
 
 LAST_ROUNDS = 5

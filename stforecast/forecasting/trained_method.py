@@ -50,7 +50,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
         return
     # Importing them takes a while.
     from stforecast.bench.ray_actors import ray_actors
-    from stforecast.federated.engine.actors import SpreadTrainer, check_parts
+    from stforecast.federated.engine.actors import check_parts, spread_trainer
 
     if METHODS[config.method].pooled:
         raise InputError(
@@ -63,7 +63,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
 
         def make_trainer(*args: Any, **options: Any) -> Trainer:
             fixed = {"actors": actors, "workers": threads, "device": "cpu"}
-            return SpreadTrainer(*args, **{**options, **fixed})
+            return spread_trainer(*args, **{**options, **fixed})
 
         yield make_trainer
 

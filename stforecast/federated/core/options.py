@@ -1,9 +1,8 @@
 """Validated options: types, ranges and choices, with the same wording in errors and help.
 
 The range of an option is part of its type, as in `lr: PositiveFloat` or `shift: Share`. Pydantic
-checks it; `range_of` describes it in words.
-
-Flat settings: assign each to the dataclass with a field of its name, and check its type.
+checks it; `range_of` describes it in words. Flat settings are each assigned to the dataclass with a
+field of that name.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ after the noise do not weaken privacy.
 Delta coding sends the difference to the server's copy of the client's previous upload. Client and
 server both have that copy, including quantisation errors, so the errors do not accumulate.
 
-Privacy accounting of the Gaussian mechanism on uploads.
+The guarantee of the Gaussian mechanism holds for each client against everyone, including the server
+(local differential privacy): its whole training series may be replaced by any other. A client's
+clipped upload then changes by at most twice the clipping norm. Sampling of clients gives no
+amplification, since the server sees who uploads. Selecting the best round by a validation loss is
+not accounted for.
 
-The guarantee holds for each client against everyone, including the server (local differential
-privacy): its whole training series may be replaced by any other. A client's clipped upload then
-changes by at most twice the clipping norm. Sampling of clients gives no amplification, since the
-server sees who uploads. Selecting the best round by a validation loss is not accounted for.
-
-Needs the extra `privacy` (dp-accounting, maintained by Google).
+Its accounting needs the extra `privacy` (dp-accounting, maintained by Google).
 """
 
 from __future__ import annotations
