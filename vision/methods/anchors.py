@@ -51,12 +51,7 @@ def held(cohort: Cohort, before: Mapping[str, Tensor]) -> Params:
 
 
 def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
-    """Return the indices of the anchors with the nearest keys, `(clients, batch, 1)` (Eq. 4).
-
-    Args:
-        features: F_out, `(clients, batch, d)`.
-        keys: `(clients, anchors, d)`.
-    """
+    """Return indices of the anchors with the nearest keys to F_out, `(clients, batch, 1)` (Eq. 4)."""
     return cosines(features, keys).argmax(-1, keepdim=True)
 
 

@@ -94,11 +94,7 @@ class FEDIC(FedAvg):
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Start as FedAvg does, with a teacher that averages the even ensemble and the tuned copy.
-
-        Raises:
-            InputError: if the server has no images.
-        """
+        """Start as FedAvg does; the teacher averages the even ensemble and the tuned copy."""
         server = super().init(clients, sizes, seed)
         if getattr(self.task, "surrogate", None) is None:
             raise InputError(

@@ -275,12 +275,9 @@ class FedTA(Method):
         return standardised(features, payload[moments]) if self.options.standardise else features
 
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
-        """Return features `(clients, batch, d)` under the selected prompts (Eq. 2).
+        """Return features `(clients, batch, d)` under the selected prompts (Eq. 2), or the query.
 
-        Args:
-            params: the pool, its keys and the statistics.
-            x: images.
-            query: their frozen features, which are returned without input enhancement.
+        `params` are the pool, its keys and the statistics; the query is the frozen feature of `x`.
         """
         if not self.options.input_enhancement:
             return query
@@ -338,14 +335,7 @@ class FedTA(Method):
         return mix(features, anchors.view_as(features), params, self.options.mix), chosen
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
-        """Return the loss of the second stage (Eq. 6).
-
-        Args:
-            cohort: clients that train.
-            batch: samples with F_out, `feature`.
-            payload: the server's message.
-            before: anchors and keys at the start of the round, which fixed ones keep.
-        """
+        """Return the loss of the second stage (Eq. 6); fixed anchors and keys stay as `before`."""
         o, mixed = self.options, batch["feature"]
         pull = torch.zeros(len(cohort), device=mixed.device)
         if o.tail_anchor:

@@ -204,12 +204,6 @@ class FRAug(FedAvg):
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Make synthetic embeddings around real samples and around class means.
 
-        Args:
-            cohort: the clients.
-            embeddings: embeddings of the batch, `(clients, batch, d)`.
-            batch: the batch.
-            training: whether the RTNet is being trained.
-
         Returns:
             For both kinds: the synthetic embeddings, the original ones and the labels.
         """

@@ -162,12 +162,7 @@ class TARGET(DataFreeFedAvg):
     ) -> Tensor:
         """Generate a batch `(1, batch, d)`, the features with the lowest loss of all steps.
 
-        Args:
-            tensors: the generator's tensors, changed in place.
-            teacher: the global model.
-            student: the adversary, or None.
-            n_former: number of former classes, from which labels are drawn uniformly.
-            random: random generator for labels and noise.
+        The generator's `tensors` change in place. Labels are drawn uniformly from former classes.
         """
         o, device = self.options, next(iter(tensors.values())).device
         labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)

@@ -1,7 +1,4 @@
-"""t-SNE of image features before and after FedTA's tail anchors.
-
-t-SNE of the prototypes of clients.
-"""
+"""t-SNE of features before and after FedTA's tail anchors, and of clients' prototypes."""
 
 from __future__ import annotations
 
@@ -94,11 +91,7 @@ class _Features:
 
 
 def _features(run: ImageRun, client: int, stage: int) -> _Features:
-    """Compute the features of a client's test images of a stage, under the shared anchor pool.
-
-    Raises:
-        InputError: if the client or stage is unknown, or there are too few images to draw.
-    """
+    """Compute the features of a client's test images of a stage, under the shared anchor pool."""
     learner = Learner.load(run.folder)
     config, (method, state) = learner.config, learner.fitted()
     assert isinstance(method, FedTA)
