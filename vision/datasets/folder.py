@@ -37,7 +37,8 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     """Decode image files as RGB in parallel threads: `(n, 3, height, width)` uint8.
 
     With a `size`, others are resized (bilinear, antialiased, proportions not kept); without one,
-    all must be equal. Pillow releases the interpreter's lock, and refuses more than 89 million pixels.
+    all must be equal. Pillow releases the interpreter's lock, and refuses more than 89 million
+    pixels.
     """
     with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -51,7 +51,7 @@ def held(cohort: Cohort, before: Mapping[str, Tensor]) -> Params:
 
 
 def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
-    """Return indices of the anchors with the nearest keys to F_out, `(clients, batch, 1)` (Eq. 4)."""
+    """Return indices of the anchors of the nearest keys to F_out, `(clients, batch, 1)` (Eq. 4)."""
     return cosines(features, keys).argmax(-1, keepdim=True)
 
 
