@@ -94,18 +94,7 @@ def bench(
 
 
 def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
-    """Run a grid, write its report, and print its table.
-
-    Args:
-        grid: the benchmark.
-        out: its folder.
-        engine: `local` or `ray`.
-        as_json: whether to print what `stforecast info --json` says of the folder, instead.
-        progress: whether to show progress bars.
-
-    Raises:
-        InputError: if runs failed.
-    """
+    """Run a grid, write its report, and print its table, or its description as JSON."""
     from stforecast.bench.jobs import run_grid
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
@@ -156,11 +145,7 @@ def _finished(grid: Grid[Any], runs: Sequence[Any]) -> str | None:
 
 
 def chosen_settings(more: Sequence[str], **options: Any) -> dict[str, Any]:
-    """Return the settings of --set, and of options that are not None.
-
-    Raises:
-        UsageError: if one is given twice.
-    """
+    """Return the settings of --set, and of options that are not None; refuse one given twice."""
     given = [*map(parse_setting, more), *((n, v) for n, v in options.items() if v is not None)]
     names = [name for name, _ in given]
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -244,20 +229,7 @@ def backtest_grid(
     data: Sequence[str], services: Sequence[str], methods: Sequence[str], seeds: Sequence[int],
     settings: dict[str, Any], folds: dict[str, Any], reference: str | None,
 ) -> Grid[Any]:  # fmt: skip
-    """Build the benchmark of a backtest.
-
-    Args:
-        data: paths of cubes.
-        services: their services; empty if each has only one.
-        methods: names of methods.
-        seeds: seeds; by default 1.
-        settings: flat settings of all methods.
-        folds: fields of `stforecast.data.folds.FoldOptions`.
-        reference: method that the others are compared with, or None.
-
-    Raises:
-        InputError: for an unknown method, setting or reference, or an invalid value.
-    """
+    """Build the benchmark of a backtest, whose folds are the fields of `FoldOptions`."""
     from stforecast.bench.grid import make_grid
     from stforecast.bench.grid_file import command_words
     from stforecast.cli.kind import FORECAST_KIND
@@ -279,9 +251,6 @@ def backtest_grid(
 
 def find_config(path: Path) -> Path:
     """Return the file, or the benchmark with that name that comes with an installed package.
-
-    Raises:
-        InputError: if there is neither, listing the benchmarks.
 
     >>> find_config(Path("quick")).name
     'quick.toml'

@@ -65,11 +65,7 @@ class OptionSections(click.Command):
         self._sections: dict[str, list[click.Option]] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the options that the arguments call for, then parse those of a file and of `args`.
-
-        Raises:
-            InputError: if the file cannot be read, or for a key that is no option.
-        """
+        """Add the options that the arguments call for, then parse those of a file and of `args`."""
         path = peek(args, "--config", "")
         if path and any(option.name == "config" for option in self.fixed):
             args = [*self._words(Path(path), args), *args]
@@ -119,11 +115,7 @@ class SuggestingGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the name, the command and its arguments.
-
-        Raises:
-            UsageError: if the command is unknown.
-        """
+        """Refuse an unknown command and suggest the closest."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             ctx.fail(f"No such command {name!r}{close_to(name, self.list_commands(ctx))}.")
@@ -162,11 +154,7 @@ class Subcommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
-        """Return the command of one entry.
-
-        Raises:
-            InputError: if the entry is unknown, listing the known ones.
-        """
+        """Return the command of one entry."""
         return self._make(name, self._known.find(name))
 
 
@@ -180,15 +168,7 @@ def key_of(option: click.Parameter) -> str:
 
 
 def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[str]:
-    """Return the words of a command line for an option of a file.
-
-    Args:
-        option: the option.
-        value: its value.
-        folder: folder from which relative paths begin.
-
-    Raises:
-        TypeError: if the value is of a type that no option has.
+    """Return the words of a command line for an option of a file in a folder.
 
     >>> option_words(click.Option(["--data"], type=PATH), "north.nc", Path("/etc"))
     ['--data=/etc/north.nc']
@@ -210,11 +190,7 @@ log = logging.getLogger(__name__)
 
 
 def say_next(*words: object) -> None:
-    """Write the next command to type to standard error, unless notices are off.
-
-    Args:
-        words: words after `stforecast`; those in capitals stand for something to fill in.
-    """
+    """Write the next command to type to standard error, unless notices are off."""
     log.info("next: stforecast %s", shlex.join(map(str, words)))
 
 
@@ -242,12 +218,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 
 def run_folder_options(method: str, listed_by: str) -> Callable[[C], C]:
-    """Return the options common to all commands that train.
-
-    Args:
-        method: default method.
-        listed_by: command that lists the methods.
-    """
+    """Return the options common to all commands that train; `listed_by` lists their methods."""
     options = (
         click.option("--method", default=method, show_default=True, help=f"See: {listed_by}."),
         click.option("--out", type=PATH, help="Folder for the run.  [required]"),
@@ -274,12 +245,8 @@ def make_plot_group(
 ) -> Subcommands:
     """Return the command `plot`, with a subcommand for each figure.
 
-    Args:
-        help: help of the command.
-        plots: plot functions by name.
-        find: function from folders, and `further` options by keyword, to the runs to draw.
-        written_by: command that writes such runs.
-        further: options on what is drawn.
+    `find` turns folders, and the `further` options by keyword, into the runs to draw, which the
+    command `written_by` writes.
     """
     return Subcommands(
         "plot",
@@ -332,11 +299,7 @@ def _plot_command(
 
 
 def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
-    """Return the command `list`.
-
-    Args:
-        lists: functions that return the lists, by name.
-    """
+    """Return the command `list` of the functions that return the lists, by name."""
 
     @click.command("list", context_settings=HELP)
     @click.argument("what", type=Choice(list(lists)))

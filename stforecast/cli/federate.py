@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from stforecast.cli.commands import CONFIG, OptionSections
-from stforecast.cli.options import HELP, JSON, PATH, given
+from stforecast.cli.options import HELP, JSON, PATH, check_given, given
 from stforecast.cli.run import run_options as options_of_run
 from stforecast.flower.standing import RUNNING, WAITING, Standing
 from stforecast.forecasting import DEFAULT_METHOD
@@ -45,16 +45,6 @@ class Federate(OptionSections, click.Group):
         """Write the options, then the subcommands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
-
-
-def check_given(ctx: click.Context, *names: str) -> None:
-    """Raise an error unless the options are given.
-
-    Raises:
-        UsageError: naming the first that is not.
-    """
-    if missing := [name for name in names if ctx.params[name] is None]:
-        raise click.UsageError(f"Missing option '--{missing[0]}'.", ctx)
 
 
 @click.group(
@@ -294,12 +284,7 @@ LAST_ROUNDS = 5
 
 
 def status_text(standing: Standing, now: datetime | None = None) -> str:
-    """Describe the standing in words and tables.
-
-    Args:
-        standing: the standing.
-        now: the time; by default that of the clock.
-    """
+    """Describe the standing in words and tables."""
     refused = "\n".join(
         f"node {n} is not let in: {_short(why)}" for n, why in standing.refused.items()
     )

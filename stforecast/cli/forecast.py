@@ -126,12 +126,7 @@ def _described(
 
 
 def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -> Path:
-    """Return the path of the cube, which is written if the data are a table.
-
-    Raises:
-        UsageError: if options of a table are given with a cube.
-        InputError: if the table cannot be read.
-    """
+    """Return the path of the cube, which is written if the data are a table."""
     from data_prep.cube import write_cube
     from data_prep.sets.table import read
 

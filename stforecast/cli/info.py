@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -13,11 +13,25 @@ import click
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, some
 from stforecast.cli.commands import to_json
-from stforecast.cli.info_data import facts, step_text, zone_text
+from stforecast.cli.info_data import (
+    arrays_text,
+    cube_text,
+    days_text,
+    describe_arrays,
+    describe_days,
+    facts,
+    find_days,
+    preview,
+    step_text,
+    zone_text,
+)
 from stforecast.cli.options import HELP, JSON, PATH
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
 ARRAYS = (".h5", ".hdf5")
+
+MOST_COLUMNS = 12
+"""Columns of an unclear table that are shown."""
 
 
 class Description(NamedTuple):
@@ -60,11 +74,7 @@ def info(path: Path, as_json: bool) -> None:
 
 
 def describe(path: Path) -> Description:
-    """Describe whatever is at a path.
-
-    Raises:
-        InputError: if nothing is there, or it is of no known kind, or damaged.
-    """
+    """Describe whatever is at a path."""
     if path.is_dir():
         return _folder(path)
     if not path.is_file():
@@ -94,7 +104,6 @@ def _beside(path: Path) -> str:
 def _cube(path: Path) -> Description:
     from data_prep.cube import open_cube
     from data_prep.description import describe_cube
-    from stforecast.cli.info_data import cube_text
 
     with open_cube(path) as ds:
         about = describe_cube(ds)
@@ -110,7 +119,6 @@ def _forecast(path: Path, about: dict[str, Any]) -> str:
 def _table(path: Path) -> Description:
     from data_prep.description import describe_cube
     from data_prep.sets.table import read
-    from stforecast.cli.info_data import cube_text, preview
 
     try:
         ds = read(path)
@@ -125,31 +133,22 @@ def _unclear(path: Path, error: InputError) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
     from data_prep.readers.delimited import Dialect
     from data_prep.readers.files import read_table
-    from stforecast.cli.info_data import facts
 
     df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}
-    shown = list(_few(columns))
     text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
-    lines = "\n".join(f"    {name}: {value}" for name, value in shown)
+    lines = [f"    {name}: {value}" for name, value in columns.items()]
+    if len(lines) > MOST_COLUMNS:
+        lines[MOST_COLUMNS:] = [f"    …: {len(lines) - MOST_COLUMNS} more"]
+    text = "\n".join([text, *lines, "", question])
     command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
-    return Description(
-        "table, not clear without options", about, f"{text}\n{lines}\n\n{question}",
-        f"{command}, with the option named above",
-    )  # fmt: skip
-
-
-def _few(columns: dict[str, str], most: int = 12) -> Iterator[tuple[str, str]]:
-    yield from list(columns.items())[:most]
-    if len(columns) > most:
-        yield "…", f"{len(columns) - most} more"
+    more = f"{command}, with the option named above"
+    return Description("table, not clear without options", about, text, more)
 
 
 def _arrays(path: Path) -> Description:
-    from stforecast.cli.info_data import arrays_text, describe_arrays
-
     about = describe_arrays(path)
     name = about["data_set"]
     command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
@@ -158,7 +157,6 @@ def _arrays(path: Path) -> Description:
 
 
 def _folder(path: Path) -> Description:
-    from stforecast.cli.info_data import days_text, describe_days, find_days
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN
     from stforecast.forecasting.results import is_model
 
@@ -195,19 +193,10 @@ def _folder(path: Path) -> Description:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """Describe a finished run.
+    """Describe a finished run; `of` is its kind, which adds facts of its own.
 
-    Args:
-        folder: a folder with `run.json`.
-
-    Returns:
-        `label`, `method`, `seed`, `seconds`, `versions`, `of`, the kind of the run, and what its
-        kind adds: of images `data` and `accuracies`; of forecasts `data`, `service`, `units`,
-        `cells`, `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test
-        part.
-
-    Raises:
-        InputError: if a file is damaged.
+    Those of images are `data` and `accuracies`; of forecasts `data`, `service`, `units`, `cells`,
+    `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test part.
     """
     from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import read_about
@@ -242,18 +231,16 @@ def run_text(about: Mapping[str, Any]) -> str:
 
 def describe_runs(folders: Sequence[Path], root: Path) -> list[dict[str, Any]]:
     """Describe the runs of a folder, such as a benchmark, one row for each."""
-    rows = []
-    for folder in folders:
-        about = describe_run(folder)
-        errors = about.get("errors", {})
-        rows.append(
-            {
-                "run": str(folder.relative_to(root)), "method": about["method"],
-                "data": Path(str(about["data"])).stem, "seed": about["seed"],
-                "mae": errors.get("mae"),
-            }
-        )  # fmt: skip
-    return rows
+    return [
+        {
+            "run": str(folder.relative_to(root)),
+            "method": about["method"],
+            "data": Path(str(about["data"])).stem,
+            "seed": about["seed"],
+            "mae": about.get("errors", {}).get("mae"),
+        }
+        for folder, about in zip(folders, map(describe_run, folders), strict=True)
+    ]
 
 
 def runs_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -268,11 +255,7 @@ def runs_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_unfinished(folder: Path) -> dict[str, Any]:
-    """Describe a run that was stopped: its method, data and newest checkpoint.
-
-    Raises:
-        InputError: if its description is damaged.
-    """
+    """Describe a run that was stopped: its method, data and newest checkpoint."""
     from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS, read_begun
 
     about = read_begun(folder, "stforecast run", ())
@@ -296,17 +279,8 @@ def unfinished_text(about: Mapping[str, Any]) -> str:
 def describe_model(folder: Path) -> dict[str, Any]:
     """Describe a saved forecaster without loading its arrays.
 
-    Args:
-        folder: a folder with `forecaster.json`.
-
-    Returns:
-        `method`, `model` (None for a reference forecaster), `seed`, `service`, `units`,
-        `step_minutes`, `time_zone` (empty or "local" for times without one, None if it was not
-        kept), `horizon`, `cells`, `first_cells`, `adapted`, `trained_on`, `saved` (time of
-        the file), and what its windows read: `inputs`, `static` and `events`.
-
-    Raises:
-        InputError: if its description is damaged.
+    `model` is None for a reference forecaster. `time_zone` is empty or "local" for times without
+    one, and None if it was not kept. Its windows read `inputs`, `static` and `events`.
     """
     import pandas as pd
 

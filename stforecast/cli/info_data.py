@@ -30,11 +30,7 @@ def facts(labelled: Mapping[str, str]) -> str:
 
 
 def cube_text(about: Mapping[str, Any]) -> str:
-    """Return the description of a cube as text.
-
-    Args:
-        about: result of `data_prep.description.describe_cube`.
-    """
+    """Return the result of `data_prep.description.describe_cube` as text."""
     services = about["services"]
     head = facts(
         {
@@ -178,15 +174,7 @@ def find_days(folder: Path) -> tuple[str, list[Path]] | None:
 
 
 def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, Any]:
-    """Describe a folder of raw days by its names; the records are not read.
-
-    Returns:
-        `data_set`, `files`, `bytes`, `first`, `last` and `missing` days, `hourly`, whether they are
-        the hourly copy, and `simulated`, their origin if they were invented.
-
-    Raises:
-        InputError: if the marker of a simulation is damaged.
-    """
+    """Describe a folder of raw days by its names; the records are not read."""
     import datetime
 
     from data_prep.city.simulate import read_marker
@@ -223,14 +211,9 @@ def days_text(about: Mapping[str, Any]) -> str:
 
 
 def describe_arrays(path: Path) -> dict[str, Any]:
-    """Describe the arrays of an HDF5 file.
+    """Describe the arrays of an HDF5 file, and the data set that is published so.
 
-    Returns:
-        `layout`, "pandas" or "fedda" if it is known; `data_set` that is published so, in a table of
-        pandas the one that has as many columns, if any; `bytes`, and `arrays` by name.
-
-    Raises:
-        InputError: if it cannot be read.
+    Of a table of pandas that is the data set with as many columns, if any.
     """
     import h5py
 

@@ -318,16 +318,7 @@ def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSp
 
 
 def simulated(city: City, out: Path, progress: bool) -> Path:
-    """Return the cube of a simulated city, which is simulated only once.
-
-    Args:
-        city: the city.
-        out: the benchmark's folder.
-        progress: whether to show progress bars.
-
-    Raises:
-        InputError: if the folder holds another city of that name.
-    """
+    """Return the cube of a simulated city, which is simulated only once."""
     name = slug(city.name)
     cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"
     text = json.dumps(dataclasses.asdict(city))

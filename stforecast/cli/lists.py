@@ -152,11 +152,7 @@ def titles(known: Names) -> list[list[str]]:
 
 
 def documented(methods: Iterable[tuple[str, Any, str]]) -> str:
-    """Tabulate methods in Markdown for the documents.
-
-    Args:
-        methods: name, method and source of each.
-    """
+    """Tabulate methods, each with its name and source, in Markdown for the documents."""
     headers = ["method", "what it does", "pools data", "source"]
     rows = [[f"`{name}`", m.summary, _yes_no(m.pooled), source] for name, m, source in methods]
     return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)

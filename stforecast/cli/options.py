@@ -56,7 +56,9 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     # Pydantic takes a while to import, and commands without such options need none.
     from stforecast.federated.core.options import range_of, type_hints
 
-    values = {f.name: _default(f) for f in dataclasses.fields(options)} | dict(defaults or {})
+    missing, fields = dataclasses.MISSING, dataclasses.fields(options)
+    values = {f.name: None if f.default is missing else f.default for f in fields}
+    values |= defaults or {}
     texts: dict[str, str] = {}
     for cls in reversed(options.__mro__):
         texts |= entries(cls.__doc__, "Attributes")
@@ -72,7 +74,7 @@ KEYWORDS = {"start": "from", "end": "to"}
 
 def given(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given on the command line or in its file, without defaults."""
-    typed = click.core.ParameterSource.COMMANDLINE
+    typed = ParameterSource.COMMANDLINE
     return {n: v for n, v in options.items() if ctx.get_parameter_source(n) is typed}
 
 
@@ -81,13 +83,7 @@ def from_function(
     leave_out: tuple[str, ...] = (),
     flags: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
-    """Return an option for each keyword-only parameter, described by the docstring's `Args`.
-
-    Args:
-        function: the function.
-        leave_out: parameters without an option.
-        flags: names of options by parameter, where they differ.
-    """
+    """Return an option for each keyword-only parameter, described by the docstring's `Args`."""
     named = flags or {}
     hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
     return [
@@ -134,10 +130,6 @@ def title(doc: str | None) -> str:
     'Return the first line of a docstring'
     """
     return inspect.cleandoc(doc or "").partition("\n")[0].rstrip(".")
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return None if field.default is dataclasses.MISSING else field.default
 
 
 class RangedOption(click.Option):
@@ -222,21 +214,13 @@ def peek(args: list[str], flag: str, default: str) -> str:
     >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
     'solo'
     """
-    found = default
-    for value in _values(args, flag):
-        found = value
-    return found
+    return [default, *_values(args, flag)][-1]
 
 
 def check_cubes(args: list[str], flag: str = "--data") -> None:
     """Refuse paths among raw arguments that are no files, before slow packages are imported.
 
-    Args:
-        args: raw arguments; with a flag for help nothing is checked.
-        flag: the option of the paths.
-
-    Raises:
-        InputError: naming the first path that is no file.
+    With a flag for help nothing is checked.
     """
     if not {"--help", "-h"} & set(args):
         for path in map(Path, _values(args, flag)):
@@ -245,25 +229,13 @@ def check_cubes(args: list[str], flag: str = "--data") -> None:
 
 
 def check_run(folder: Path) -> None:
-    """Refuse a path that is no folder, before slow packages are imported.
-
-    Raises:
-        InputError: if it is not a folder.
-    """
+    """Refuse a path that is no folder, before slow packages are imported."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no run here; give the folder of a run or of Forecaster.save")
 
 
 def check_runs(folders: Iterable[Path], command: str = "stforecast run") -> None:
-    """Refuse paths that are no folders, before slow packages are imported.
-
-    Args:
-        folders: paths of runs, or of folders that contain some.
-        command: command that writes such runs.
-
-    Raises:
-        InputError: naming the first path that is not a folder.
-    """
+    """Refuse paths that are no folders, before slow packages are imported."""
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no finished run here; `{command}` writes one")
@@ -280,9 +252,6 @@ def _values(args: list[str], flag: str) -> Iterator[str]:
 def check_ending(path: Path, *endings: str) -> None:
     """Refuse a file name whose ending does not match the format to write.
 
-    Raises:
-        InputError: listing the valid endings.
-
     >>> check_ending(Path("forecast.json"), ".csv")
     Traceback (most recent call last):
     data_prep.base.errors.InputError: forecast.json: the name ends in .json, expected .csv
@@ -295,40 +264,21 @@ def check_ending(path: Path, *endings: str) -> None:
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to overwrite a file, unless asked to.
-
-    Raises:
-        InputError: if the file exists.
-    """
+    """Refuse to overwrite a file, unless asked to."""
     if path.is_file() and not overwrite:
         raise InputError(f"{path} already exists; choose another --out, or pass --overwrite")
 
 
-def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[str]) -> bool:
-    """Return whether to resume an unfinished run.
-
-    Args:
-        ctx: context of a command with the option `--resume`.
-        allowed: names of options that may be given with it.
-        needed: names of options that a new run requires.
-
-    Raises:
-        UsageError: for an option that is not allowed, or a missing one.
-    """
-    given = {
-        name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    if "resume" in given:
-        if extra := sorted(given - {"resume", *allowed}):
-            raise click.UsageError(
-                f"--resume uses the settings of the run; leave out {_flag(extra[0])}.", ctx
-            )
-        return True
-    for name in needed:
-        if name not in given:
-            raise click.UsageError(f"Missing option '{_flag(name)}'.", ctx)
-    return False
+def check_given(ctx: click.Context, *names: str) -> None:
+    """Raise an error that names the first option that is not given."""
+    if missing := [name for name in names if ctx.params[name] is None]:
+        raise click.UsageError(f"Missing option '--{missing[0]}'.", ctx)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[str]) -> None:
+    """Refuse further options beside `--resume`, and a new run without those it needs."""
+    if ctx.params["resume"] is None:
+        return check_given(ctx, *needed)
+    if extra := sorted(given(ctx, ctx.params).keys() - {"resume", *allowed}):
+        flag = extra[0].replace("_", "-")
+        raise click.UsageError(f"--resume uses the settings of the run; leave out --{flag}.", ctx)

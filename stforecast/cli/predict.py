@@ -151,11 +151,7 @@ def write_forecast(
 
 
 def read_threshold(text: str) -> Threshold:
-    """Return the number, or those of the cells in a CSV.
-
-    Raises:
-        InputError: if it is neither.
-    """
+    """Return the number, or those of the cells in a CSV."""
     try:
         return float(text)
     except ValueError:

@@ -77,6 +77,7 @@ def run_command(
     """
     from stforecast.cli.info import describe_run
     from stforecast.comparison.summary import summary
+    from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun
 
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
@@ -89,7 +90,12 @@ def run_command(
         folder = out if resume or len(services) == 1 else out / service
         try:
             with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
-                finished = _run(data, method, folder, label, resume, of, after_round)
+                if resume:
+                    finished = runs.resume(resume, data, after_round=after_round)
+                else:
+                    finished = runs.run(
+                        method, data, folder, of, label=label, after_round=after_round
+                    )
         except Stopped as stop:
             if len(services) == 1:
                 raise
@@ -99,11 +105,7 @@ def run_command(
 
 
 def _refuse_runs(out: Path, services: Sequence[str]) -> None:
-    """Refuse a folder in which some services have runs.
-
-    Raises:
-        InputError: naming them, and how to do the others.
-    """
+    """Refuse a folder in which some services have runs."""
     from stforecast.federated.runs.run_folder import is_begun, is_finished
 
     done = [name for name in services if is_finished(out / name)]
@@ -128,18 +130,6 @@ def _left(out: Path, services: Sequence[str]) -> str:
     return ", then ".join(steps)
 
 
-def _run(
-    data: Path, method: str, out: Path, label: str | None, resume: Path | None,
-    settings: dict[str, Any], after_round: AfterRound | None,
-) -> ForecastRun:  # fmt: skip
-    """Begin or resume a run."""
-    from stforecast.forecasting import runs
-
-    if resume:
-        return runs.resume(resume, data, after_round=after_round)
-    return runs.run(method, data, out, settings, label=label, after_round=after_round)
-
-
 def _progress(
     ctx: click.Context, command: str, method: str, resume: Path | None, settings: dict[str, Any]
 ) -> AbstractContextManager[AfterRound | None]:
@@ -156,11 +146,7 @@ def _progress(
 def _find(
     folders: tuple[Path, ...], history: Path | None, events: Path | None
 ) -> list[ForecastRun]:
-    """Open finished runs, and test models without results on a history.
-
-    Raises:
-        InputError: if a model needs a history, or none does but one or its events are given.
-    """
+    """Open finished runs, and test models without results on a history."""
     from stforecast.forecasting.results import ForecastRun, is_model
     from stforecast.plots.figure import FittedRun
 
