@@ -79,6 +79,23 @@ def test_few_cells_train_fewer_rounds(table):
     assert facts_of(forecaster)["chosen"] == {}
 
 
+def test_each_tenth_round_and_the_last_are_validated(table):
+    small = {"rounds_per_cell": 100, **SMALL}
+    losses = Forecaster("fedlean", **{**small, "rounds": 13}).fit(table).rounds_["validation_loss"]
+    assert (losses.dropna().index + 1).tolist() == [1, 11, 13]
+    patient = Forecaster("fedlean", **{**small, "rounds": 3, "patience": 9}).fit(table).rounds_
+    assert patient["validation_loss"].notna().all()
+
+
+def test_forecasts_in_blocks_are_those_of_all_windows_at_once(table, monkeypatch):
+    predictor = Forecaster("fedlean", **{**SMALL, "rounds": 2}).fit(table).model_.predictor
+    series, starts = table.to_numpy(), np.arange(200, 400)
+    calendar = as_series(table).calendar
+    whole = predictor.predict(series, starts, calendar)
+    monkeypatch.setattr("stforecast.forecasting.trained_method.BLOCK", 1)
+    np.testing.assert_allclose(predictor.predict(series, starts, calendar), whole, rtol=1e-6)
+
+
 def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     window = WindowSpec(closeness=2, periods=0, extra_lags="24", calendar="day")
     x = torch.tensor([[[1.0, 3.0, 7.0, 0.1, 0.2, 0.3, 0.4]]])
