@@ -16,7 +16,8 @@ days of training.
    The intercept has a millionth of the penalty.
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
    head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
-   overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell.
+   overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
+   than `participants` clients, a round trains that many, drawn anew. Each tenth is validated.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
@@ -64,6 +65,7 @@ from stforecast.federated.core.data import Batch, ClientData
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
@@ -169,11 +171,14 @@ class FedLeanOptions(CheckedOptions):
             corrections out.
         rounds_per_cell: the network is trained for at most this many rounds times the number of
             cells, even if `rounds` is larger.
+        participants: at most this many clients train in a round after the first; of more, each
+            round draws others, so that its time does not grow with the number of cells.
     """
 
     ridge: PositiveFloat = 1.0
     shrinkage: NonNegativeFloat = 10.0
     rounds_per_cell: PositiveInt = 5
+    participants: PositiveInt = 100
 
 
 class FedLean(FedAvg):
@@ -210,9 +215,11 @@ class FedLean(FedAvg):
         self.personalises = self.options.shrinkage > 0
 
     @classmethod
-    def rounds_for(cls, rounds: int, n_series: int, options: FedLeanOptions) -> int:
-        """Return the number of rounds for so many cells: the first, and some for each cell."""
-        return min(rounds, 1 + options.rounds_per_cell * n_series)
+    def training_for(cls, training: Training, n_series: int, options: FedLeanOptions) -> Training:
+        """Return the settings for so many cells: fewer rounds for few, a share of many in each."""
+        rounds = min(training.rounds, 1 + options.rounds_per_cell * n_series)
+        share = min(training.participation, options.participants / n_series)
+        return dataclasses.replace(training, rounds=rounds, participation=share)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Return the initial model, its head 0, and a map of zeros."""

@@ -71,12 +71,20 @@ def test_few_cells_train_fewer_rounds(table):
     assert asked.for_cells(1).training.rounds == 1 + per_cell
     assert asked.for_cells(2).training.rounds == 1 + 2 * per_cell
     assert asked.for_cells(100) == asked
+    assert asked.for_cells(1000).training.participation == 0.1
+    assert resolve("fedlean", participation=0.01).for_cells(1000).training.participation == 0.01
     assert resolve("fedlean", rounds=3).for_cells(1).training.rounds == 3
     assert resolve("fedavg").for_cells(1) == resolve("fedavg")
     assert resolve("ridge").for_cells(1) == resolve("ridge")
     forecaster = Forecaster("fedlean", rounds=9, rounds_per_cell=1, **SMALL).fit(table)
     assert len(forecaster.rounds_) == 1 + table.shape[1]
     assert facts_of(forecaster)["chosen"] == {}
+
+
+def test_of_many_cells_a_part_trains_in_each_round_after_the_first(table):
+    small = {**SMALL, "rounds": 3, "participants": 2}
+    forecaster = Forecaster("fedlean", **small).fit(table)
+    assert forecaster.rounds_["participants"].tolist() == [3, 2, 2]
 
 
 def test_each_tenth_round_and_the_last_are_validated(table):
