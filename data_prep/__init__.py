@@ -1,11 +1,10 @@
 """Convert raw traffic records to a cube: an `xarray.Dataset` with dimensions `(time, cell)`.
 
-- `cube` defines, reads and writes cubes; `chunked_writing` writes one that is larger than memory.
-- A data set is one module, found by `registry`: `milan`, `metr_la`, `pems04` and so on, and `table`
-  for a user's own. What several share is in a package: `telecom_italia` (Milan, Trentino), `dcrnn`
-  (METR-LA, PEMS-BAY), `pems` (PEMS03, 04, 07, 08), `tgcn` (Los-loop, SZ-taxi), `matrices` (Abilene,
-  GÉANT), `roads` (all detectors), `tabular` (tables).
-- `download` fetches official files; `simulate` writes raw files of an invented `city`.
+- `cube` defines, reads and writes cubes, also those that are larger than memory.
+- `sets` has a module for each data set: `milan`, `metr_la` and so on, `pems` with four, and `table`
+  for a user's own. What several share is beside them: `telecom_italia` (Milan, Trentino), `roads`
+  (all detectors), `matrices` (Abilene, GÉANT). Tables of users are read by `readers`.
+- `download` fetches official files; `city` simulates raw files of an invented one.
 
 Nothing here imports torch.
 """
@@ -17,16 +16,17 @@ from data_prep.base.registry import Registry
 
 
 def _is_data_set(thing: Any) -> bool:
-    return isinstance(thing, ModuleType) and {"SOURCES", "prepare"} <= vars(thing).keys()
+    named = isinstance(thing, ModuleType) or (isinstance(thing, type) and vars(thing).get("name"))
+    return bool(named) and hasattr(thing, "SOURCES") and hasattr(thing, "prepare")
 
 
 DATA_SETS: Registry[Any] = Registry(
     "data set", "data_prep.sets", is_entry=_is_data_set, group="stforecast.datasets"
 )
-"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.sets.metr_la`.
+"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.sets.metr_la`, and classes.
 
 The docstring of a data set's module is the data sheet (the first line a title), `SOURCES` says
 where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube; its
-keyword-only parameters are the options of `stforecast prepare`. Without sources, `BY_HAND` may say
-where to fetch the files.
+keyword-only parameters are the options of `stforecast prepare`, or those of `read`, if it has one.
+Without sources, `BY_HAND` may say where to fetch the files. A class with a `name` has the same.
 """

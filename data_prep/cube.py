@@ -11,18 +11,18 @@ attributes are:
 
 NaN always means missing. `observed` also turns the zeros that mean missing into NaN.
 
-Write a cube that is larger than memory, one chunk of time steps at a time.
-
-The result equals that of `cube.write_cube`, but without compression: the last digits of summed
-activity are random, so deflate saves only a sixth and takes longer than reading a raw day.
+A cube that is larger than memory is written one chunk of time steps at a time. The result equals
+that of `write_cube`, but without compression: the last digits of summed activity are random, so
+deflate saves only a sixth and takes longer than reading a raw day.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import h5netcdf
 import h5py
@@ -191,18 +191,7 @@ def _check_variables(ds: xr.Dataset, origin: str, remedy: str) -> None:
 def check_finite(
     values: np.ndarray, name: str, time: pd.Index, cell: np.ndarray, origin: object
 ) -> None:
-    """Refuse values that are infinite, or larger than `LARGEST`.
-
-    Args:
-        values: `(time, cell)` values of the variable.
-        name: name of the variable.
-        time: `(time,)` times.
-        cell: `(cell,)` ids.
-        origin: name of the cube in errors, usually its path.
-
-    Raises:
-        InputError: with the first such value.
-    """
+    """Refuse values `(time, cell)` that are infinite, or larger than `LARGEST`."""
     wrong = (values > LARGEST) | (values < -LARGEST)
     if wrong.any():
         step, at = np.argwhere(wrong)[0]
@@ -236,13 +225,6 @@ def check_axes(file: h5py.File, path: Path) -> None:
     """Refuse axes that would take far more memory than the file's size justifies.
 
     xarray reads and indexes the axes when it opens a file; it reads other arrays on use.
-
-    Args:
-        file: an open netCDF4 file.
-        path: its path.
-
-    Raises:
-        InputError: if the axes are too large.
     """
     datasets = (item for item in file.values() if isinstance(item, h5py.Dataset))
     size = 0
@@ -264,15 +246,7 @@ def _check_texts(item: h5py.Dataset, path: Path) -> None:
 
 
 def check_values(values: xr.DataArray, origin: str) -> None:
-    """Check that an array of an open file can be read at once.
-
-    Args:
-        values: the array.
-        origin: name of the file in errors.
-
-    Raises:
-        InputError: if the array would take too much memory for the file or the machine.
-    """
+    """Check that an array of an open file can be read at once, in the memory of the machine."""
     n_bytes, what = 16 * values.size, f"{origin}: {values.name}"
     if "source" in values.encoding:
         check_expansion(n_bytes // 2, Path(values.encoding["source"]), what)
@@ -290,6 +264,21 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     with atomic_path(path) as part, netcdf_target(part) as target:
         dump(ds, target, encoding)
     return path
+
+
+def write_read(
+    read: Callable[..., xr.Dataset], raw: Path, out: Path, *, progress: bool = False, **options: Any
+) -> Path:
+    """Write what a data set's `read` returns, for its `prepare`.
+
+    Args:
+        read: function of the records and options.
+        raw: its records.
+        out: the cube to write, a .nc file.
+        progress: no effect; the records are read at once.
+        **options: options of `read`.
+    """
+    return write_cube(read(raw, **options), out)
 
 
 def step_of(ds: xr.Dataset) -> pd.Timedelta:

@@ -52,11 +52,7 @@ class _DeferredErrorFile(io.FileIO):
 
 @contextmanager
 def hdf5_target(path: Path) -> Iterator[_DeferredErrorFile]:
-    """Yield a file object for `h5py.File` to write to, in place of its path.
-
-    Raises:
-        OSError: at the end, if the file could not be written.
-    """
+    """Yield a file object for `h5py.File` to write to; an `OSError` is raised at the end."""
     with _DeferredErrorFile(path, "w+") as file:
         try:
             yield file
@@ -70,11 +66,7 @@ def hdf5_target(path: Path) -> Iterator[_DeferredErrorFile]:
 
 @contextmanager
 def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
-    """Yield a new netCDF4 file, open for writing.
-
-    Raises:
-        OSError: at the end, if the file could not be written.
-    """
+    """Yield a new netCDF4 file, open for writing; an `OSError` is raised at the end."""
     formats = ("v110", "v110")
     with hdf5_target(path) as file, h5netcdf.File(file, "w", libver=formats) as target:
         yield target
@@ -91,13 +83,7 @@ def _fix_length_of_texts(name: str, item: h5py.Group | h5py.Dataset) -> None:
 
 
 def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | None = None) -> None:
-    """Write a data set into an open file as `Dataset.to_netcdf` does, with checksums.
-
-    Args:
-        ds: data set to write.
-        target: file from `netcdf_target`.
-        encoding: encoding of each variable, as for `Dataset.to_netcdf`.
-    """
+    """Write a data set into an open file as `Dataset.to_netcdf` does, with checksums."""
     checked = {
         str(name): {
             **(encoding or {}).get(str(name), {k: v.encoding[k] for k in KEPT if k in v.encoding}),

@@ -8,8 +8,9 @@ The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A benchmark goes beside the page of `docs/results/` that names it in its line
 `<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
-docs/results/performance, and of few cells, in docs/results/default, goes to the pages of security,
-federation, performance and the default method. Tests fail if a page differs from the registries or
+docs/results/performance, of few cells, in docs/results/default, and of changes of the clock, in
+docs/results/daylight.csv, goes to the pages of security, federation, performance, the default
+method and data. Tests fail if a page differs from the registries or
 from the results.
 """
 
@@ -22,21 +23,8 @@ from pathlib import Path
 
 import click
 
+from experiments.site import guides
 from experiments.site.default_method import few_cells, skill_figure, skill_table
-from experiments.site.guides import (
-    attacks_table,
-    growth_figure,
-    growth_table,
-    hostile_live_table,
-    hostile_table,
-    images_table,
-    kills_text,
-    nodes_tables,
-    prepare_table,
-    robust_table,
-    rounds_table,
-    secure_sum_table,
-)
 from experiments.site.markdown import replaced, shrunk
 from experiments.site.measured import load
 from experiments.site.references import forecasts_sent, images_sent
@@ -52,6 +40,7 @@ METHODS = ROOT / "docs" / "methods.md"
 GUIDE = ROOT / "docs" / "choose.md"
 TUTORIALS = ROOT / "docs" / "tutorials"
 RESULTS = ROOT / "docs" / "results"
+FIGURES = ROOT / "docs" / "figures"
 DEFAULT = RESULTS / "default.md"
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -63,22 +52,23 @@ PARTS: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {"sent": forecasts_sent, "images sent": images_sent}
 """Generator of each measured part of that page, which take a minute together."""
 
-
 PERFORMANCE = ROOT / "docs" / "performance.md"
 
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "hostile": (ROOT / "docs" / "security.md", hostile_table),
-    "robust": (ROOT / "docs" / "security.md", robust_table),
-    "attacks": (ROOT / "docs" / "security.md", attacks_table),
-    "hostile live": (ROOT / "docs" / "security.md", hostile_live_table),
-    "kills": (ROOT / "docs" / "federation.md", kills_text),
-    "nodes": (PERFORMANCE, nodes_tables),
-    "rounds": (PERFORMANCE, rounds_table),
-    "growth": (PERFORMANCE, growth_table),
-    "secure sums": (PERFORMANCE, secure_sum_table),
-    "image steps": (PERFORMANCE, images_table),
+    "hostile": (ROOT / "docs" / "security.md", guides.hostile_table),
+    "robust": (ROOT / "docs" / "security.md", guides.robust_table),
+    "attacks": (ROOT / "docs" / "security.md", guides.attacks_table),
+    "hostile live": (ROOT / "docs" / "security.md", guides.hostile_live_table),
+    "kills": (ROOT / "docs" / "federation.md", guides.kills_text),
+    "nodes": (PERFORMANCE, guides.nodes_tables),
+    "rounds": (PERFORMANCE, guides.rounds_table),
+    "growth": (PERFORMANCE, guides.growth_table),
+    "secure sums": (PERFORMANCE, guides.secure_sum_table),
+    "image steps": (PERFORMANCE, guides.images_table),
     "few cells": (DEFAULT, few_cells),
-    "readers": (PERFORMANCE, prepare_table),
+    "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
+    "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
+    "readers": (PERFORMANCE, guides.prepare_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 
@@ -105,7 +95,7 @@ def write_guide() -> None:
     """Write the skill of methods to the guide, and draw it."""
     GUIDE.write_text(guided(GUIDE.read_text()))
     figure = skill_figure(chosen(load(DEFAULT), ["who_wins*"]))
-    (ROOT / "docs" / "figures" / "skill.png").write_bytes(figure)
+    (FIGURES / "skill.png").write_bytes(figure)
 
 
 def run_tutorial(page: Path) -> None:
@@ -135,7 +125,7 @@ def main(folders: tuple[Path, ...]) -> None:
         METHODS.write_text(updated(METHODS.read_text(), measured=True))
         for name, (page, make) in BENCHMARKS.items():
             page.write_text(replaced(page.read_text(), name, make))
-        (PERFORMANCE.parent / "figures" / "growth.png").write_bytes(growth_figure())
+        (FIGURES / "growth.png").write_bytes(guides.growth_figure())
         write_pages(RESULTS)
         write_guide()
 

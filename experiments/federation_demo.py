@@ -2,10 +2,8 @@
 
 It simulates a tiny city and gives each node a part of it. Then it trains over Flower while
 everything goes wrong: one node is hostile, another is killed in round 3, and the server in round 4.
-It draws who answered when, and compares the honest nodes' error with training in one process. All
-processes are stopped at the end, also on Ctrl-C.
-
-The demo's figure: losses by round, and which node answered when.
+It draws the losses and who answered when, and compares the honest nodes' error with training in one
+process. All processes are stopped at the end, also on Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ def node_rounds(
 ) -> tuple[dict[str, list[str]], list[int]]:
     """Return what each node did in each round, and after which rounds the server was started again.
 
-    Args:
-        events: events of the server.
-        names: names of the nodes by the number of their first client.
+    `names` has the names of the nodes by the number of their first client.
     """
     kept = list(events)
     standing = Standing.of(kept)
@@ -70,13 +66,7 @@ def node_rounds(
 
 
 def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> Path:
-    """Draw the figure.
-
-    Args:
-        events: events of the server.
-        names: names of the nodes by the number of their first client.
-        path: file to write.
-    """
+    """Draw the figure; `names` as for `node_rounds`."""
     import matplotlib.pyplot as plt
     from matplotlib.patches import Patch
 
@@ -174,11 +164,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
 def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
     """Make the data, run the federation and return the server's `federation.json`.
 
-    Args:
-        out: folder; files of an earlier demo are removed.
-        method: name of the method.
-        rounds: number of rounds.
-        tls: whether to use certificates and keys.
+    Files of an earlier demo in the folder are removed.
 
     Raises:
         InputError: if the folder holds anything else, or the run fails.
@@ -201,13 +187,7 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
 
 
 def start_node(flower: LocalFlower, out: Path, name: str) -> None:
-    """Start a node of the demo, with a key if the server knows keys.
-
-    Args:
-        flower: the processes.
-        out: folder of the demo.
-        name: name of the node.
-    """
+    """Start a node of the demo, with a key if the server knows keys."""
     key = None
     if flower.keys:
         key, public = make_node_key(out / "keys", name)
@@ -232,9 +212,6 @@ def restart_server(flower: LocalFlower, app: Path) -> str:
 def begin_anew(out: Path) -> None:
     """Remove the files of an earlier demo from a folder, and mark it as the demo's.
 
-    Args:
-        out: the folder; created if it does not exist.
-
     Raises:
         InputError: if it holds other files; then nothing is removed.
     """
@@ -254,16 +231,18 @@ def begin_anew(out: Path) -> None:
     (out / MARK).touch()
 
 
-def make_cubes(out: Path) -> list[Path]:
-    """Simulate a city and write the nodes' parts, one file each."""
+def make_cubes(
+    out: Path, shares: Mapping[str, tuple[int, int]] = SHARES, days: int = DAYS
+) -> list[Path]:
+    """Simulate a city and write the nodes' shares of its cells, one file each."""
     raw, whole = out / "raw", out / "city.nc"
-    simulate(raw, cells=CELLS, days=DAYS, seed=1)
+    simulate(raw, cells=max(end for _, end in shares.values()), days=days, seed=1)
     prepare(raw, whole)
     shutil.rmtree(raw)
     with open_cube(whole) as cube:
         return [
             write_cube(cube.isel(cell=slice(*share)).load(), out / f"{name}.nc")
-            for name, share in SHARES.items()
+            for name, share in shares.items()
         ]
 
 
@@ -277,14 +256,7 @@ def honest_error(out: Path) -> float:
 def in_one_process(
     out: Path, method: str, settings: Mapping[str, Any], names: Collection[str] = SHARES.keys()
 ) -> float:
-    """Return the test error of the same training in one process.
-
-    Args:
-        out: folder of the demo.
-        method: name of the method.
-        settings: its settings.
-        names: nodes on whose cells it trains.
-    """
+    """Return the test error of the same training in one process, on the cells of some nodes."""
     cells = sorted(i for name in names for i in range(*SHARES[name]))
     with open_cube(out / "city.nc") as city:
         cube = city.isel(cell=cells).load()
@@ -292,12 +264,7 @@ def in_one_process(
 
 
 def mean_error(table: pd.DataFrame, selection: str = "best") -> float:
-    """Return the mean test MSE over clients, which all have as many targets.
-
-    Args:
-        table: errors of clients, as in a node's `metrics.csv`.
-        selection: selection of the round.
-    """
+    """Return the mean test MSE over clients, which all have as many targets."""
     chosen = select(by_client(table), metric="mse", split="test", selection=selection)
     return float(chosen["value"].mean())
 

@@ -121,13 +121,7 @@ def spoil(module: Any, names: Path) -> None:
 
 
 def told(names: Sequence[str], asked: Any, honest: Any) -> Any:
-    """Return what a lying node answers.
-
-    Args:
-        names: what it does, in turn; without any it does not lie.
-        asked: the server's message.
-        honest: the honest answer.
-    """
+    """Return what a lying node answers; `names` say what it does, in turn."""
     if asked.about["task"] != "round" or not names:
         return honest
     lie = LIES[names[asked.about["round"] % len(names)]](asked, honest)
@@ -137,9 +131,7 @@ def told(names: Sequence[str], asked: Any, honest: Any) -> Any:
 def write(folder: Path, names: Sequence[str]) -> Path:
     """Write what makes a node lie to a folder, for the path of the node's processes; return it.
 
-    Args:
-        folder: the folder. Another call changes what a node does that was started with it.
-        names: what it does, in turn.
+    Another call changes what a node does that was started with it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(__file__, folder / "sitecustomize.py")

@@ -2,10 +2,6 @@
 
 Every process has its own process group, so its children are stopped with it. Nothing leaves the
 machine: all addresses are 127.0.0.1, telemetry is off, and Flower's home is a given folder.
-
-Keys of nodes for tests on one machine, made by `ssh-keygen` as docs/federation.md does it.
-
-The log of a federation's server, followed while the run goes on.
 """
 
 from __future__ import annotations
@@ -78,11 +74,7 @@ class LocalFlower:
         return self
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, again if it was stopped: it knows its nodes from its database.
-
-        Raises:
-            InputError: if it does not start.
-        """
+        """Start the SuperLink, again if it was stopped: it knows its nodes from its database."""
         host, port = self.address.split(":")
         if self.keys:
             self.start(
@@ -109,21 +101,8 @@ class LocalFlower:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def start(
-        self,
-        name: str,
-        program: str,
-        *args: object,
-        paths: Sequence[str] = (),
-    ) -> None:
-        """Start a process that writes to `NAME.log`.
-
-        Args:
-            name: name of the process.
-            program: program next to this Python, or on the path.
-            *args: its arguments.
-            paths: folders that its Python looks for modules in first.
-        """
+    def start(self, name: str, program: str, *args: object, paths: Sequence[str] = ()) -> None:
+        """Start a process that writes to `NAME.log`, with `paths` first on its Python's path."""
         env = self.environment()
         env["PYTHONPATH"] = os.pathsep.join([*paths, env["PYTHONPATH"]])
         log = (self.folder / f"{name}.log").open("ab")
@@ -154,7 +133,7 @@ class LocalFlower:
             first_client: number of its first client.
             *more: further arguments.
             key: its private key, with authentication.
-            paths: folders that its Python looks for modules in first.
+            paths: as for `start`.
         """
         trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
         trust += [f"--key={key}"] if key else []
@@ -174,31 +153,16 @@ class LocalFlower:
         self.start_superlink()
 
     def register(self, public_key: Path) -> None:
-        """Admit a node by its public key.
-
-        Raises:
-            InputError: with Flower's message, if it refuses.
-        """
+        """Admit a node by its public key."""
         self.flwr("supernode", "register", public_key)
 
     def run(self, app: Path) -> str:
-        """Start a run and return its number.
-
-        Args:
-            app: folder of the app.
-
-        Raises:
-            InputError: with Flower's message, if it does not start.
-        """
+        """Start a run of an app in a folder and return its number."""
         answer = self.flwr("run", app, "--format", "json")
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def status(self, run: str) -> str:
-        """Return the status of a run: `running`, `finished:completed`, …; `unknown` if it is busy.
-
-        Args:
-            run: number returned by `run`.
-        """
+        """Return the status of a run, such as `finished:completed`; `unknown` if Flower is busy."""
         answer = self.flwr("list", "--run-id", run, "--format", "json")
         runs = json.loads(answer[answer.index("{") :]).get("runs")
         return str(runs[0]["status"]) if runs else "unknown"
@@ -252,23 +216,16 @@ class LocalFlower:
         before = log.read_text(errors="replace").count(JOINING)
         while time.monotonic() < end and self.running["superlink"].poll() is None:
             with socket.socket() as s:
-                if self.keys:
-                    ready = log.read_text(errors="replace").count(JOINING) > before
-                else:
-                    ready = s.connect_ex((HOST, port)) == 0
-            if ready:
-                return
+                said = log.read_text(errors="replace").count(JOINING) > before
+                if said if self.keys else s.connect_ex((HOST, port)) == 0:
+                    return
             time.sleep(0.2)
         tail = log.read_text(errors="replace").split()[-60:]
         raise InputError(f"superlink did not start: {' '.join(tail)}")
 
 
 def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Create a node's private and public key.
-
-    Args:
-        folder: created if it does not exist.
-        name: name of the node.
+    """Create a node's private and public key by `ssh-keygen`, as docs/federation.md does it.
 
     Raises:
         InputError: if there is no `ssh-keygen`, or it fails.
@@ -287,12 +244,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def events_of(out: Path, name: str) -> list[dict[str, Any]]:
-    """Return the events of a name in a server's log; none before it has begun.
-
-    Args:
-        out: the server's folder.
-        name: name of the event, such as `round`.
-    """
+    """Return the events of a name, such as `round`, in a server's log; none before it has begun."""
     try:
         return [e for e in read_events(out) if e.get("event") == name]
     except InputError:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,35 +32,43 @@ def list_methods() -> pd.DataFrame:
         A row for each method, with its `summary`, whether it is `federated`, whether it pools the
         records of all cells, which a federation would not allow (`pooled`), and its `paper`.
     """
-    from stforecast.forecasting.description import methods_frame
+    import pandas as pd
 
-    return methods_frame()
+    from stforecast.baselines import BASELINES
+    from stforecast.methods import METHODS
+
+    rows = [
+        (name, method.summary, federated, bool(method.pooled), str(getattr(method, "paper", "")))
+        for known, federated in ((METHODS, True), (BASELINES, False))
+        for name, method in known.items()
+    ]
+    columns = ["method", "summary", "federated", "pooled", "paper"]
+    return pd.DataFrame(rows, columns=columns).set_index("method")
+
+
+MODULES = {
+    "Forecaster": "stforecast.forecasting.forecaster",
+    "forecast": "stforecast.forecasting.quick",
+    "open_cube": "stforecast.data.cubes",
+}
+"""Module of each name that is imported on first use, so that importing the core alone is fast."""
+
+SUBMODULES = {
+    "planning": "stforecast.forecasting.planning",
+    "plots": "stforecast.plots",
+    "tracking": "stforecast.tracking",
+}
+"""Modules that are imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that importing the core alone stays fast."""
-    if name == "Forecaster":
-        from stforecast.forecasting.forecaster import Forecaster
-
-        return Forecaster
-    if name == "forecast":
-        from stforecast.forecasting.quick import forecast
-
-        return forecast
-    if name == "open_cube":
-        from stforecast.data.cubes import open_cube
-
-        return open_cube
+    """Import on first use."""
+    if name in MODULES:
+        return getattr(import_module(MODULES[name]), name)
+    if name in SUBMODULES:
+        return import_module(SUBMODULES[name])
     if name == "__version__":
         from importlib.metadata import version
 
         return version("stforecast")
-    if name == "planning":
-        from stforecast.forecasting import planning
-
-        return planning
-    if name in ("plots", "tracking"):
-        from importlib import import_module
-
-        return import_module(f"stforecast.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from data_prep.base.errors import InputError
+from stforecast.bench.run_groups import pooled
 from stforecast.federated.engine.server import RoundReport
 
 
@@ -155,6 +158,18 @@ def each(
             function(report)
 
     return call_each if functions else None
+
+
+def pooled_errors(table: pd.DataFrame, selection: str) -> dict[str, float]:
+    """Return the errors over all cells and steps, by split and metric: `test/mse`.
+
+    Args:
+        table: result of `Forecaster.evaluate`.
+        selection: the selection of the model to keep.
+    """
+    found = pooled(table[table["selection"] == selection])
+    names = found["split"] + "/" + found["metric"]
+    return dict(zip(names, found["value"].astype(float), strict=True))
 
 
 def _absent(package: str, source: str) -> InputError:

@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import os
+import sys
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -89,10 +90,12 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(autouse=True)
-def log_levels():
-    """The command line sets them for its process; tests must not meet another's."""
+def settings_of_the_process():
+    """Commands set log levels and benchmarks numbers of threads; tests must not meet another's."""
     for package in ("data_prep", "stforecast", "vision", "experiments"):
         logging.getLogger(package).setLevel(logging.NOTSET)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """SuperNodes that nothing starts again, unlike those of `stforecast node`."""
 
 from stforecast.flower.node_settings import NodeSettings
+from stforecast.flower.supernode import free_port
 
 
 def start_supernode(flower, name, data, first_client, key=None):
@@ -10,4 +11,4 @@ def start_supernode(flower, name, data, first_client, key=None):
         flower.address, data, first_client, root_certificates=authority, key=key,
         insecure=not authority,
     )  # fmt: skip
-    flower.start(name, *settings.command())
+    flower.start(name, *settings.command(free_port()))

@@ -29,7 +29,6 @@ ALLOWED = {
     "experiments/local_flower.py",
     "stforecast/flower/gate.py",  # To the SuperLink on this machine.
     "stforecast/flower/superlink.py",  # Listens for nodes, for whoever starts a server.
-    "stforecast/flower/app_starter.py",  # A Unix socket, for processes of this machine.
     "stforecast/flower/supernode.py",  # Asks for a free port of this machine.
 }
 """Where files are fetched, and what stays on this machine."""
@@ -128,14 +127,21 @@ def test_nothing_is_told_to_anyone(tmp_path):
 
 
 def names(tree):
-    """Imported modules and called functions of a module, dotted."""
+    """Imported modules and called functions of a module, dotted; not the functions of our own."""
+    own = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in LAYERS
+        for alias in node.names
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module)
-        elif isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+        elif isinstance(node, ast.Call) and (called := ast.unparse(node.func)):
+            if called.partition(".")[0] not in own:
+                yield called
 
 
 def fetches_or_unpacks(name):

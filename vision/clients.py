@@ -20,16 +20,9 @@ from vision.task import AMONG
 def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
     """Stack the clients' images; clients with fewer images are padded with zeros at the end.
 
-    Args:
-        images: the set.
-        ids: `(n,)` ids of each client's images, e.g. `Partition.train`.
-
     Returns:
         `x` `(clients, samples, channels, height, width)` uint8, and `y` (class) and `domain`
         `(clients, samples)` int64.
-
-    Raises:
-        InputError: if there is no client.
     """
     if not ids:
         raise InputError(f"{images.name}: no clients; give the ids of at least one")
@@ -42,12 +35,7 @@ def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
 
 
 def for_everyone(state: State, n_clients: int) -> State:
-    """Return a state in which each client has the one model that was trained, as views.
-
-    Args:
-        state: state of a method that pools the data.
-        n_clients: number of clients that predict.
-    """
+    """Return a state in which each client has the one model of the pooled data, as views."""
     one = state.clients
     params, buffers, memory = (
         {name: t.expand(n_clients, *t.shape[1:]) for name, t in group.items()}
@@ -62,10 +50,6 @@ def for_everyone(state: State, n_clients: int) -> State:
 
 def among_own_classes(data: ClientData, n_classes: int) -> ClientData:
     """Let training predictions choose among the classes of each client's samples only.
-
-    Args:
-        data: training samples of one stage, with classes `y`.
-        n_classes: number of classes over all clients.
 
     Returns:
         The data with `AMONG` `(clients, samples, classes)`, which `Classification.loss` reads.

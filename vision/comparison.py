@@ -116,9 +116,6 @@ def compare(
         masks: classes that predictions choose from.
         reference: name of the row that the others are compared with; by default the method of the
             highest accuracy among all classes that is no reference itself, such as chance.
-
-    Raises:
-        InputError: if the reference is unknown, or two runs of a seed were tested on other images.
     """
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:
@@ -146,28 +143,12 @@ def _best(rows: Sequence[Row]) -> Row:
 
 
 def level(row: Row, mask: str, measure: str = ACCURACY) -> Estimate:
-    """Return a measure of a row in per cent, mean over clients and seeds.
-
-    Args:
-        row: the row.
-        mask: classes that predictions choose from.
-        measure: `ACCURACY`, `KR_T` or `KR_S`.
-    """
+    """Return a measure of a row in per cent, mean over clients and seeds."""
     return _mean(by_client(row, mask, measure), 100.0 if measure == ACCURACY else math.inf)
 
 
 def points(row: Row, other: Row, mask: str, measure: str = ACCURACY) -> Estimate | None:
-    """Return the percentage points by which a row lies above another; None without common seeds.
-
-    Args:
-        row: the row.
-        other: the row that it is compared with.
-        mask: classes that predictions choose from.
-        measure: `ACCURACY`, `KR_T` or `KR_S`.
-
-    Raises:
-        InputError: if the rows were tested on other images.
-    """
+    """Return the percentage points by which a row lies above another; None without common seeds."""
     ours, theirs = (by_client(r, mask, measure) for r in (row, other))
     return _difference(ours, theirs, row.name)
 
@@ -175,10 +156,7 @@ def points(row: Row, other: Row, mask: str, measure: str = ACCURACY) -> Estimate
 def by_client(row: Row, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
     """Return `share`, a measure, and the test images of each client, by `seed` and `client`.
 
-    Args:
-        row: the row.
-        mask: classes that predictions choose from.
-        measure: `ACCURACY`, or what is retained after the last stage, `KR_T` or `KR_S`.
+    `KR_T` and `KR_S` are what is retained after the last stage.
     """
     tables = {}
     for run in row.group.runs:

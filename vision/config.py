@@ -140,21 +140,13 @@ class Config:
 
 
 def find_division(name: str) -> type[Partitioner] | type[Streamer]:
-    """Return the partition or task stream of a name.
-
-    Raises:
-        InputError: if the name is unknown; lists the valid names.
-    """
+    """Return the partition or task stream of a name."""
     found: type[Partitioner] | type[Streamer] = find("partition", name, join(PARTITIONS, STREAMS))
     return found
 
 
 def sections(method: str, model: str, partition: str) -> dict[str, type]:
-    """Return the dataclass of each section of `Config`, by name.
-
-    Raises:
-        InputError: if the method, model or partition is unknown; lists the valid names.
-    """
+    """Return the dataclass of each section of `Config`, by name."""
     return {
         "data": DataOptions,
         "partition": find_division(partition),
@@ -171,9 +163,6 @@ def defaults(method: str) -> dict[str, Any]:
     """Return a method's default settings for images; they include `model` and `partition`.
 
     Both the help of the command line and `resolve` start from them.
-
-    Raises:
-        InputError: if the method is unknown; lists the methods.
     """
     chosen = {"model": RunOptions.model, "partition": RunOptions.partition}
     return {**chosen, **TRAINING, **METHODS.find(method).defaults}
@@ -195,12 +184,7 @@ def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_read(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not read.
-
-    Raises:
-        InputError: naming the first that is not read, and the methods that read it or the condition
-            on which it is read.
-    """
+    """Refuse settings that a method does not read."""
     check_none_unread(
         method,
         unread(method, settings),
@@ -219,9 +203,6 @@ def resolve(method: str, **settings: Any) -> Config:
 
     Settings that the method does not read are accepted here, since records have all settings; see
     `check_read` for those that a user gives.
-
-    Raises:
-        InputError: for an unknown name (with similar names) or an invalid value.
     """
     settings = {**defaults(method), **settings}
     types = sections(method, str(settings["model"]), str(settings["partition"]))

@@ -103,11 +103,6 @@ class Observed(Cohort):
 def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
     """Evaluate the conditions of Corollary 1 for every client, in one more round from a state.
 
-    Args:
-        method: PFPL.
-        state: after some rounds; it is not changed.
-        train: training samples of all clients, on the state's device.
-
     Returns:
         One row for each client that has samples: `client`, `steps` E, `gradient` ‖∇ℓ‖² at the
         start, `G`, `L2`, `most_lam` (Eq. 16), `lam`, `most_lr` (Eq. 15; if negative, no learning
@@ -151,15 +146,7 @@ def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
 
 
 def diagnose_run(run: Path, images: Path | None = None) -> pd.DataFrame:
-    """Compute `corollary_1` of a saved run of PFPL on its last stage; the images are read again.
-
-    Args:
-        run: a run folder.
-        images: folder with the image files, if it has moved.
-
-    Raises:
-        InputError: if the run is of another method, or if it or the images cannot be read.
-    """
+    """Compute `corollary_1` of a saved run of PFPL on its last stage; the images are read again."""
     learner = Learner.load(run)
     method, state = learner.fitted()
     if not isinstance(method, PFPL):

@@ -59,13 +59,7 @@ class JudgedModel:
 
 
 def judged_models(method: Method, state: State, data: ClientData) -> tuple[JudgedModel, ...]:
-    """Return a method's views, each followed by the same in the other way if that differs.
-
-    Args:
-        method: the method.
-        state: the state that predicts, after at least one round.
-        data: samples of its clients, at least one.
-    """
+    """Return a method's views, each followed by the same in the other way if that differs."""
     found = []
     ways: tuple[Way, Way] = ("own", "averaged")
     usual, other = ways if _predicts_as_trained(method) else ways[::-1]

@@ -159,11 +159,7 @@ def column(view: str, mask: str) -> str:
 
 
 def last_stage(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Return the rounds of a stream's last stage, or all rounds without stages.
-
-    Args:
-        rounds: the table of rounds.
-    """
+    """Return the rounds of a stream's last stage, or all rounds without stages."""
     if "stage" not in rounds:
         return rounds
     return rounds[rounds["stage"] == rounds["stage"].max()]

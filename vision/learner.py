@@ -273,15 +273,7 @@ _load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size
 
 
 def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:
-    """Hold out the server's images and thin the clients' images to a long tail.
-
-    Args:
-        images: the whole set.
-        config: settings of the run.
-
-    Returns:
-        The clients' images and the server's, None if it has none.
-    """
+    """Hold out the server's images and thin the clients' images to a long tail."""
     data, seed = config.data, config.run.seed
     surrogate = None
     if data.surrogate:
@@ -295,14 +287,7 @@ def build_method(
     n_classes: int,
     surrogate: ImageSet | None = None,
 ) -> Method:
-    """Build the configured method with a new model for images of a shape.
-
-    Args:
-        config: settings of the run.
-        shape: channels, height and width of an image.
-        n_classes: number of classes over all clients.
-        surrogate: the server's images.
-    """
+    """Build the configured method with a new model for images of a shape."""
     model = MODELS[config.run.model]
     population = Population(
         lambda: model(shape, n_classes, config.model_options),

@@ -26,7 +26,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, choose
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.run_folder import Run, read_csv, write_csv
+from stforecast.federated.runs.run_folder import Run, write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
 from stforecast.federated.uploads.uplink import guarantee
 from vision.evaluation import MASKS, last_best_mean
@@ -83,17 +83,17 @@ class ImageRun(Run):
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients are text."""
         text = ("view", "mask", "selection", "client", "domain", "class")
-        return read_csv(self.folder / "metrics.csv", ("accuracy", "samples"), text)
+        return self.read_table("metrics.csv", ("accuracy", "samples"), text)
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`."""
         accuracies = [column(view, mask) for view in self.views for mask in self.masks]
-        return read_csv(self.folder / "rounds.csv", (*ROUND_COLUMNS, *accuracies))
+        return self.read_table("rounds.csv", (*ROUND_COLUMNS, *accuracies))
 
     def partition(self) -> pd.DataFrame:
         """`partition.csv`."""
         numbers = ("client", "samples", *(["stage"] if "stages" in self.about else []))
-        return read_csv(self.folder / "partition.csv", numbers, ("part", "domain", "class"))
+        return self.read_table("partition.csv", numbers, ("part", "domain", "class"))
 
     def stages(self) -> pd.DataFrame:
         """`stages.csv`, for `vision.streams.measures`.
@@ -105,7 +105,7 @@ class ImageRun(Run):
             raise InputError(f"{self.folder}: has no stages; run it with a task stream")
         text = ("view", "mask")
         numbers = [name for name in STAGE_COLUMNS if name not in (*text, "participant")]
-        return read_csv(self.folder / "stages.csv", numbers, text)
+        return self.read_table("stages.csv", numbers, text)
 
     def accuracy(
         self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]

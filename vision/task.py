@@ -1,7 +1,4 @@
-"""Image classification as a task of the federated core: cross-entropy, keyed by class.
-
-Entropies and divergences of predictions that are given as logits.
-"""
+"""Image classification as a task of the federated core, and divergences of predictions."""
 
 from __future__ import annotations
 

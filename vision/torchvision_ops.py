@@ -18,11 +18,7 @@ _library: torch.library.Library | None = None
 
 
 def torchvision_models() -> ModuleType:
-    """Import and return the module `torchvision.models`.
-
-    Raises:
-        InputError: if torchvision is not installed.
-    """
+    """Import and return the module `torchvision.models`."""
     global _library
     if importlib.util.find_spec("torchvision") is None:
         raise InputError("this model needs torchvision; pip install 'stforecast[vision]'")

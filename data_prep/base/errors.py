@@ -28,11 +28,9 @@ LONGEST_REASON = 200
 
 @dataclass(frozen=True)
 class _Option:
-    """An option of the command, which is a parameter in Python, with or without a value.
+    """An option of the command, which is a parameter in Python.
 
-    Attributes:
-        name: name of the parameter.
-        value: value to give; True or False for a flag, None if only the name is meant.
+    Its value is True or False for a flag, and None if only the name is meant.
     """
 
     name: str
@@ -80,6 +78,10 @@ class Words:
     def __str__(self) -> str:
         return "".join(map(str, self.parts))
 
+    def names(self, option: str) -> bool:
+        """Return whether the text names an option."""
+        return any(isinstance(part, _Option) and part.name == option for part in self.parts)
+
     @property
     def typed(self) -> str:
         """The text, with options as one types them in a shell."""
@@ -106,6 +108,14 @@ class InputError(ValueError):
     def __init__(self, *parts: str | Words | InputError) -> None:
         self.parts = parts
         super().__init__("".join(map(str, parts)))
+
+    def names(self, option: str) -> bool:
+        """Return whether the message names an option of the command.
+
+        >>> InputError("the loss is nan; ", Words("try a smaller {lr}")).names("lr")
+        True
+        """
+        return any(not isinstance(part, str) and part.names(option) for part in self.parts)
 
     @property
     def typed(self) -> str:

@@ -1,10 +1,6 @@
-"""Atomic writing: a file is complete or absent, even if its writer is killed.
+"""Atomic writing, so that a file is complete or absent; locks and checksums of files.
 
-File lock that keeps two processes from writing to one place.
-
-It is a lock of the kernel (`flock`), so it is released whenever its process ends.
-
-Checksums of files.
+A lock is one of the kernel (`flock`), so it is released whenever its process ends.
 """
 
 from __future__ import annotations
@@ -36,11 +32,7 @@ HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 def lock_handle(handle: int) -> None:
-    """Lock an open file or folder until it is closed.
-
-    Raises:
-        OSError: if another process holds the lock, or the place cannot be locked.
-    """
+    """Lock an open file or folder until it is closed; `OSError` if another process holds it."""
     if fcntl is None:  # pragma: no cover  not on Windows
         raise OSError(errno.ENOSYS, "this system has no flock")
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,17 +40,10 @@ def lock_handle(handle: int) -> None:
 
 @contextmanager
 def file_lock(path: Path, place: Path) -> Iterator[None]:
-    """Hold the lock within the context.
+    """Hold the lock of a `place` within the context.
 
-    On a file system without locks it only logs a warning.
-
-    Args:
-        path: file to lock; it names the process, and is removed afterwards.
-        place: place that is written to, for messages.
-
-    Raises:
-        InputError: if another process holds the lock.
-        OSError: if the file cannot be written.
+    The locked file names the process, and is removed afterwards. On a file system without locks
+    only a warning is logged.
     """
     handle = _take(path, place)
     try:
@@ -97,8 +82,9 @@ def _lock(handle: int, path: Path, place: Path) -> None:
             ) from e
         log.warning(
             "%s: cannot be locked (%s); make sure that no other process writes there",
-            place, e.strerror,
-        )  # fmt: skip
+            place,
+            e.strerror,
+        )
 
 
 def _is_there(path: Path, handle: int) -> bool:
@@ -140,11 +126,7 @@ then try again'
 
 
 def check_target(path: Path) -> None:
-    """Create the parent folder of a file to write; call it before a long computation.
-
-    Raises:
-        InputError: if the path is a folder or a device, or its parent cannot be created.
-    """
+    """Create the parent folder of a file to write; call it before a long computation."""
     if path.is_dir():
         raise InputError(f"{path}: is a folder, expected a file to write; add a file name")
     if path.exists() and not path.is_file():
@@ -163,14 +145,6 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
 
     The temporary file is in a hidden folder beside `path`, which stays locked while its writer
     runs. Folders left behind by killed writers of the same file are removed.
-
-    Args:
-        path: file to write.
-        mode: who may read and write it.
-
-    Raises:
-        InputError: if `path` is not a valid target.
-        WriteError: if writing fails, such as on a full disk.
     """
     path = Path(path)
     check_target(path)
@@ -199,13 +173,7 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
 def claim_folder(parent: Path, prefix: str, suffix: str = "") -> tuple[Path, int | None]:
     """Create a folder that only this user may enter; those of killed processes are removed.
 
-    Args:
-        parent: folder to create it in.
-        prefix: beginning of its name.
-        suffix: end of its name.
-
-    Returns:
-        The folder and a handle that locks it until it is closed, None if locks are not supported.
+    The handle locks it until it is closed; it is None if locks are not supported.
     """
     _remove_abandoned(parent, prefix, suffix)
     while True:
@@ -236,9 +204,6 @@ def _folder_lock(folder: Path) -> int:
     """Open and lock a folder.
 
     The folder is locked, not the file, because HDF5 itself locks the files that it writes.
-
-    Raises:
-        OSError: if another process holds the lock, or the folder is gone or cannot be locked.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -250,15 +215,7 @@ def _folder_lock(folder: Path) -> int:
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
-    """Return the checksum of a file, such as `"sha256:…"`.
-
-    Args:
-        path: the file.
-        algorithm: name of an algorithm in Python's `hashlib`.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Return the checksum of a file by an algorithm of `hashlib`, such as `"sha256:…"`."""
     remedy = "check its permissions and the disk"
     with reading(path, "to its end", remedy), path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

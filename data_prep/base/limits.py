@@ -42,9 +42,6 @@ def memory(root: Path = Path("/")) -> int:
     This is the minimum of the machine's free memory and the memory left by the control groups
     (versions 1 and 2) of the process and their ancestors. Cached files count as free, since the
     system can drop them.
-
-    Args:
-        root: root of the file system to read the limits from; another one in tests.
     """
     free = [_free_in_machine(), *_left_by_groups(root)]
     return max(0, min(n for n in free if n is not None))
@@ -105,15 +102,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def check_size(n_bytes: int, what: object) -> None:
-    """Refuse data that would take more than half of the free memory.
-
-    Args:
-        n_bytes: expected size in memory.
-        what: name of the data in the error.
-
-    Raises:
-        InputError: if it is too large.
-    """
+    """Refuse data that would take more than half of the free memory."""
     limit = memory() // 2
     if n_bytes > limit:
         raise InputError(
@@ -126,14 +115,8 @@ def check_size(n_bytes: int, what: object) -> None:
 def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = EXPANSION) -> None:
     """Refuse data that would take far more memory than a valid file of its size, or too much.
 
-    Args:
-        n_bytes: size in memory that the file declares, or has unpacked to so far.
-        path: the file.
-        what: name of the data in the error; by default the file.
-        ratio: bytes of memory per byte of the file, beyond the `ALLOWANCE`.
-
-    Raises:
-        InputError: if it is too large.
+    `n_bytes` is what the file declares, or has unpacked to so far. A valid file takes at most
+    `ratio` bytes for each of its own, beyond the `ALLOWANCE`.
     """
     what = path if what is None else what
     if n_bytes > most_from(path, ratio):
@@ -147,11 +130,7 @@ def check_expansion(n_bytes: int, path: Path, what: object = None, ratio: int = 
 
 
 def most_from(path: Path, ratio: int = EXPANSION) -> int:
-    """Return the maximum bytes of memory of a valid file of this size.
-
-    Raises:
-        InputError: if the `VARIABLE` is not a whole number.
-    """
+    """Return the maximum bytes of memory of a valid file of this size."""
     said = os.environ.get(VARIABLE, str(ratio))
     if not said.isascii() or not said.isdigit():
         raise InputError(f"{VARIABLE} is {said!r}; give a whole number such as 1000, or unset it")
@@ -159,17 +138,7 @@ def most_from(path: Path, ratio: int = EXPANSION) -> int:
 
 
 def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> bytes:
-    """Read a file of limited size.
-
-    Args:
-        path: the file.
-        most: maximum number of bytes.
-        opener: function that opens it, such as `gzip.open`.
-
-    Raises:
-        InputError: if there are more.
-        OSError: if it cannot be read.
-    """
+    """Read a file of at most `most` bytes, with an opener such as `gzip.open`."""
     with opener(path, "rb") as file:
         data: bytes = file.read(most + 1)
     if len(data) > most:
@@ -184,15 +153,9 @@ def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
 
 
 def bounded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """Read the rest of a compressed file, if it is not too large.
+    """Read the rest of a compressed file, if `check_expansion` allows its size.
 
-    Args:
-        packed: the open file, which is decompressed as it is read.
-        path: its path.
-        cost: function from a piece of the content to its bytes in memory when used.
-
-    Raises:
-        InputError: if it is larger than `check_expansion` allows.
+    `cost` returns the bytes that a piece of the content takes in memory when it is used.
     """
     content, size = io.BytesIO(), 0
     most = min(most_from(path), memory() // 2)

@@ -117,8 +117,13 @@ class Registry(Mapping[str, T]):
             else:
                 log.warning(
                     "package %s: its entry point %s = %s of %s cannot be used (%s); repair it or "
-                    "uninstall the package", package, point.name, point.value, self._group, problem,
-                )  # fmt: skip
+                    "uninstall the package",
+                    package,
+                    point.name,
+                    point.value,
+                    self._group,
+                    problem,
+                )
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:
@@ -170,11 +175,7 @@ def is_named(base: type) -> Callable[[Any], bool]:
 
 
 def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
-    """Add entries under their names.
-
-    Raises:
-        InputError: if two have the same name.
-    """
+    """Add entries under their names."""
     for new in found:
         old = named.setdefault(_name(new.entry), new)
         if old.entry is not new.entry:

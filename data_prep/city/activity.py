@@ -11,12 +11,8 @@ deviation 0.24 in the logarithm and autocorrelation 0.7 after 10 minutes and 0.5
 a fifth of their variance is shared between cells. SMS and calls follow Internet activity, scaled by
 time of day. There are no public holidays.
 
-This is the preset `heterogeneous`; `data_prep.city.activity` has others. In `sparse`, activity is a
+This is the preset `heterogeneous`. In `sparse`, activity is a
 Poisson count of the above, with scales that give each cell its mean activity an hour.
-
-Kinds of cell in an invented city, and their weekly profiles.
-
-Presets of an invented city: how much activity its cells have, and how similar they are.
 """
 
 from __future__ import annotations

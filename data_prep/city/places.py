@@ -64,14 +64,9 @@ def block(place: City, n_cells: int) -> np.ndarray:
 
 
 def zones(place: City, ids: np.ndarray, only: str = "") -> np.ndarray:
-    """Return the kind of each cell, a quarter each.
+    """Return the kind of each cell, a quarter each, or the `only` one.
 
     The centre, nightlife south-west of it, industry in the south-east corner; the rest is suburb.
-
-    Args:
-        place: the grid.
-        ids: `(cell,)` ids.
-        only: a single kind that all cells are of; empty for the four.
     """
     if only:
         return np.full(len(ids), only, dtype="<U10")

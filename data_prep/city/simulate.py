@@ -2,15 +2,12 @@
 
 The records serve first runs, demonstrations and tests without the 19 GB of real records. They are
 invented: results on them say nothing about a real network. The file `SIMULATED.json` beside them
-marks them as simulated, and `stforecast prepare` reads it. `data_prep.city` describes the model.
-
-Raw days of an invented city, in the format of Telecom Italia's files.
+marks them as simulated, and `stforecast prepare` reads it. `data_prep.city.activity` describes the
+model.
 
 SMS and calls follow Internet activity, scaled by time of day. An empty field means no activity: a
 field of expected activity v is filled with probability 1 - exp(-v / `GRAIN`) and then holds v
 divided by that probability, so its mean stays v.
-
-Marker file beside simulated days, with the settings of the simulation.
 """
 
 from __future__ import annotations
@@ -142,16 +139,7 @@ class Simulation:
         return {first + timedelta(days=i) for i in range(self.days)}
 
     def check_days(self, city: str, dates: Iterable[date], folder: Path) -> None:
-        """Refuse days that were not simulated: a cube is either real or simulated.
-
-        Args:
-            city: data set that the days are read as.
-            dates: dates of the days in the folder.
-            folder: folder of the marker, for the error.
-
-        Raises:
-            InputError: if there is such a day.
-        """
+        """Refuse days that were not simulated: a cube is either real or simulated."""
         other = sorted(set(dates) - (self.dates if city == self.city else set()))
         if other:
             raise InputError(
@@ -162,11 +150,7 @@ class Simulation:
 
 
 def read_marker(folder: Path) -> Simulation | None:
-    """Read the marker of a folder; None if there is none, as beside real days.
-
-    Raises:
-        InputError: if the marker cannot be read.
-    """
+    """Read the marker of a folder; None if there is none, as beside real days."""
     path = folder / NAME
     check_regular(path, "file", "remove it if the days are real")
     if not path.is_file():

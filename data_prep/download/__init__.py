@@ -1,7 +1,7 @@
 """Download of a data set's official files: resumable, verified, never overwriting.
 
 A data set's module lists its files in `SOURCES`, a tuple of `Dataverse`, `Archive` and `File`;
-`download` fetches them. A file is written as `NAME.part` and renamed only once its size and
+`fetch.download` fetches them. A file is written as `NAME.part` and renamed only once its size and
 checksum are right, so a file with its final name is complete. Where no checksum is published, the
 file's own is recorded in `SHA256SUMS` at its first download and checked afterwards. A killed
 download resumes where it stopped, and two processes do not write to one file.
@@ -16,20 +16,69 @@ whether a web page was served in place of a file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from data_prep.download.sources import Archive, Dataverse, File, Source
-
-if TYPE_CHECKING:
-    from data_prep.download.fetch import download
-
-__all__ = ["download", "Dataverse", "Archive", "File", "Source"]
+from dataclasses import dataclass
 
 
-def __getattr__(name: str) -> Any:
-    """Import the client on first use: data sets only list their sources."""
-    if name == "download":
-        from data_prep.download.fetch import download
+@dataclass(frozen=True)
+class Dataverse:
+    """The files of a Dataverse data set, with the sizes and checksums of its own listing.
 
-        return download
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    Args:
+        doi: persistent id, with or without the leading `doi:`.
+        base: address of the installation.
+        pattern: glob of the file names to take; None takes all.
+    """
+
+    doi: str
+    base: str = "https://dataverse.harvard.edu"
+    pattern: str | None = None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A zip file: fetched, verified and unpacked.
+
+    Args:
+        url: its address.
+        checksum: `algorithm:hexdigest` of the zip, e.g. `sha256:…`; None if not published.
+        members: names inside the zip to unpack; empty unpacks all.
+        name: the name to keep it under; by default the end of its address.
+    """
+
+    url: str
+    checksum: str | None = None
+    members: tuple[str, ...] = ()
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class File:
+    """One file at an address.
+
+    Args:
+        url: its address.
+        name: the name to keep it under.
+        checksum: `algorithm:hexdigest`; None if not published.
+    """
+
+    url: str
+    name: str
+    checksum: str | None = None
+
+
+Source = Dataverse | Archive | File
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file to fetch: its name under `out`, its address or local path, size and checksum.
+
+    The checksum is the published one, unless it was `recorded` at an earlier download.
+    """
+
+    name: str
+    origin: str
+    size: int | None = None
+    checksum: str | None = None
+    archive: Archive | None = None
+    recorded: bool = False

@@ -13,9 +13,9 @@ from pathlib import Path
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import most_from
+from data_prep.download import Archive
 from data_prep.download.http import disk, inside
 from data_prep.download.listing import matches
-from data_prep.download.sources import Archive
 
 MAX_UNPACKED = 32 * 2**30  # maximum unpacked bytes of an archive
 CHUNK = 2**20
@@ -26,20 +26,7 @@ class DamagedError(InputError):
 
 
 def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
-    """Unpack members of an archive; none may lie outside `out`.
-
-    Args:
-        path: the zip.
-        archive: description of its members.
-        out: folder to unpack to.
-        only: glob of the names to unpack; None unpacks all members.
-
-    Returns:
-        The files, in the order of the archive's `members`.
-
-    Raises:
-        InputError: if it is damaged, unsafe or too large, or an existing file differs.
-    """
+    """Unpack the members of an archive that match the glob `only`; none may lie outside `out`."""
     with _sound(path), zipfile.ZipFile(path) as z:
         targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
         if only is not None:
@@ -53,11 +40,7 @@ def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Pa
 
 @contextmanager
 def _sound(path: Path) -> Iterator[None]:
-    """Convert errors of a zip that cannot be unpacked to input errors.
-
-    Raises:
-        DamagedError: if it is damaged.
-    """
+    """Convert errors of a zip that cannot be unpacked to `DamagedError`."""
     try:
         yield
     except InputError:

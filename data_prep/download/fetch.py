@@ -1,8 +1,7 @@
 """Download of the files of a data set; valid files are kept, others fetched and verified.
 
-Checksums of files for which none is published, recorded when they are first downloaded.
-
-They are in `SHA256SUMS` beside the files, which `sha256sum --check SHA256SUMS` reads, too.
+Checksums of files for which none is published are recorded when they are first downloaded, in
+`SHA256SUMS` beside the files, which `sha256sum --check SHA256SUMS` reads, too.
 """
 
 from __future__ import annotations
@@ -19,20 +18,9 @@ from tqdm import tqdm
 from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
+from data_prep.download import Archive, Item, Source, http
 from data_prep.download.archive import DamagedError, unpack
-from data_prep.download.http import (
-    check_space,
-    disk,
-    inside,
-    lock_of,
-    partial,
-    persist,
-    request,
-    size_of,
-    tag_of,
-)
 from data_prep.download.listing import is_url, plan, select
-from data_prep.download.sources import Archive, Item, Source
 
 NAME = "SHA256SUMS"
 MOST = 2**20
@@ -42,15 +30,7 @@ LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def recorded(out: Path, name: str) -> str | None:
-    """Return the checksum recorded for a file, such as `"sha256:…"`; None if there is none.
-
-    Args:
-        out: the download folder.
-        name: name of the file under it.
-
-    Raises:
-        InputError: if the record cannot be read.
-    """
+    """Return the checksum recorded for a file, such as `"sha256:…"`; None if there is none."""
     sums = out / NAME
     check_regular(sums, "record of checksums", "move it away and run again")
     if not sums.exists():
@@ -100,7 +80,7 @@ def download(
     """
     out = Path(out)
     items = select(plan(sources, source), only)
-    check_space(out, items)
+    http.check_space(out, items)
     paths: list[Path] = []
     for item in tqdm(items, desc="download", unit="file", disable=not progress):
         if item.archive:
@@ -117,7 +97,7 @@ def _fetch_archive(
     item: Item, archive: Archive, out: Path, only: str | None, progress: bool
 ) -> list[Path]:
     """Fetch an archive and unpack it; a damaged new download is not kept."""
-    was_there = inside(out, item.name, item.origin).exists()
+    was_there = http.inside(out, item.name, item.origin).exists()
     path = _fetch(item, out, progress)
     try:
         members = unpack(path, archive, out, only)
@@ -131,18 +111,18 @@ def _fetch_archive(
 
 def _fetch(item: Item, out: Path, progress: bool) -> Path:
     """Fetch and verify one file, unless it exists."""
-    path = inside(out, item.name, item.origin)
-    for place in (path, partial(path)):
+    path = http.inside(out, item.name, item.origin)
+    for place in (path, http.partial(path)):
         check_regular(place, "file", "move it away and run again")
     if item.checksum is None:
         item = replace(item, checksum=recorded(out, item.name), recorded=True)
-    with disk(path):
+    with http.disk(path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(lock_of(path), path):
+            with file_lock(http.lock_of(path), path):
                 if not path.exists():  # Another download may have finished it meanwhile.
-                    _obtain_verified(item, partial(path), progress)
-                    partial(path).replace(path)
+                    _obtain_verified(item, http.partial(path), progress)
+                    http.partial(path).replace(path)
         elif problem := _mismatch(path, item):
             raise InputError(f"{path}: exists but {problem}; move it away and run again")
     return path
@@ -152,7 +132,7 @@ def _record(item: Item, path: Path, out: Path) -> None:
     """Record the checksum of a file for which none is published or recorded yet."""
     if item.checksum is None and recorded(out, item.name) is None:
         found = checksum(path)
-        with disk(path):
+        with http.disk(path):
             record(out, item.name, found)
         log.warning("%s: no checksum is published; recorded in %s: %s", path, NAME, found)
 
@@ -163,7 +143,7 @@ def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
     if resumed and _mismatch(part, item):  # the earlier part was of another version
         part.unlink()
         _obtain(item, part, progress)
-    tag_of(part).unlink(missing_ok=True)
+    http.tag_of(part).unlink(missing_ok=True)
     if problem := _mismatch(part, item):
         part.unlink()
         raise InputError(f"{item.origin}: the download {problem}; try again or use a mirror")
@@ -171,7 +151,9 @@ def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
 
 def _obtain(item: Item, part: Path, progress: bool) -> None:
     if is_url(item.origin):
-        persist(item.origin, lambda: request(item, part, progress), lambda: size_of(part))
+        http.persist(
+            item.origin, lambda: http.request(item, part, progress), lambda: http.size_of(part)
+        )
     elif Path(item.origin).is_file():
         with atomic_path(part) as copy:
             shutil.copyfile(item.origin, copy)
@@ -184,8 +166,8 @@ def _obtain(item: Item, part: Path, progress: bool) -> None:
 
 def _mismatch(path: Path, item: Item) -> str | None:
     """Describe how a file differs from the published one; None if it does not."""
-    if item.size is not None and size_of(path) != item.size:
-        return f"has {size_of(path)} bytes, expected {item.size} as published"
+    if item.size is not None and http.size_of(path) != item.size:
+        return f"has {http.size_of(path)} bytes, expected {item.size} as published"
     if item.checksum is None:
         return None
     found = checksum(path, item.checksum.partition(":")[0])

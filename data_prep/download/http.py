@@ -1,7 +1,4 @@
-"""Download of one file over HTTP, with resume and retries.
-
-The download folder: safe names, partial files, disk space.
-"""
+"""Download of one file over HTTP, with resume and retries, into a folder with partial files."""
 
 from __future__ import annotations
 
@@ -22,15 +19,11 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from data_prep.base.errors import InputError, Words
-from data_prep.download.sources import Item
+from data_prep.download import Item
 
 
 def inside(out: Path, name: str, origin: str) -> Path:
-    """Return the path of `name` under `out`.
-
-    Raises:
-        InputError: if it would lie outside.
-    """
+    """Return the path of `name` under `out`; refuse one that would lie outside."""
     windows = PureWindowsPath(name)  # handles both kinds of slash, drives and shares
     if windows.anchor or ".." in windows.parts or not windows.name or not name.isprintable():
         raise InputError(f"{origin}: holds a file named {name!r}, which would leave {out}; refused")
@@ -38,11 +31,7 @@ def inside(out: Path, name: str, origin: str) -> Path:
 
 
 def check_space(out: Path, items: list[Item]) -> None:
-    """Create the folder and check that the missing items fit on its disk.
-
-    Raises:
-        InputError: if they do not fit.
-    """
+    """Create the folder and check that the missing items fit on its disk."""
     paths = {inside(out, i.name, i.origin): i.size or 0 for i in items}
     needed = sum(size - size_of(partial(p)) for p, size in paths.items() if not p.exists())
     with disk(out):
@@ -108,13 +97,7 @@ class DroppedError(Exception):
 def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
     """Repeat an attempt until it succeeds or `ATTEMPTS` in a row have received nothing new.
 
-    Args:
-        url: address, for errors.
-        attempt: function that raises `DroppedError` if another attempt may help.
-        reached: function that returns the bytes received so far.
-
-    Raises:
-        InputError: after the last attempt.
+    It raises `DroppedError` if another attempt may help; `reached` tells the bytes received so far.
     """
     best, fruitless = reached(), 0
     while True:
@@ -132,12 +115,7 @@ def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lam
 
 
 def request(item: Item, part: Path, progress: bool) -> None:
-    """Make one request for the missing rest of `part`.
-
-    Raises:
-        DroppedError: if another request may help.
-        InputError: if it cannot succeed.
-    """
+    """Make one request for the missing rest of `part`; raise `DroppedError` if another may help."""
     start, tag = _resume_point(item, part)
     if start and start == item.size:
         return
@@ -220,12 +198,7 @@ def _receive(
 
 
 def read(url: str) -> bytes:
-    """Return the whole body of a small response.
-
-    Raises:
-        DroppedError: if another attempt may help.
-        InputError: if it cannot succeed.
-    """
+    """Return the body of a small response; raise `DroppedError` if another attempt may help."""
     with _open(url, {}) as response:
         try:
             return response.content
@@ -237,11 +210,7 @@ class _Session(requests.Session):
     """A session that is not led from a public address into a private network."""
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Return the address that a response redirects to, if any.
-
-        Raises:
-            InputError: if a public address redirects to a private one.
-        """
+        """Return the address that a response redirects to; refuse one from public to private."""
         target = super().get_redirect_target(resp)
         if target and not is_private(resp.url) and is_private(urljoin(resp.url, target)):
             raise InputError(

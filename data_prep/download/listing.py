@@ -13,20 +13,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from data_prep.base.errors import InputError, Words
+from data_prep.download import Archive, Dataverse, File, Item, Source
 from data_prep.download.http import persist, read
-from data_prep.download.sources import Archive, Dataverse, File, Item, Source
 
 
 def plan(sources: Sequence[Source], source: str | None) -> list[Item]:
-    """List the files of the sources, each with its location.
-
-    Args:
-        sources: locations of the official files.
-        source: a mirror to use instead, see `data_prep.download.download`.
-
-    Raises:
-        InputError: if a listing is unavailable, or names or checksums are invalid.
-    """
+    """List the files of the sources, each with its location."""
     if not sources:
         raise InputError(
             Words("this data set has no official files to download; use your own with {raw}")
@@ -136,11 +128,7 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
 
 
 def select(items: list[Item], only: str | None) -> list[Item]:
-    """Select the items to fetch; members of an archive are selected when it is unpacked.
-
-    Raises:
-        InputError: if the glob `only` matches none of them.
-    """
+    """Select the items to fetch; members of an archive are selected when it is unpacked."""
     chosen = [i for i in items if only is None or i.archive or matches(i.name, only)]
     if not chosen:
         shown = ", ".join(i.name for i in items[:3]) + (", …" if len(items) > 3 else "")

@@ -1,10 +1,6 @@
-"""Usual names of tables and of their columns: times, cells, places and the calendar.
+"""Columns of a table: their usual names, values and ids, and the place of a row in messages.
 
-Location of a table's rows, for error messages, and repairs in pandas.
-
-Recognise dates and headers, to understand a table and to give advice in error messages.
-
-Parse the columns of a table: cell ids and values.
+Dates and headers are recognised, to understand a table and to give advice in error messages.
 """
 
 from __future__ import annotations
@@ -71,12 +67,7 @@ def number_cells(names: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class KeyColumns:
-    """The names of the columns to keep as text: of times and ids, given or usual.
-
-    Args:
-        time: given name of the column of times.
-        cell: given name of the column of cells.
-    """
+    """The names of the columns to keep as text: of times and ids, given or usual."""
 
     time: str
     cell: str
@@ -198,11 +189,7 @@ into single precision."""
 
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
-    """Check that a table has all of `columns`.
-
-    Raises:
-        InputError: if a column is missing.
-    """
+    """Check that a table has all of `columns`."""
     for column in columns:
         if column not in df.columns:
             found = ", ".join(map(repr, df.columns[:20]))
@@ -217,11 +204,7 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
 def value_columns(
     df: pd.DataFrame, keys: Sequence[str], values: Sequence[str] | None, origin: Origin
 ) -> list[str]:
-    """Return the columns to read: `values`, else all but `keys` with at least one number.
-
-    Raises:
-        InputError: if there is none, or one of `values` is missing.
-    """
+    """Return the columns to read: `values`, else all but `keys` with at least one number."""
     require_columns(df, (*keys, *(values or ())), origin)
     others = [c for c in df.columns if c not in keys]
     columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
@@ -289,11 +272,7 @@ def _refuse_commas(column: pd.Series, origin: Origin) -> None:
 
 
 def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
-    """Return a column as `(rows,)` float64, NaN where empty.
-
-    Raises:
-        InputError: if a row holds anything but a finite number of at most `LARGEST`.
-    """
+    """Return a column as `(rows,)` float64, NaN where empty; refuse other than finite numbers."""
     values = _coerce(column)
     no_number = np.isnan(values) & column.notna().to_numpy()
     wrong = np.flatnonzero(no_number | (np.abs(values) > LARGEST))
@@ -315,11 +294,7 @@ def _coerce(column: pd.Series) -> np.ndarray:
 
 
 def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
-    """Return cell ids as an array of integers or of text, `(cell,)`.
-
-    Raises:
-        InputError: if an id is neither, or occurs more than once.
-    """
+    """Return cell ids as an array of integers or of text, `(cell,)`."""
     if ids.has_duplicates:
         raise InputError(
             f"{origin.name}: cell {written(ids[ids.duplicated()][0])} occurs more than once "
@@ -339,11 +314,7 @@ def cell_ids(ids: pd.Index, origin: Origin) -> np.ndarray:
 
 
 def factorize(cells: pd.Series, origin: Origin) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted cell ids `(cells,)` and each row's position among them, `(rows,)`.
-
-    Raises:
-        InputError: if an id is empty, or neither an integer nor text.
-    """
+    """Return the sorted cell ids `(cells,)` and each row's position among them, `(rows,)`."""
     refuse_empty(cells, "cell id", origin)
     codes, ids = pd.factorize(cells)
     named = cell_ids(pd.Index(ids), origin)
@@ -352,11 +323,7 @@ def factorize(cells: pd.Series, origin: Origin) -> tuple[np.ndarray, np.ndarray]
 
 
 def refuse_empty(column: pd.Series, what: str, origin: Origin) -> None:
-    """Check that a column has no empty field.
-
-    Raises:
-        InputError: if a field is empty; `what` names the column in the message.
-    """
+    """Check that a column has no empty field."""
     empty = np.flatnonzero(column.isna())
     if empty.size:
         raise InputError(

@@ -1,8 +1,6 @@
 """Read a text file of separated values, without guessing and without dropping a field.
 
-How a table is written to a file, which its reader must know.
-
-Numbers written with a decimal comma, and with separators of thousands.
+Numbers may have a decimal comma, and separators of thousands.
 """
 
 from __future__ import annotations
@@ -36,18 +34,10 @@ log = logging.getLogger(__name__)
 
 
 def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> Decimal:
-    """Find the decimal mark of a table that was read with points.
+    """Return the decimal mark of a table that was read with points.
 
-    Args:
-        table: the table; a column with commas holds text.
-        keys: columns of times and ids, which hold no values.
-        origin: location of the rows.
-
-    Returns:
-        `"comma"` if the texts allow nothing else, else `"point"`.
-
-    Raises:
-        InputError: if the commas may separate thousands as well.
+    It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
+    thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
     """
     unclear: str | None = None
     for column in table.iter_columns():
@@ -82,15 +72,6 @@ def to_numbers(
 ) -> pl.DataFrame:
     """Convert the columns of text that hold numbers only, with separators of thousands or without.
 
-    Args:
-        table: the table, as text.
-        decimal: the decimal mark of the whole table.
-        keys: columns of times and ids, which hold no values.
-        origin: location of the rows.
-
-    Raises:
-        InputError: if another column has decimal points in a table with decimal commas.
-
     >>> table = pl.DataFrame({"a": ["1.234,5", None], "b": ["x", "1,5"]})
     >>> to_numbers(table, "comma", [], Origin())["a"].to_list()
     [1234.5, None]
@@ -116,8 +97,10 @@ def to_numbers(
     if grouped:
         log.warning(
             "%s: points are read as separators of thousands in columns %s, since the table has "
-            "decimal commas", origin.name, some(map(repr, grouped)),
-        )  # fmt: skip
+            "decimal commas",
+            origin.name,
+            some(map(repr, grouped)),
+        )
     return table.with_columns(converted)
 
 
@@ -129,13 +112,8 @@ ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
 class Dialect:
     """How a file is written.
 
-    Args:
-        header: whether the first row holds the names of the columns.
-        decimal: decimal mark; `"auto"` takes a comma if nothing else fits.
-        sheet: sheet of a workbook; None takes its only one.
-
-    Raises:
-        InputError: if the decimal mark is unknown.
+    The decimal mark `"auto"` takes a comma if nothing else fits; a workbook's `sheet` may be left
+    out if it is the only one.
     """
 
     header: bool = True
@@ -153,11 +131,7 @@ class Dialect:
 
 
 def check_columns(n: int, name: str) -> None:
-    """Refuse a table with too many columns.
-
-    Raises:
-        InputError: if there are too many.
-    """
+    """Refuse a table with too many columns."""
     if n > MAX_COLUMNS:
         raise InputError(
             f"{name}: {n} columns, expected at most {MAX_COLUMNS}; write a long table, with a row "
@@ -175,13 +149,8 @@ def read_delimited(
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
-    Args:
-        path: the file, which may be packed by gzip.
-        keys: columns to keep as text, without type inference.
-        dialect: how the file is written.
-
-    Raises:
-        InputError: if it cannot be read, or a line has too few or too many fields.
+    It may be packed by gzip. Columns of `keys` stay text. A line with too few or too many fields is
+    refused.
     """
     with _open(path) as file:
         header = file.readline(MAX_HEADER)
@@ -296,13 +265,10 @@ def _check_field_counts(path: Path, separator: str, expected: int) -> None:
 
 
 def _check_end(path: Path, separator: str) -> None:
-    """Refuse a last number that was cut; warn of one that may have been.
+    """Refuse a last number with fewer decimals than all others; warn of one that may have been cut.
 
     Many programs end the last line with nothing, so this is not refused. A packed file has its own
     checksum.
-
-    Raises:
-        InputError: if all other numbers have more decimals.
     """
     if path.suffix == ".gz":
         return
@@ -323,8 +289,10 @@ def _check_end(path: Path, separator: str) -> None:
         )
     log.warning(
         "%s, line %d: no line end after %r; if the file was cut there, get it again",
-        path.name, number, last,
-    )  # fmt: skip
+        path.name,
+        number,
+        last,
+    )
 
 
 def _decimals(field: str) -> int:

@@ -1,11 +1,8 @@
-"""Read a table from a file: CSV, Parquet or Excel.
+"""Read a table from a file: CSV, Parquet or Excel (.xlsx, by openpyxl, the extra `excel`).
 
-Read a sheet of an Excel workbook (.xlsx) by openpyxl (extra `excel`), bounded in size.
-
-Compute the unpacked size of a Parquet file from its headers, without reading its pages.
-
-Format: parquet.apache.org; its structures use Thrift's compact encoding. A table may be far larger
-than its unpacked pages, because repeated values are stored once; so callers also count the rows.
+The unpacked size of a Parquet file is computed from its headers, without reading its pages
+(parquet.apache.org; its structures use Thrift's compact encoding). A table may be far larger than
+its unpacked pages, because repeated values are stored once; so the rows are counted, too.
 """
 
 from __future__ import annotations
@@ -26,30 +23,16 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, close_to, no_file, reading
 from data_prep.base.limits import check_expansion
 from data_prep.base.text import as_text, some
+from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
-from data_prep.readers.delimited import (
-    FIELD,
-    MISSING,
-    ROW,
-    Decimal,
-    Dialect,
-    check_columns,
-    read_delimited,
-    to_numbers,
-)
 
 
-def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.DataFrame, Origin]:
+def read_excel(
+    path: Path, keys: Container[str], dialect: delimited.Dialect
+) -> tuple[pl.DataFrame, Origin]:
     """Read a sheet of a workbook; formulas give the values that were stored with them.
 
-    Args:
-        path: the workbook.
-        keys: columns of ids and times; whole numbers there become text without a point.
-        dialect: which sheet, and whether its first row holds names.
-
-    Raises:
-        InputError: if openpyxl is not installed, there are several sheets and none is chosen, or
-            the sheet is too large or holds an error.
+    Whole numbers in columns of `keys`, of ids and times, become text without a point.
     """
     try:
         import openpyxl
@@ -70,12 +53,12 @@ def read_excel(path: Path, keys: Container[str], dialect: Dialect) -> tuple[pl.D
     names = _names(rows, dialect, path.name)
     body = rows[1:] if dialect.header else rows
     table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
-    decimal: Decimal = (
+    decimal: delimited.Decimal = (
         "comma" if dialect.decimal == "comma" else "point"
     )  # numbers are numbers in a sheet
     first = 2 if dialect.header else 1
     origin = Origin(path.name, "row", first, is_file=True)
-    return to_numbers(table, decimal, keys, origin), origin
+    return delimited.to_numbers(table, decimal, keys, origin), origin
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
@@ -94,18 +77,18 @@ def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     n_bytes = width = 0
     for row in sheet.iter_rows(values_only=True):
-        n_bytes += ROW + FIELD * len(row)
+        n_bytes += delimited.ROW + delimited.FIELD * len(row)
         check_expansion(n_bytes, path, f"{path.name}: the cells of its sheet")
         filled = [i for i, value in enumerate(row) if value is not None]
         width = max(width, 1 + filled[-1] if filled else 0)
         rows.append(row)
     while rows and all(value is None for value in rows[-1]):
         rows.pop()
-    check_columns(width, path.name)
+    delimited.check_columns(width, path.name)
     return [(*row[:width], *[None] * (width - len(row))) for row in rows]
 
 
-def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str]:
+def _names(rows: list[tuple[Any, ...]], dialect: delimited.Dialect, file: str) -> list[str]:
     if not rows:
         raise InputError(
             f"{file}, row 1: empty, expected column names; ", Words("choose another {sheet}")
@@ -129,7 +112,7 @@ def _names(rows: list[tuple[Any, ...]], dialect: Dialect, file: str) -> list[str
 
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, depending on what all its filled cells hold."""
-    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
+    values = [None if isinstance(v, str) and v in delimited.MISSING else v for v in values]
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:
         midnight = datetime.time()
@@ -157,12 +140,7 @@ PAGE_UNPACKED, PAGE_PACKED = 2, 3
 
 
 def unpacked_size(path: Path) -> int:
-    """Return the unpacked bytes of all pages, as declared by their headers.
-
-    Raises:
-        ValueError: if the file is not Parquet.
-        IndexError: if the file is truncated.
-    """
+    """Return the unpacked bytes of all pages, as declared by their headers."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length = int.from_bytes(data[-8:-4], "little")
         if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
@@ -238,7 +216,7 @@ class _Reader:
         return self.whole()
 
 
-DIALECT = Dialect()
+DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
@@ -247,20 +225,11 @@ def read_table(
     path: Path,
     *,
     text_columns: Container[str] = (),
-    dialect: Dialect = DIALECT,
+    dialect: delimited.Dialect = DIALECT,
 ) -> tuple[pd.DataFrame, Origin]:
-    """Read a CSV, Parquet or Excel file.
+    """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 
-    Args:
-        path: a file with one of the `SUFFIXES`.
-        text_columns: columns of a CSV to keep as text, without type inference.
-        dialect: how the file is written.
-
-    Returns:
-        The table, NaN or None where a field is empty, and the location of its rows for errors.
-
-    Raises:
-        InputError: if the file cannot be read or a line has too few or too many fields.
+    An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
@@ -279,7 +248,7 @@ def read_table(
         elif path.suffix == ".xlsx":
             table, origin = read_excel(path, text_columns, dialect)
         else:
-            table, origin = read_delimited(path, text_columns, dialect)
+            table, origin = delimited.read_delimited(path, text_columns, dialect)
     _check_texts(table, path)
     df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
     return df, origin
@@ -297,7 +266,7 @@ def _without_panic() -> Iterator[None]:
 def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
     table = pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
-    check_columns(len(schema), path.name)
+    delimited.check_columns(len(schema), path.name)
     for name, dtype in schema.items():
         if dtype.is_nested():
             raise InputError(
@@ -305,7 +274,7 @@ def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
                 "unnest it or leave it out"
             )
     n_rows = int(table.select(pl.len()).collect().item())
-    n_bytes = n_rows * (ROW + FIELD * len(schema))
+    n_bytes = n_rows * (delimited.ROW + delimited.FIELD * len(schema))
     check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
     check_expansion(unpacked_size(path), path, f"{path.name}: unpacked, it")
     return table.collect(), Origin(path.name, "row", 1, is_file=True)
@@ -333,6 +302,8 @@ def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
         at = column.replace_strict(texts, places, return_dtype=pl.Int64)
         result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
         return result
+    if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
+        return np.array(column.to_list(), dtype=object)
     values = column.to_numpy()
     if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
         return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)

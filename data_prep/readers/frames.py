@@ -1,9 +1,4 @@
-"""Convert a pandas frame, long or wide, to a cube.
-
-The index of a user's frame, which must hold the times.
-
-Choice of the cells of a table to keep or to leave out: `--cells`.
-"""
+"""Convert a pandas frame, long or wide, to a cube, and choose its cells: `--cells`."""
 
 from __future__ import annotations
 
@@ -40,15 +35,7 @@ from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
 
 
 def check_index(df: pd.DataFrame, name: str) -> None:
-    """Refuse a frame whose index counts its rows, as those of `read_csv` and `reset_index` do.
-
-    Args:
-        df: `(time, cell)` values.
-        name: name of the frame in errors.
-
-    Raises:
-        InputError: naming the column that may hold the times, and what to write.
-    """
+    """Refuse a frame whose index counts its rows, as those of `read_csv` and `reset_index` do."""
     if not isinstance(df.index, pd.RangeIndex) or max(df.index) >= EPOCH_SECONDS[0]:
         return
     texts = [c for c in df.columns if isinstance(c, str)]
@@ -75,14 +62,8 @@ ALL_BUT = "not:"
 def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndarray:
     """Return which cells to keep, `(cells,)` bool.
 
-    Args:
-        text: ids and ranges of whole numbers, separated by commas; after `not:`, those to
-            leave out.
-        cells: the ids, integers or text.
-        name: name of the table in errors.
-
-    Raises:
-        InputError: if an id is unknown, with a suggestion, or no cell is left.
+    The text holds ids and ranges of whole numbers, separated by commas; after `not:`, those to
+    leave out.
 
     >>> keep_cells("not:1-2", [1, 2, 3], "a.csv")
     array([False, False,  True])
@@ -134,16 +115,13 @@ class TableOptions:
         allow_gaps: leave NaN where a row is missing instead of raising.
         duplicates: treatment of several rows for one time and cell, before any resampling:
             `"error"`, or the `"sum"` or `"mean"` of the recorded values.
-        time_format: format of times that are text, see `tabular.times.read_times`.
+        time_format: format of times that are text, see `readers.times.read_times`.
         resampling: longer even steps to put the records into, or None.
         title: title of the data.
         source: origin of the data.
         license: licence of the data.
         checksums: source file name to checksum.
         origin: location of the table's rows, for errors.
-
-    Raises:
-        InputError: if a name is unknown.
     """
 
     units: str = "1"
@@ -183,12 +161,6 @@ def from_frame(
         df: `(time, cell)` values, with times as index and cell ids as columns.
         name: name of the variable.
         options: units, time zone, clock and the treatment of gaps.
-
-    Returns:
-        The cube, cells in the order of the columns.
-
-    Raises:
-        InputError: if a row is invalid; names it.
 
     >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
     >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
@@ -240,18 +212,7 @@ def from_long(
 ) -> xr.Dataset:
     """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
 
-    Args:
-        df: columns of times, cells and values.
-        time: name of the column of times.
-        cell: name of the column of cell ids, integers or text.
-        values: the value columns; None takes every other column that holds numbers.
-        options: units, time zone, clock and the treatment of gaps.
-
-    Returns:
-        The cube, cells sorted.
-
-    Raises:
-        InputError: if a row is invalid; names it.
+    Value columns are by default all others that hold numbers. Cells are sorted.
     """
     origin = options.origin
     _check_not_empty(df, origin)
@@ -361,9 +322,13 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
         f"df.drop(columns={cells[:SHOWN].tolist()})",
     )
     log.warning(
-        "%s: %s without a value of %s: %s; leave out by %s", origin.name,
-        counted(cells.size, "cell"), variable, some(cells, SHOWN), advice,
-    )  # fmt: skip
+        "%s: %s without a value of %s: %s; leave out by %s",
+        origin.name,
+        counted(cells.size, "cell"),
+        variable,
+        some(cells, SHOWN),
+        advice,
+    )
 
 
 def _make_cube(

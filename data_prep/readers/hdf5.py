@@ -24,16 +24,10 @@ It exceeds 1 because incompressible data grow a little when they are compressed.
 
 @contextmanager
 def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
-    """Open a self-contained file for reading.
+    """Open a self-contained file for reading; `how` and `remedy` are parts of error messages.
 
-    Args:
-        path: the file.
-        how: format for error messages, such as `"as netCDF4"`.
-        remedy: what to do if it cannot be read.
-
-    Raises:
-        InputError: if the file cannot be read, here or within the context, refers to other files,
-            or holds chunks or attributes that unpack to far more than its size.
+    It refuses a file that refers to others, or whose chunks or attributes unpack to far more than
+    its size.
     """
     with reading(path, how, remedy), h5py.File(path) as file:
         room = most_from(path)
@@ -104,17 +98,7 @@ def _check_chunks(item: h5py.Dataset, path: Path) -> None:
 
 
 def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
-    """Check that a data set can be read at once.
-
-    Args:
-        item: the data set.
-        origin: name of its file in errors.
-        cost: minimum bytes of memory for each value when it is used.
-
-    Raises:
-        InputError: if it is not an array, or would take too much memory for the file or the
-            machine.
-    """
+    """Check that a data set is an array that can be read at once, at `cost` bytes a value."""
     if not isinstance(item, h5py.Dataset) or item.shape is None:
         kind = "a group" if isinstance(item, h5py.Group) else "nothing"
         raise InputError(f"{origin}: {item.name} holds {kind}, expected an array; save it again")
@@ -123,11 +107,7 @@ def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
 
 
 def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.ndarray:
-    """Read all values of a data set.
-
-    Raises:
-        InputError: if `check_array` refuses it.
-    """
+    """Read all values of a data set."""
     check_array(item, origin, cost)
     result: np.ndarray = item[()]
     return result

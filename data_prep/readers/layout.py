@@ -1,7 +1,4 @@
-"""Recognition of the layout of a table: what its columns are, or what to ask.
-
-Places and other properties of cells, from columns of a long table.
-"""
+"""Recognise the layout of a table: what its columns are, or what to ask."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ def read_places(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the longitude and latitude of each cell, `(cells,)` each; None if not known.
 
-    Args:
-        df: a long table, perhaps with a column such as `lon` and one such as `lat`.
-        cell_at: `(rows,)` position of each row's cell.
-        origin: location of the rows, for the notice.
+    `cell_at` is the position of each row's cell, `(rows,)`.
     """
     columns = [c for c in df.columns if isinstance(c, str)]
     pairs = named(columns, LONGITUDES), named(columns, LATITUDES)
@@ -57,8 +51,10 @@ def read_places(
     if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
         log.warning(
             "%s: columns %s and %s are not one place in degrees for each cell; left out",
-            origin.name, pairs[0][0], pairs[1][0],
-        )  # fmt: skip
+            origin.name,
+            pairs[0][0],
+            pairs[1][0],
+        )
         return None
     log.info("%s: %s and %s place the cells on a map", origin.name, pairs[0][0], pairs[1][0])
     lon, lat = (span["min"].to_numpy() for span in spans)
@@ -68,14 +64,9 @@ def read_places(
 def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
     """Return the columns of text that have the same value in all rows of a cell.
 
-    Such a column, for example `operator`, is kept as a coordinate of the cube.
-
-    Args:
-        df: a long table.
-        keys: its columns of times and cells, in this order, and others that are not properties.
-
-    Returns:
-        Name to a series of the values, with the cells as index.
+    Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
+    are the columns of times and cells; those after them are no properties. A series has the cells
+    as index.
     """
     if keys[1] not in df:
         return {}
@@ -129,9 +120,6 @@ def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> s
 
     The first column is taken if it has no name, as `DataFrame.to_csv` writes an index, or if the
     table has no header and the column holds times.
-
-    Raises:
-        InputError: if there is none, or several have usual names.
     """
     if time in df.columns:
         return time
@@ -160,19 +148,7 @@ def find_layout(
     values: Sequence[str] | None,
     origin: Origin,
 ) -> Layout:
-    """Recognise a table's layout, and log what was recognised.
-
-    Args:
-        df: the table.
-        kind: one of `LAYOUTS`.
-        time: its column of times.
-        cell: name of its column of cells.
-        values: columns to take; None takes all that hold numbers.
-        origin: location of the rows.
-
-    Raises:
-        InputError: naming the options to choose with, if the columns leave it open.
-    """
+    """Recognise a table's layout, and log it; ask for options if the columns leave it open."""
     if kind == "auto":
         _ask_if_wide(df, time, cell, origin)
         if cell in df.columns or cell != CELL:
@@ -223,11 +199,7 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
 
 
 def _ask_if_wide(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
-    """Raise an error if a column is named like one of cells' ids, but may be a cell itself.
-
-    Raises:
-        InputError: naming the options to choose with.
-    """
+    """Raise an error if a column is named like one of cells' ids, but may be a cell itself."""
     if cell != CELL or len(df.columns) < 3:
         return
     usual = named([c for c in df.columns if c != time], CELLS)

@@ -28,12 +28,7 @@ METHODS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
 @dataclass(frozen=True)
 class Header:
-    """Header of an array in a file.
-
-    Attributes:
-        dtype: type of the values.
-        shape: shape of the array.
-    """
+    """Header of an array in a file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -56,15 +51,8 @@ def read_npz(
 ) -> list[np.ndarray]:
     """Read arrays from a file that `numpy.savez` wrote.
 
-    Args:
-        path: the file.
-        names: names of the arrays.
-        check: function of the headers by name, called before any values are read; raises
-            `InputError` if they are inconsistent.
-
-    Raises:
-        InputError: if an array is missing, damaged, pickled or too large for the file or the
-            memory.
+    `check` gets the headers by name before any values are read; it raises `InputError` if they are
+    inconsistent.
     """
     how = f"as plain arrays {' and '.join(map(repr, names))}"
     with reading(path, how, "save them with numpy.savez"), zipfile.ZipFile(path) as z:
@@ -75,15 +63,7 @@ def read_npz(
 
 
 def open_npy(path: Path, check: Callable[[Header], object] = lambda header: None) -> np.ndarray:
-    """Map the array of a file that `numpy.save` wrote; its values are read when they are used.
-
-    Args:
-        path: the file.
-        check: function of its header; raises `InputError` if it does not fit.
-
-    Raises:
-        InputError: if the file is damaged, pickled, or not as `check` expects.
-    """
+    """Map the array of a file that `numpy.save` wrote; its values are read when they are used."""
     with reading(path, "as a plain array", "save it with numpy.save"), path.open("rb") as file:
         check(_header_of(file, path.stat().st_size, path.name, path))
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,8 +1,6 @@
-"""Longer even steps for records of uneven times.
+"""Longer even steps for records of uneven times, and rows that a table lacks.
 
-Records that longer steps lack: a sum over some of the records only would be too low.
-
-Rows that a table lacks: between its times, and within the periods of its cells.
+A sum over some of a step's records only would be too low, so it is missing.
 """
 
 from __future__ import annotations
@@ -35,19 +33,11 @@ Records = tuple[np.ndarray, np.ndarray]
 def count_records(
     cells: Iterable[Records], times: np.ndarray, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Count the records in each longer step of each cell, and those that belong there.
+    """Return the numbers of recorded and of expected times in each longer step, `(steps, cells)`.
 
     The expected distance of a cell's records is that of most of them. If it does not fit all of
-    them, it is that of most records of the table.
-
-    Args:
-        cells: the records of each cell.
-        times: `(rows,)` times of the table in ns.
-        lengths: `(steps,)` length of each longer step in ns.
-
-    Returns:
-        The number of recorded times and the expected number, both `(steps, cells)`. The latter is 0
-        if times are uneven, since it is then unknown.
+    them, it is that of most records of the table. If those are uneven, too, the expected number is
+    unknown, and 0. Times `(rows,)` and the lengths of the longer steps `(steps,)` are in ns.
     """
     usual = even_step(np.unique(times))
     found, expected = [], []
@@ -82,15 +72,9 @@ log = logging.getLogger(__name__)
 class Resampling:
     """Even steps into which records are put; records of one step and cell are merged.
 
-    A sum over a step with missing records is missing: a day with 14 of 24 hours would seem quiet. A
-    mean is over the recorded values. Both cases are logged.
-
-    Args:
-        step: length of a step.
-        agg: `"sum"` for counts, `"mean"` for levels; of the recorded values.
-
-    Raises:
-        InputError: if the aggregate is unknown.
+    The aggregate is `"sum"` for counts or `"mean"` for levels. A sum over a step with missing
+    records is missing: a day with 14 of 24 hours would seem quiet. A mean is over the recorded
+    values. Both cases are logged.
     """
 
     step: pd.Timedelta
@@ -102,11 +86,7 @@ class Resampling:
 
     @classmethod
     def of(cls, step: str | None, agg: str | None) -> Resampling | None:
-        """Read the options `--resample` and `--agg`.
-
-        Raises:
-            InputError: if only one is given, or the step is no divisor or multiple of a day.
-        """
+        """Read the options `--resample` and `--agg`."""
         if step is None and agg is None:
             return None
         if step is None:
@@ -121,11 +101,7 @@ class Resampling:
         return cls(step_length(step, "resample"), agg)
 
     def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
-        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`.
-
-        Raises:
-            InputError: if the records are farther apart than a step.
-        """
+        """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`."""
         unique = times.unique().sort_values()
         if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
@@ -145,24 +121,14 @@ class Resampling:
         cells: np.ndarray,
         name: str,
     ) -> np.ndarray:
-        """Return merged values `(steps, cells)`, without sums of steps that lack records.
-
-        Args:
-            merged: `(steps, cells)` sums or means of the recorded values.
-            records: the records of each cell.
-            axis: the longer steps and the times of the table.
-            cells: `(cells,)` ids.
-            name: name of the table and its variable in messages.
-
-        Raises:
-            InputError: if no sum is left.
-        """
+        """Return merged values `(steps, cells)`, without sums of steps that lack records."""
         found, expected = count_records(records, axis.times, axis.lengths)
         if not expected.any():
             log.warning(
                 "%s: its records are at uneven times, so steps that lack some are not noticed, the "
-                "first and last included", name,
-            )  # fmt: skip
+                "first and last included",
+                name,
+            )
         partial = (found > 0) & (found < expected)
         if not partial.any():
             return merged
@@ -188,19 +154,15 @@ class Resampling:
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
             "%s: records put into steps of %s by their %s; missing: %s",
-            name, in_minutes(self.step), self.agg, ", ".join(shares),
-        )  # fmt: skip
+            name,
+            in_minutes(self.step),
+            self.agg,
+            ", ".join(shares),
+        )
 
 
 def step_length(text: str, option: str) -> pd.Timedelta:
     """Read the length of a step.
-
-    Args:
-        text: such as `10min`.
-        option: name of the option, for errors.
-
-    Raises:
-        InputError: if it is no length of time, or neither divides a day nor is whole days.
 
     >>> step_length("10min", "step")
     Timedelta('0 days 00:10:00')
@@ -218,16 +180,7 @@ def step_length(text: str, option: str) -> pd.Timedelta:
 
 
 def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
-    """Raise for missing rows, or log a warning if gaps are allowed.
-
-    Args:
-        message: what is missing.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if gaps are not allowed.
-    """
+    """Raise for missing rows, or log a warning if gaps are allowed."""
     message = f"{origin.name}: {message}"
     if not allow_gaps:
         allow = Words("pass {allow_gaps}", allow_gaps=True)
@@ -237,27 +190,22 @@ def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
 
 
 def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
-    """Refuse or log steps without a row.
-
-    Args:
-        axis: `(steps,)` times.
-        at: `(rows,)` position of each row on it.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if a step has no row and gaps are not allowed.
-    """
+    """Refuse or log steps without a row; `at` is the position of each row on the axis."""
     present = np.zeros(len(axis), dtype=bool)
     present[at] = True
-    if not present.all():
-        first = int(np.argmin(present))
-        after = first + int(np.argmax(present[first:]))
+    _refuse_steps(~present, axis, origin, allow_gaps)
+
+
+def _refuse_steps(absent: np.ndarray, axis: pd.DatetimeIndex, origin: Origin, gaps: bool) -> None:
+    """Refuse or log absent steps, `(steps,)` bool; neither the first nor the last is."""
+    if absent.any():
+        first = int(absent.argmax())
+        after = first + int(absent[first:].argmin())
         message = (
-            f"{np.sum(~present)} of {len(axis)} time steps have no row, the first after "
+            f"{absent.sum()} of {len(axis)} time steps have no row, the first after "
             f"{axis[first - 1]} (next row {axis[after]})"
         )
-        refuse_gap(message, origin, allow_gaps)
+        refuse_gap(message, origin, gaps)
 
 
 def check_periods(
@@ -271,17 +219,6 @@ def check_periods(
     """Refuse or log missing rows within the cells' periods; log cells of shorter periods.
 
     A cell's period reaches from its first row to its last. Outside of it the cell is masked.
-
-    Args:
-        axis: `(steps,)` times.
-        time_at: `(rows,)` position of each row on it.
-        cells: `(cells,)` ids.
-        cell_at: `(rows,)` position of each row's cell.
-        origin: the table.
-        allow_gaps: log instead of raising.
-
-    Raises:
-        InputError: if a row is missing and gaps are not allowed.
     """
     check_size(4 * len(axis) * len(cells), f"{origin.name}: the cube")
     present = np.zeros((len(axis), len(cells)), dtype=bool)
@@ -292,14 +229,7 @@ def check_periods(
     inside = (first <= steps) & (steps <= last)
     holes = ~present & inside
     whole = inside.any(axis=1) & ~present.any(axis=1)
-    if whole.any():
-        step = int(whole.argmax())
-        row = step + int(present[step:].any(axis=1).argmax())
-        message = (
-            f"{whole.sum()} of {len(axis)} time steps have no row, the first after "
-            f"{axis[step - 1]} (next row {axis[row]})"
-        )
-        refuse_gap(message, origin, allow_gaps)
+    _refuse_steps(whole, axis, origin, allow_gaps)
     if (partly := holes & ~whole[:, None]).any():
         step, cell = divmod(int(partly.argmax()), len(cells))
         message = (
@@ -313,6 +243,11 @@ def check_periods(
         log.warning(
             "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
             "%s; left as NaN outside of it (%.1f %% of all values)",
-            origin.name, len(shorter), len(cells), cells[i], axis[first[i]], axis[last[i]],
+            origin.name,
+            len(shorter),
+            len(cells),
+            cells[i],
+            axis[first[i]],
+            axis[last[i]],
             100 * float(np.mean(~inside)),
-        )  # fmt: skip
+        )

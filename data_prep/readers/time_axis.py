@@ -1,6 +1,6 @@
 """The time axis of a table: even steps in UTC, or on the wall clock of its time zone.
 
-The wall clock of a time zone, which skips and repeats an hour with daylight saving time.
+That clock skips and repeats an hour with daylight saving time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.text import in_minutes
 from data_prep.readers.columns import Origin
 from data_prep.readers.resampling import DAY, even_step, refuse_gap
@@ -43,17 +43,8 @@ def to_utc(
     """Convert times on the wall clock of a zone to UTC, both without a zone.
 
     In the hour that the clock shows twice, the order of a cell's rows tells the times apart: the
-    second hour begins where the clock does not advance from one row to the next.
-
-    Args:
-        times: `(rows,)` times on the wall clock.
-        cell_at: `(rows,)` position of each row's cell.
-        zone: IANA name of the zone.
-        origin: location of the rows, for errors.
-        allow_gaps: accept such an hour if the table has it only once.
-
-    Raises:
-        InputError: if the clock never shows a time, or times cannot be told apart.
+    second hour begins where the clock does not advance from one row to the next. With `allow_gaps`
+    the table may have such an hour only once.
     """
     first, second = _localize(times, zone, True), _localize(times, zone, False)
     if first.hasnans:
@@ -93,11 +84,7 @@ def _localize(times: pd.DatetimeIndex, zone: str, summer: bool) -> pd.DatetimeIn
 def _in_second_hour(
     times: pd.DatetimeIndex, cell_at: np.ndarray, twice: np.ndarray, zone: str, origin: Origin
 ) -> np.ndarray:
-    """Return which times are in the second of two equal hours, `(rows,)`.
-
-    Raises:
-        InputError: if rows of a cell on such a day are not in the order of time, or repeat one.
-    """
+    """Return which times are in the second of two equal hours, `(rows,)`."""
     days = times.normalize()
     near = np.flatnonzero(days.isin(days[twice]))
     near = near[np.lexsort((days[near], cell_at[near]))]
@@ -169,17 +156,14 @@ def place_times(
     Times on the wall clock of a given zone become UTC, unless their steps are even only on that
     clock, such as days. Longer steps of whole days are days on the zone's clock; other longer steps
     are even in UTC.
-
-    Args:
-        times: `(rows,)` times without a zone.
-        cell_at: `(rows,)` position of each row's cell.
-        zone: the table's own zone, if any.
-        options: the table's options.
-
-    Raises:
-        InputError: if a time is not on the axis, or was never shown by the clock.
     """
     name, clock = options.origin.name, options.clock
+    if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
+        log.warning(
+            "%s: times have no offset and are read as UTC, %s is %s in %s; %s", name, times[0],
+            to_wall(times[:1], options.time_zone)[0], options.time_zone,
+            Words("with {clock:local} they are its wall clock"),
+        )  # fmt: skip
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, options.origin, options.gaps)
@@ -199,8 +183,11 @@ def place_times(
         if length > HOUR and (wall - times).nunique() > 1:
             log.warning(
                 "%s: steps of %s begin at other hours of %s where daylight saving time changes, as "
-                "they stay even in UTC", name, in_minutes(length), zone,
-            )  # fmt: skip
+                "they stay even in UTC",
+                name,
+                in_minutes(length),
+                zone,
+            )
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)
     bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)

@@ -36,15 +36,9 @@ def read_times(
 ) -> tuple[pd.DatetimeIndex, str | None]:
     """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
-    Args:
-        column: `(rows,)` dates, ISO 8601 texts, or seconds or milliseconds since 1970.
-        clock: meaning of times without a zone, `"utc"` or `"local"`.
-        origin: location of the rows, for errors.
-        time_format: format of texts: of strptime, `"dayfirst"` or `"monthfirst"`; `""` takes
-            ISO 8601, or dates that allow only one order of day and month.
-
-    Raises:
-        InputError: if a row is empty, ambiguous or not a time.
+    They are dates, texts, or seconds or milliseconds since 1970. Texts are ISO 8601 or in a
+    `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also dates that allow
+    only one order of day and month. `clock` says what times without a zone mean.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
@@ -108,13 +102,7 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 
 
 def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeIndex:
-    """Parse dates that allow only one order of day and month; refuse others.
-
-    Args:
-        texts: `(rows,)` times that are not ISO 8601.
-        wrong: the first row that is not.
-        origin: location of the rows.
-    """
+    """Parse dates that allow only one order of day and month; refuse others."""
     known = date_formats(texts.unique().tolist())
     if len(known) == 1:
         (order, form) = known[0]
@@ -140,16 +128,7 @@ def _conversion(form: str) -> str:
 
 
 def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.DatetimeIndex:
-    """Parse texts `(rows,)` in a given format.
-
-    Args:
-        texts: times.
-        time_format: a format of strptime, `"dayfirst"` or `"monthfirst"`.
-        origin: location of the rows, for errors.
-
-    Raises:
-        InputError: if the format is invalid or a row does not match.
-    """
+    """Parse texts `(rows,)` in a format of strptime, `"dayfirst"` or `"monthfirst"`."""
     form = time_format
     if form in ORDERS:
         known = dict(date_formats(texts.unique().tolist()))
@@ -188,11 +167,7 @@ def zone_name(zone: str) -> str | None:
 
 
 def check_time_zone(name: str) -> None:
-    """Check that `name` is an IANA time zone.
-
-    Raises:
-        InputError: if it is not.
-    """
+    """Check that `name` is an IANA time zone."""
     if zone_name(name) is None:
         raise InputError(f"unknown time zone {name!r}; give an IANA name such as Europe/Rome")
 
@@ -200,18 +175,9 @@ def check_time_zone(name: str) -> None:
 def regular_steps(
     times: pd.DatetimeIndex, name: str, step: pd.Timedelta | None = None
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
-    """Find the regular time axis of some times.
+    """Return the regular time axis `(steps,)` of times, and the position of each on it, `(rows,)`.
 
-    Args:
-        times: `(rows,)` in any order, repeated or not.
-        name: name of the table in errors.
-        step: length of a step; by default the most frequent difference of times.
-
-    Returns:
-        The axis `(steps,)` and the position of each time on it, `(rows,)`.
-
-    Raises:
-        InputError: if a time is not on the axis.
+    Times may be in any order and repeated. A step is by default their most frequent difference.
     """
     unique = times.unique().sort_values()
     if len(unique) == 1:

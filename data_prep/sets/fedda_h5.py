@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -79,7 +80,9 @@ def prepare(
         cells = _read_cells(file, raw.name)
         times = _read_times(file, raw.name)
         lng, lat = _read_positions(file, cells, raw.name)
-        origin = {key: str(file.attrs.get(key, text)) for key, text in ORIGIN.items()}
+        origin: dict[str, Any] = {
+            key: str(file.attrs.get(key, text)) for key, text in ORIGIN.items()
+        }
         values = {
             service: _read_activity(file[service], len(times), cells, raw.name)
             for service in SERVICES
@@ -91,9 +94,7 @@ def prepare(
         values,
         times,
         cells,
-        title=origin["title"],
-        source=origin["source"],
-        license=origin["license"],
+        **origin,
         units="1",
         time_zone=time_zone,
         checksums={raw.name: checksum(raw)},

@@ -22,31 +22,21 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, no_file
-from data_prep.base.files import checksum
 from data_prep.base.limits import check_expansion
-from data_prep.cube import make_cube, write_cube
+from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, open_npy
-from data_prep.sets.roads.common import (
-    CALIFORNIA,
-    add_roads,
-    average,
-    check_values,
-    check_weights,
-    even_steps,
-    given_or_beside,
-    step_length,
-    values_of,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
@@ -61,24 +51,6 @@ DISTRICTS = {"SD": (11,), "GBA": (4,), "GLA": (7, 8, 12), "CA": ()}
 
 ABOUT = ("District", "County", "Fwy", "Lane", "Direction")
 """Columns of the sensors' table that become coordinates of the cells, where it has them."""
-
-
-def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-    """Turn LargeST's yearly files into a cube.
-
-    Args:
-        raw: The folder of the published files, or one of the yearly .h5 files.
-        out: The cube to write, a .nc file.
-        progress: No effect; each file is read at once.
-        **options: Options of `read`.
-
-    Returns:
-        The path of the cube.
-
-    Raises:
-        InputError: as `read`.
-    """
-    return write_cube(read(raw, **options), out)
 
 
 def read(
@@ -112,40 +84,38 @@ def read(
     Raises:
         InputError: if a file is invalid; names it.
     """
-    length = step_length(step, STEP)
+    length = common.step_length(step, STEP)
     paths = _find_years(Path(raw), years)
-    table = given_or_beside(meta, paths[0], ("ca_meta.csv",))
+    table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
     if table is None:
         raise no_file(paths[0].with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
-    adjacency = given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
+    adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frame = pd.concat([read_frame(path, year, cells) for path, year in _with_years(paths)])
+    frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
     name = ", ".join(path.name for path in paths)
-    check_values(frame, name, "flow", "vehicles")
-    frame = even_steps(frame, name, STEP, CALIFORNIA, allow_gaps)
-    longer = average(frame, length, zero_is_missing=False)
+    common.check_values(frame, name, "flow", "vehicles")
+    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
+    longer = common.average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)
-    lon, lat = read_locations(table, cells, columns=("ID", "Lat", "Lng"))
-    ds = make_cube(
-        values_of({"flow": frame}),
-        pd.DatetimeIndex(frame.index),
-        cells,
+    ds = common.road_cube(
+        {"flow": frame},
+        (*paths, table, adjacency),
+        places=read_locations(table, cells, columns=("ID", "Lat", "Lng")),
         title=f"LargeST {subset} road traffic",
         source="LargeST, NeurIPS 2023, arXiv 2306.08259",
         license="CC BY-NC 4.0",
         units="count",
-        time_zone=CALIFORNIA,
-        clock="local",
+        time_zone=common.CALIFORNIA,
         zero_is_missing=zero_is_missing,
         long_names={"flow": "vehicles in 5 minutes"},
-        checksums={p.name: checksum(p) for p in (*paths, table, adjacency) if p},
-        lon=lon,
-        lat=lat,
     )
     known = [column for column in ABOUT if column in sensors]
     ds = ds.assign_coords({c.lower(): ("cell", sensors[c].to_numpy()) for c in known})
-    return add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
+    return common.add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
+
+
+prepare = partial(write_read, read)
 
 
 def _find_years(raw: Path, years: str) -> list[Path]:
@@ -167,12 +137,11 @@ def _find_years(raw: Path, years: str) -> list[Path]:
     return paths
 
 
-def _with_years(paths: list[Path]) -> list[tuple[Path, int]]:
-    found = [(path, re.search(r"20\d\d", path.stem)) for path in paths]
-    for path, year in found:
-        if year is None:
-            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-    return [(path, int(year[0])) for path, year in found if year]
+def _year_of(path: Path) -> int:
+    found = re.search(r"20\d\d", path.stem)
+    if found is None:
+        raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+    return int(found[0])
 
 
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:
@@ -204,4 +173,4 @@ def _read_roads(path: Path, at: np.ndarray) -> np.ndarray:
         check_expansion(matrix.dtype.itemsize * len(at) ** 2, path)
 
     refuse_pickle(path)
-    return check_weights(open_npy(path, check)[np.ix_(at, at)], path.name)
+    return common.check_weights(open_npy(path, check)[np.ix_(at, at)], path.name)

@@ -16,6 +16,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from data_prep.cube import write_read
 from data_prep.download import File
 from data_prep.sets.roads.tgcn import DATA, Tgcn
 
@@ -42,4 +45,4 @@ LOS_LOOP = Tgcn(
     time_zone="America/Los_Angeles",
 )
 
-read, prepare = LOS_LOOP.read, LOS_LOOP.prepare
+read, prepare = LOS_LOOP.read, partial(write_read, LOS_LOOP.read)

@@ -1,6 +1,6 @@
 """Convert published traffic matrices to a cube, whose cells are pairs of routers.
 
-Read a traffic matrix that is a file of its own, as TOTEM and SNDlib publish them.
+A matrix is a file of its own, as TOTEM and SNDlib publish them:
 
 - TOTEM: `IntraTM-2005-01-01-00-15.xml`; elements `src` (id) with `dst` (id) that hold numbers, and
   `unit` with the value `bps`, `kbps`, `mbps`, `gbps` or `tbps`
@@ -9,12 +9,10 @@ Read a traffic matrix that is a file of its own, as TOTEM and SNDlib publish the
   `demandValue`, and `meta` with the unit `MBITPERSEC`; or the same as text in SNDlib's native
   format, `.txt` (sndlib.put.poznan.pl/html/docu/io-formats). Demands of 0 are left out there.
 
-Read Abilene's weeks of traffic matrices, `X01.gz` to `X24.gz`.
-
-A line is a matrix. It has five values for each pair of routers, the measured one and four estimates
-of it, in units of 100 bytes in 5 minutes; 100 is the sampling rate of packets. The files have no
-times; the publisher's readme dates the first day of each file
-(www.cs.utexas.edu/~yzhang/research/AbileneTM/).
+Or it is a line of Abilene's weeks, `X01.gz` to `X24.gz`. It has five values for each pair of
+routers, the measured one and four estimates of it, in units of 100 bytes in 5 minutes; 100 is the
+sampling rate of packets. The files have no times; the publisher's readme dates the first day of
+each file (www.cs.utexas.edu/~yzhang/research/AbileneTM/).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import check_size, gunzip, read_bounded
 from data_prep.cube import make_cube, write_cube
-from data_prep.sets.roads.common import average, step_length, values_of
+from data_prep.sets.roads.common import average, step_length
 
 TOTEM = "IntraTM-*.xml"
 MBPS = {"bps": 1e-6, "kbps": 1e-3, "mbps": 1.0, "gbps": 1e3, "tbps": 1e6, "MBITPERSEC": 1.0}
@@ -57,9 +55,6 @@ Demands = dict[tuple[str, str], float]
 def time_of(path: Path) -> pd.Timestamp:
     """Return the time at the end of a matrix's name.
 
-    Raises:
-        InputError: if there is none.
-
     >>> time_of(Path("demandMatrix-abilene-zhang-5min-20040301-0005.xml"))
     Timestamp('2004-03-01 00:05:00')
     >>> time_of(Path("IntraTM-2005-01-01-00-15.xml"))
@@ -74,11 +69,7 @@ def time_of(path: Path) -> pd.Timestamp:
 
 
 def read_snapshot(path: Path) -> Demands:
-    """Return the traffic in Mbit/s by origin and destination.
-
-    Raises:
-        InputError: if the file is not as published, or a value is negative or no number.
-    """
+    """Return the traffic in Mbit/s by origin and destination."""
     text = read_bounded(path, MOST)
     native = path.suffix == ".txt"
     with reading(path.name, "as a traffic matrix", REMEDY):
@@ -163,18 +154,8 @@ FIRST_DAYS = {
 WEEK_REMEDY = "download it again"
 
 
-def find_weeks(folder: Path) -> list[Path]:
-    """Return the weeks in a folder, in order."""
-    paths = [folder / f"{week}.gz" for week in FIRST_DAYS]
-    return [path for path in paths if path.is_file()]
-
-
 def read_week(path: Path) -> pd.DataFrame:
-    """Return the measured traffic of a week in Mbit/s, `(time, pair)`.
-
-    Raises:
-        InputError: if it does not have 2,016 lines of five values for each pair.
-    """
+    """Return the measured traffic of a week in Mbit/s, `(time, pair)`; it has 2,016 lines."""
     with reading(path.name, "as a week of traffic matrices", WEEK_REMEDY):
         text = gunzip(path, lambda part: len(part) + FIELD * part.count(b" "))
         fields = [line.split() for line in text.splitlines()]
@@ -202,11 +183,7 @@ def read_week(path: Path) -> pd.DataFrame:
 
 
 def read_pairs(path: Path, n_pairs: int) -> list[tuple[str, str]]:
-    """Read the file `demands`: lines of `origin,destination number`, after a line of comment.
-
-    Raises:
-        InputError: if it does not name each pair once.
-    """
+    """Read the file `demands`: lines of `origin,destination number`, after a line of comment."""
     lines = read_bounded(path, 2**20).decode(errors="replace").splitlines()
     found = [re.fullmatch(r"([^\s,]+),([^\s,]+)\s+(\d+)\s*", line) for line in lines]
     pairs = {int(match[3]): (match[1], match[2]) for match in found if match}
@@ -228,13 +205,8 @@ log = logging.getLogger(__name__)
 class TrafficMatrices:
     """A published set; its module uses this class's `read` and `prepare`.
 
-    Args:
-        title: title of the cube.
-        source: origin of the matrices.
-        step: length of a step.
-        patterns: globs of files that hold a matrix each, tried in this order.
-        weekly: whether Abilene's weekly files are read, too, if there are any.
-        advice: what to do about a folder without files.
+    Globs of files that hold a matrix each are tried in their order; a `weekly` set may also have
+    Abilene's weekly files. `advice` is what to do about a folder without files.
     """
 
     title: str
@@ -244,30 +216,18 @@ class TrafficMatrices:
     weekly: bool
     advice: str
 
-    def prepare(self, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-        """Turn the published matrices into a cube.
+    def prepare(self, raw: Path, out: Path, **options: Any) -> Path:
+        """Write the cube that `read` returns, a .nc file."""
+        return write_cube(self.read(raw, **options), out)
 
-        Args:
-            raw: The folder of the published files.
-            out: The cube to write, a .nc file.
-            progress: Show a progress bar.
-            **options: Options of `read`.
-
-        Returns:
-            The path of the cube.
-
-        Raises:
-            InputError: as `read`.
-        """
-        return write_cube(self._read(raw, progress=progress, **options), out)
-
-    def read(self, raw: Path, *, step: str | None = None) -> xr.Dataset:
+    def read(self, raw: Path, *, step: str | None = None, progress: bool = False) -> xr.Dataset:
         """Read the published matrices as a cube.
 
         Args:
             raw: The folder of the published files.
             step: Length of a time step, by default as published, or a multiple that divides a day.
                 Longer steps hold the mean traffic of the available matrices.
+            progress: Show a progress bar.
 
         Returns:
             The cube.
@@ -275,9 +235,6 @@ class TrafficMatrices:
         Raises:
             InputError: if a file is invalid, or there is none; names it.
         """
-        return self._read(raw, step=step)
-
-    def _read(self, raw: Path, step: str | None = None, progress: bool = False) -> xr.Dataset:
         base = pd.Timedelta(self.step)
         length = step_length(step or self.step, base)
         raw = Path(raw)
@@ -285,7 +242,8 @@ class TrafficMatrices:
             raise InputError(f"{raw}: a file, expected a folder of traffic matrices; {self.advice}")
         if not raw.is_dir():
             raise no_file(raw, "folder of traffic matrices", self.advice)
-        paths = find_weeks(raw) if self.weekly else []
+        weeks = [raw / f"{week}.gz" for week in FIRST_DAYS] if self.weekly else []
+        paths = [path for path in weeks if path.is_file()]
         found = _read_weeks(paths, raw, progress) if paths else None
         for pattern in self.patterns:
             if found is None and (paths := sorted(raw.glob(pattern))):
@@ -294,7 +252,7 @@ class TrafficMatrices:
             raise InputError(f"{raw}: no traffic matrix in this folder; {self.advice}")
         frame = average(self._on_axis(found, base), length, zero_is_missing=False)
         return make_cube(
-            values_of({"traffic": frame}),
+            {"traffic": frame.to_numpy(dtype=np.float64)},
             pd.DatetimeIndex(frame.index),
             frame.columns.to_numpy(dtype=str),
             title=self.title,

@@ -18,6 +18,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from data_prep.cube import write_read
 from data_prep.download import Archive
 from data_prep.sets.roads.dcrnn import Dcrnn
 
@@ -37,4 +40,4 @@ METR_LA = Dcrnn(
     locations=("graph_sensor_locations.csv", "sensor_locations_la.csv"),
 )
 
-read, prepare = METR_LA.read, METR_LA.prepare
+read, prepare = METR_LA.read, partial(write_read, METR_LA.read)

@@ -16,6 +16,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from data_prep.cube import write_read
 from data_prep.download import File
 from data_prep.sets.roads.tgcn import DATA, Tgcn
 
@@ -38,4 +41,4 @@ SZ_TAXI = Tgcn(
     time_zone="Asia/Shanghai",
 )
 
-read, prepare = SZ_TAXI.read, SZ_TAXI.prepare
+read, prepare = SZ_TAXI.read, partial(write_read, SZ_TAXI.read)

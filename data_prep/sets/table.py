@@ -31,8 +31,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
-from data_prep.cube import write_cube
+from data_prep.cube import write_read
 from data_prep.readers.columns import KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table, whole_numbers
@@ -50,24 +51,6 @@ from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, f
 from data_prep.readers.resampling import Resampling, step_length
 
 SOURCES: tuple[()] = ()
-
-
-def prepare(raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-    """Turn a table into a cube.
-
-    Args:
-        raw: The table.
-        out: The cube to write, a .nc file.
-        progress: No effect; a table is read at once.
-        **options: Options of `read`.
-
-    Returns:
-        The path of the cube.
-
-    Raises:
-        InputError: as `read`.
-    """
-    return write_cube(read(raw, **options), out)
 
 
 def read(
@@ -163,12 +146,11 @@ def read(
     return _long(df, found, cells, options)
 
 
-def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
-    """Refuse options that the layout of the table does not read.
+prepare = partial(write_read, read)
 
-    Raises:
-        InputError: naming the option and what reads it.
-    """
+
+def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
+    """Refuse options that the layout of the table does not read."""
     other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
@@ -184,11 +166,7 @@ def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -
 def _set_times(
     df: pd.DataFrame, time: str, cell: str, start: str | None, step: str | None, origin: Origin
 ) -> str:
-    """Insert a column of times, which count the rows, or the rows of each cell.
-
-    Raises:
-        InputError: if there is such a column, or only one of start and step is given.
-    """
+    """Insert a column of times, which count the rows, or the rows of each cell."""
     if start is None or step is None:
         raise InputError(
             "start and step belong together: the time of the first row and the time from row to "

@@ -135,8 +135,7 @@ def few_table(rows: pd.DataFrame) -> str:
 def above_by_data(logs: pd.Series) -> str:
     """Return the mean of logarithms of ratios as per cent, with its 95 % interval.
 
-    Args:
-        logs: logarithms, with a level "data" in the index; each data set counts once.
+    Each data set, a level of the index, counts once.
     """
     means = logs.groupby("data").mean().tolist()
     return str(geometric_mean(means, lambda log: 100 * math.expm1(log)))
@@ -242,13 +241,7 @@ def _split(table: pd.DataFrame) -> str:
 
 
 def measure_new(table: pd.DataFrame, name: str, seed: int) -> list[dict[str, Any]]:
-    """Return the rows of a method and seed: sums of squared z-scored errors, `(cells, test days)`.
-
-    Args:
-        table: hours × cells, whole days.
-        name: one of `NEW`, or `REFIT`.
-        seed: seed of the fits.
-    """
+    """Return the rows of a method and seed: squared errors of z-scores, `(cells, test days)`."""
     new = table.columns[FIRST::EVERY].tolist()
     old, test = table.drop(columns=new), len(table) - TEST_DAYS * 24
     scale = table[new].iloc[:test].std(ddof=0)

@@ -59,16 +59,7 @@ def make_federation(
     make_trainer: Callable[..., Trainer] = Trainer,
     **settings: Any,
 ) -> Federation:
-    """Return a federation before its first round, deterministic in the sizes.
-
-    Args:
-        n_clients: number of clients.
-        n_batches: batches of a client's epoch.
-        workers: number of cohorts that train concurrently.
-        method: name of the method.
-        make_trainer: see `Federation`.
-        **settings: further settings of a run.
-    """
+    """Return a federation before its first round, deterministic in the sizes."""
     config = resolve(method, **{"rounds": 10**6, "seed": 1, "period": BATCH, **settings})
     data = make_data(n_clients, n_batches, config.window.closeness + config.window.periods)
     return Federation(
@@ -83,13 +74,7 @@ def make_federation(
 
 
 class DualGRUModule(nn.Module):
-    """Model of one client: a GRU for recent values, one for periodic values, and a linear head.
-
-    Args:
-        closeness: number of recent values in a window; the others are periodic.
-        hidden_size: hidden size of each GRU.
-        n_slots: number of slots in a period, for the filtering matrix W.
-    """
+    """Model of one client: a GRU for recent values, one for periodic values, and a linear head."""
 
     def __init__(self, closeness: int, hidden_size: int, n_slots: int) -> None:
         super().__init__()
@@ -144,10 +129,7 @@ def inter_loss(features: Tensor, positive: Tensor, negative: Tensor, tau: float)
 class LoneClient:
     """A client that trains alone, with its own module and optimiser.
 
-    Args:
-        federation: source of the settings, data and initial parameters.
-        client: number of the client.
-        tuned: encode a batch and its augmentation in one call, and use torch's fused Adam.
+    If `tuned`, it encodes a batch and its augmentation in one call, and uses torch's fused Adam.
     """
 
     def __init__(self, federation: Federation, client: int, *, tuned: bool) -> None:
@@ -167,14 +149,9 @@ class LoneClient:
         )
 
     def train(self, round: int, payload: dict[str, Tensor]) -> tuple[float, Tensor]:
-        """Train for one epoch.
+        """Train for one epoch; return the mean loss, and the client's prototypes `(slots, d)`.
 
-        Args:
-            round: index of the round, from 0.
-            payload: positive and negative prototypes `(slots, d)`, or empty.
-
-        Returns:
-            The mean loss, and the client's prototypes `(slots, d)`.
+        The payload has positive and negative prototypes `(slots, d)`, or nothing.
         """
         own = generator(self.seed, round, self.client)
         compares = bool(payload) and all(t.any() for t in payload.values())
@@ -213,12 +190,7 @@ class LoneClient:
 
 
 class ClientLoop:
-    """Rounds of FUELS, one client after another.
-
-    Args:
-        federation: source of data, initial parameters, settings and server; not modified.
-        tuned: as for `LoneClient`.
-    """
+    """Rounds of FUELS, one client after another."""
 
     def __init__(self, federation: Federation, *, tuned: bool) -> None:
         self.method, self.everyone = federation.method, federation.participants()

@@ -80,21 +80,23 @@ class Results:
 
     Args:
         path: the file; None writes nothing.
-        about: what holds for all rows.
+        about: the options of this call, which replace those of the file.
         goes_on: whether to begin with what the file has.
     """
 
     def __init__(
         self, path: Path | None, about: Mapping[str, Any] | None = None, goes_on: bool = False
     ) -> None:
-        self.path, self.about, self.rows = path, {**(about or {})}, list[dict[str, Any]]()
+        self.path, self.rows = path, list[dict[str, Any]]()
+        self._begun: dict[str, Any] = {}
         if goes_on and path and path.exists():
             if path.suffix == ".csv":
                 self.rows = pd.read_csv(path).to_dict("records")  # type: ignore[assignment]
             else:
-                self.about |= json.loads(path.read_text())
-                self.about.pop("machine", None)
-                self.rows = self.about.pop("rows", [])
+                self._begun = json.loads(path.read_text())
+                self._begun.pop("machine", None)
+                self.rows = self._begun.pop("rows", [])
+        self.about = {**self._begun, **(about or {})}
 
     def add(self, *rows: Mapping[str, Any]) -> None:
         """Add rows, and write the file."""
@@ -113,17 +115,14 @@ class Results:
             part.write_text(text)
 
     def fix(self, **values: Any) -> None:
-        """Note what holds for all rows.
-
-        Raises:
-            InputError: if it did not for those that the file has.
-        """
+        """Note what holds for all rows; refuse what did not for those that the file has."""
         for name, value in values.items():
-            if self.about.setdefault(name, value) != value:
+            if (begun := self._begun.get(name, value)) != value:
                 raise InputError(
-                    f"{self.path}: was begun with {self.about[name]!r} for {name}, not {value!r}; "
-                    "give that, or another folder"
+                    f"{self.path}: was begun with {begun!r} for {name}, not {value!r}; give that, "
+                    "or another folder"
                 )
+            self.about[name] = value
 
     def has(self, **values: Any) -> bool:
         """Return whether a row has these values."""
@@ -131,11 +130,7 @@ class Results:
 
 
 def numbers(text: str) -> list[int]:
-    """Return comma-separated whole numbers.
-
-    Raises:
-        InputError: if the text is something else.
-    """
+    """Return comma-separated whole numbers."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as e:
@@ -180,12 +175,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> Estimate:
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:
-    """Tabulate rows.
-
-    Args:
-        rows: values by name.
-        columns: head and format of each column, by name of the value.
-    """
+    """Tabulate rows; `columns` has the head and format of each column, by name of the value."""
     values = [[row.get(name) for name in columns] for row in rows]
     heads, formats = zip(*columns.values(), strict=True)
     return tabulate.tabulate(values, heads, "github", floatfmt=formats, intfmt=",", missingval="-")

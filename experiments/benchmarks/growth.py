@@ -140,9 +140,8 @@ def faults() -> int:
 def compare(n_clients: int, threads: int) -> dict[str, float]:
     """Measure the divergences between the prototypes of all pairs of clients.
 
-    Returns:
-        Seconds, seconds of a tenth of the clients against all, and GB in addition to the
-        prototypes.
+    Memory is what they take in addition to the prototypes; `tenth_seconds` are of a tenth of the
+    clients against all.
     """
     torch.set_num_threads(threads)
     prototypes = torch.rand(BATCH, n_clients, 2 * HIDDEN) - 0.5
@@ -172,23 +171,14 @@ def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def slopes_of(rows: Sequence[dict[str, Any]], column: str) -> dict[str, float]:
-    """Return the slope of each method that was measured with several sizes.
-
-    Args:
-        rows: method, number of clients and the values of `Growth`, by name.
-        column: a field of `Growth`.
-    """
+    """Return the slope of a column of `Growth` for each method measured with several sizes."""
     methods = dict.fromkeys(row["method"] for row in rows)
     of = {m: [(r["clients"], r[column]) for r in rows if r["method"] == m] for m in methods}
     return {m: slope(*zip(*points, strict=True)) for m, points in of.items() if len(points) > 1}
 
 
 def draw(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Draw seconds, time of a participant and memory against the number of clients.
-
-    Args:
-        rows: method, number of clients and the values of `Growth`, by name.
-    """
+    """Draw seconds, time of a participant and memory against the number of clients."""
     shown = {
         "seconds a round": "seconds",
         "ms a participant": "participant_ms",

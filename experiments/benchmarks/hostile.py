@@ -27,12 +27,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from data_prep.base.errors import InputError
-from data_prep.city.simulate import simulate
-from data_prep.cube import open_cube, write_cube
-from data_prep.sets import milan
+from data_prep.cube import open_cube
 from experiments import hostile_node
 from experiments.benchmarks.frame import Results, benchmark, timed
-from experiments.federation_demo import mean_error
+from experiments.federation_demo import make_cubes, mean_error
 from stforecast.bench.tables import markdown
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
@@ -125,8 +123,8 @@ def robust_rules(results: Results, *, methods: str = ",".join(EVERY_METHOD)) -> 
         results: gets a row for each run.
         methods: methods to measure.
     """
-    with tempfile.TemporaryDirectory() as name:
-        city = open_cube(make_city(Path(name), N_NODES * SHARE, DAYS)).load()
+    with cubes_of(1, N_NODES * SHARE, DAYS) as (cube,):
+        city = open_cube(cube).load()
         measure_all(results, robust_runs(), methods, lambda run: error_with(run, city))
     return robust_table(pd.DataFrame(results.rows))
 
@@ -186,40 +184,16 @@ def measure_all(
         results.add({**run._asdict(), "mse": mse, "seconds": seconds})
 
 
-def make_city(folder: Path, cells: int, days: int) -> Path:
-    """Simulate a city and return its cube, in a folder for it."""
-    simulate(folder / "raw", cells=cells, days=days, seed=1)
-    return milan.prepare(folder / "raw", folder / "city.nc")
-
-
 @contextmanager
 def cubes_of(n_nodes: int, share: int, days: int) -> Iterator[list[Path]]:
-    """Yield the cubes of nodes with parts of an invented city, in a folder of their own.
-
-    Args:
-        n_nodes: number of nodes.
-        share: cells of each node.
-        days: length of the records.
-    """
+    """Yield the cubes of nodes with `share` cells each of an invented city, in a folder."""
+    shares = {f"node-{i}": (share * i, share * (i + 1)) for i in range(n_nodes)}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with open_cube(make_city(folder, share * n_nodes, days)) as city:
-            cubes = [
-                write_cube(city.isel(cell=slice(share * i, share * (i + 1))).load(),
-                           folder / f"node-{i}.nc")
-                for i in range(n_nodes)
-            ]  # fmt: skip
-        yield cubes
+        yield make_cubes(Path(name), shares, days)
 
 
 class WireLink(Link):
-    """Nodes in this process behind Flower's coding of messages; the first of them lie.
-
-    Args:
-        settings: settings of the run.
-        configs: the nodes' configurations.
-        behaviours: what the first nodes do.
-    """
+    """Nodes in this process behind Flower's coding of messages; the first of them lie."""
 
     def __init__(
         self,
@@ -257,12 +231,6 @@ def honest_error(folder: Path, run: Run, select: str, n_nodes: int) -> float:
 
     The nodes that count are the same for all runs, so that their errors can be compared: those that
     lie in none.
-
-    Args:
-        folder: folder of the nodes' results, `node-NUMBER` each.
-        run: the run.
-        select: selection of the round that a node forecasts with.
-        n_nodes: number of nodes.
     """
     honest = range(max(hostile_numbers(n_nodes)), n_nodes)
     paths = [p for i in honest for p in (folder / f"node-{i}").glob("run-*/metrics.csv")]
@@ -295,10 +263,8 @@ def table_of(rows: pd.DataFrame) -> str:
 def worst_table(errors: pd.DataFrame, n_nodes: int) -> str:
     """Tabulate the largest error of all behaviours, by method and number of hostile nodes.
 
-    Args:
-        errors: errors by method, number of hostile nodes and behaviour; the first column is without
-            a defence, and its error without hostile nodes is what all are compared with.
-        n_nodes: number of all nodes.
+    The errors are by method, number of hostile nodes and behaviour. The first column is without a
+    defence; all are compared with its error without hostile nodes.
     """
     bare = errors.columns[0]
     rows = []
@@ -402,8 +368,7 @@ def honest_clients_error(fitted: Fitted) -> float:
 def ratios(rows: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
     """Return the errors of each method and rule over that of the undisturbed run.
 
-    Returns:
-        Without liars, and with them, of the worst behaviour; NaN if one was not measured.
+    They are without liars, and with them, of the worst behaviour; NaN if one was not measured.
     """
     found = rows.groupby(["method", "robust", "hostile"])["mse"]
     whole = found.count() == [len(ATTACKS) if n else 1 for *_, n in found.count().index]

@@ -24,22 +24,8 @@ import psutil
 
 from data_prep.base.errors import InputError
 from experiments import hostile_node
+from experiments.benchmarks import hostile
 from experiments.benchmarks.frame import Results, benchmark, timed
-from experiments.benchmarks.hostile import (
-    BEHAVIOURS,
-    DAYS,
-    METHODS,
-    SHARE,
-    Run,
-    WireLink,
-    cubes_of,
-    honest_error,
-    honest_error_of,
-    hostile_numbers,
-    is_absent,
-    quiet,
-    worst_table,
-)
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.nodes.membership import Patience
@@ -82,17 +68,17 @@ def hostile_live(results: Results, *, minutes: float = 25.0) -> str:
     """
     end = time.monotonic() + 60 * minutes
     with (
-        cubes_of(N_NODES, SHARE, DAYS) as cubes,
+        hostile.cubes_of(N_NODES, hostile.SHARE, hostile.DAYS) as cubes,
         tempfile.TemporaryDirectory() as name,
         LocalFlower(Path(name) / "logs") as flower,
-        quiet(),
+        hostile.quiet(),
     ):
         nodes = LiveNodes(flower, Path(name), cubes)
         for run in runs():
             if results.has(**run._asdict()) or time.monotonic() > end:
                 continue
             alone, bare = (
-                honest_error_of(each, cubes, rounds=ROUNDS)
+                hostile.honest_error_of(each, cubes, rounds=ROUNDS)
                 for each in (run, run._replace(robust="none"))
             )
             mse, seconds, _ = timed(nodes.measure, run)
@@ -149,33 +135,28 @@ def kills(
     return f"{len(done)} kills in {len(told_runs)} runs"
 
 
-def runs() -> Iterator[Run]:
+def runs() -> Iterator[hostile.Run]:
     """Return all runs, in an order in which the first few have all behaviours and methods."""
-    for method in METHODS:
-        yield Run(method, 0, "-", DEFENCE)
-    methods, numbers = ["fuels", "fedavg", "fedlean"], sorted(hostile_numbers(N_NODES))[::-1]
-    for turn, hostile in itertools.product(range(len(methods)), numbers):
-        for i, behaviour in enumerate(BEHAVIOURS):
+    for method in hostile.METHODS:
+        yield hostile.Run(method, 0, "-", DEFENCE)
+    methods = ["fuels", "fedavg", "fedlean"]
+    numbers = sorted(hostile.hostile_numbers(N_NODES), reverse=True)
+    for turn, liars in itertools.product(range(len(methods)), numbers):
+        for i, behaviour in enumerate(hostile.BEHAVIOURS):
             method = methods[(i + turn) % len(methods)]
-            if not is_absent(method, behaviour):
-                yield Run(method, hostile, behaviour, DEFENCE)
+            if not hostile.is_absent(method, behaviour):
+                yield hostile.Run(method, liars, behaviour, DEFENCE)
 
 
 class LiveNodes:
-    """SuperNodes of which the first may lie.
-
-    Args:
-        flower: the processes.
-        folder: folder of the nodes' results, and of the runs' apps and results.
-        cubes: the nodes' cubes.
-    """
+    """SuperNodes of which the first may lie."""
 
     def __init__(self, flower: LocalFlower, folder: Path, cubes: list[Path]) -> None:
         self.flower, self.folder, self.cubes = flower, folder, cubes
         self._n_runs = 0
         for i, path in enumerate(cubes):
             flower.start_node(
-                path.stem, path, SHARE * i, f"--out={self._folder_of(i)}",
+                path.stem, path, hostile.SHARE * i, f"--out={self._folder_of(i)}",
                 paths=[str(self._tell(i, ()))],
             )  # fmt: skip
 
@@ -185,7 +166,7 @@ class LiveNodes:
     def _tell(self, i: int, names: tuple[str, ...]) -> Path:
         return hostile_node.write(self.folder / f"lies-{i}", names)
 
-    def measure(self, run: Run) -> float:
+    def measure(self, run: hostile.Run) -> float:
         """Do a run and return the honest nodes' error."""
         for i in range(len(self.cubes)):
             self._tell(i, (run.behaviour,) if i < run.hostile else ())
@@ -195,28 +176,20 @@ class LiveNodes:
         out = self.folder / f"run-{self._n_runs}"
         settings = run.settings(out, Patience(1800, 300), len(self.cubes), rounds=ROUNDS)
         follow(self.flower, self.flower.run(write_app(out / "app", settings)), out, 3600)
-        return honest_error(self.folder, run, settings.config.run.select, len(self.cubes))
+        return hostile.honest_error(self.folder, run, settings.config.run.select, len(self.cubes))
 
 
 def live_table(rows: pd.DataFrame) -> str:
     """Tabulate the worst that hostile nodes do, and tell how far live runs are from one process."""
     heads = {BARE: "no defence", ALONE: f"`{DEFENCE}`", "mse": f"`{DEFENCE}`, live"}
-    errors = rows.set_index(list(Run._fields[:-1]))[list(heads)].rename(columns=heads)
+    errors = rows.set_index(list(hostile.Run._fields[:-1]))[list(heads)].rename(columns=heads)
     apart = (rows["mse"] / rows[ALONE] - 1).abs().max()
     same = f"differ by {apart:.0e} at most from" if apart else "are equal to"
-    return f"{worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
+    return f"{hostile.worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
 
 
 class Killed:
-    """Runs over a SuperLink of which something is killed now and then.
-
-    Args:
-        flower: the processes.
-        folder: folder of the runs.
-        settings: settings of the method.
-        random: source of targets and moments.
-        kills: all kills so far, to which those of a run are added.
-    """
+    """Runs over a SuperLink of which something is killed now and then, and all kills so far."""
 
     def __init__(
         self, flower: LocalFlower, folder: Path, settings: dict[str, Any], random: random.Random,
@@ -226,12 +199,7 @@ class Killed:
         self.settings, self.kills = settings, kills
 
     def run(self, n_kills: int, target: str) -> Path:
-        """Do one run, killing until `kills` has `n_kills`, and return the server's folder.
-
-        Args:
-            n_kills: number of kills.
-            target: one of `TARGETS`.
-        """
+        """Do one run, killing until there are `n_kills` kills; return the server's folder."""
         out = self.folder / f"run-{time.monotonic_ns()}"
         app = write_app(out / "app", run_settings(out, self.settings))
         self.flower.run(app)
@@ -295,18 +263,12 @@ def undisturbed(folder: Path, cubes: list[Path], settings: dict[str, Any]) -> Pa
         i: {"data": str(cube), "first-client": first, "out": str(folder / f"alone-{i}")}
         for i, (cube, (first, _)) in enumerate(zip(cubes, SHARES.values(), strict=True))
     }
-    serve(WireLink(run, configs, {}), run)
+    serve(hostile.WireLink(run, configs, {}), run)
     return out
 
 
 def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> float:
-    """Return the largest relative difference of two runs' test errors and rounds.
-
-    Args:
-        out: folder of one run.
-        expected: folder of the other.
-        columns: columns of the rounds.
-    """
+    """Return the largest relative difference of two runs' test errors and rounds."""
     values = [
         np.append(pd.read_csv(folder / "rounds.csv")[list(columns)].to_numpy(float),
                   json.loads((folder / "federation.json").read_text())["test"]["mse"])
@@ -318,11 +280,6 @@ def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> 
 
 def told(out: Path, expected: Path, target: str) -> dict[str, Any]:
     """Return what a run tells beside the undisturbed one.
-
-    Args:
-        out: its folder.
-        expected: folder of the undisturbed run.
-        target: what was killed, one of `TARGETS`.
 
     Returns:
         The `difference`, answers `left_out`, the part of the clients' rounds that they `missed`,

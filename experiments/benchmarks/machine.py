@@ -71,20 +71,12 @@ def own_memory(kind: str) -> int:
 
 
 def memory(pids: Collection[int]) -> float:
-    """Return the proportional set size of processes and all that they started, in MB.
-
-    Args:
-        pids: numbers of the processes; one that has ended has none.
-    """
+    """Return the proportional set size of processes and all that they started, in MB."""
     return _sum(pids, lambda process: process.memory_full_info().pss) / 1e6
 
 
 def processor_time(pids: Collection[int]) -> float:
-    """Return the seconds that processes and all that they started have had, ended ones too.
-
-    Args:
-        pids: numbers of the processes; one that has ended counts with the one that started it.
-    """
+    """Return the seconds that processes and all that they started have had, ended ones too."""
     # Its own, and that of children that ended and were waited for.
     return _sum(pids, lambda process: sum(process.cpu_times()[:4]))
 

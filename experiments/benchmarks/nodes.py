@@ -20,9 +20,9 @@ from experiments.benchmarks.hostile import cubes_of, quiet
 from experiments.benchmarks.machine import memory, processor_time
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.algebra import weighted_mean
+from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
-from stforecast.federated.nodes.secure_node import UPLOAD, Masker, weighted_sums
 from stforecast.federated.nodes.secure_sum import SecureSum
 from stforecast.federated.uploads.masking import PublicKeys, SecureSums
 from stforecast.federated.uploads.payload import joined, total_bytes
@@ -57,6 +57,9 @@ NODES = {
     "node_mb": ("a node MB", ".0f"),
     "test_mse": ("test MSE", ".6f"),
 }
+
+OF_ROUND = ("bytes_up", "bytes_down", "node_ms", "server_ms")
+"""What is measured of a round, by a node and by the server."""
 
 SUMS = {
     "nodes": ("nodes", ""),
@@ -138,9 +141,8 @@ def secure_sum(
         with quiet():
             turns = in_turns(kinds, repeat)
         for kind, found in turns.items():
-            up, down, node, server = map(statistics.median, zip(*found, strict=True))
-            results.add({"nodes": n, "round": kind, "bytes_up": up, "bytes_down": down,
-                         "node_ms": node, "server_ms": server})  # fmt: skip
+            medians = map(statistics.median, zip(*found, strict=True))
+            results.add({"nodes": n, "round": kind, **dict(zip(OF_ROUND, medians, strict=True))})
     return secure_table(results.rows)
 
 
@@ -193,25 +195,18 @@ def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
 
 
 class Members(Link):
-    """A link to nodes in this process.
+    """A link to nodes in this process; one may be lost after it dealt its shares.
 
-    Args:
-        folder: folder of the nodes' secrets.
-        nodes: number of nodes.
-        clients: clients of each.
-        values: values of an upload.
-        lost: node that is lost after it dealt its shares, or None.
-
-    Attributes:
-        seconds: seconds of all nodes together.
+    `seconds` are those of all nodes together.
     """
 
     def __init__(
         self, folder: Path, nodes: int, clients: int, values: int, lost: int | None
     ) -> None:
         self.settings, self.lost, self.seconds = SecureSums(), lost, 0.0
-        self.maskers = {n: Masker(folder / str(n), n * clients, self.settings)
-                        for n in range(nodes)}  # fmt: skip
+        self.maskers = {
+            n: Masker(folder / str(n), n * clients, self.settings) for n in range(nodes)
+        }
         draw = torch.Generator().manual_seed(0)
         self.uploads = [{"w": torch.randn(clients, values, generator=draw)} for _ in range(nodes)]
         self.weights = torch.full((clients,), 1000.0, dtype=torch.float64)
@@ -245,9 +240,8 @@ class Members(Link):
 def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     """Measure a round under masks.
 
-    Returns:
-        Bytes that a node sends and receives beyond its model, and CPU milliseconds of a node
-        and of the server.
+    It returns what `OF_ROUND` names: bytes that a node sends and receives beyond its model, and CPU
+    milliseconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
@@ -265,9 +259,10 @@ def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
 def plain(nodes: int, clients: int, values: int) -> list[float]:
     """Measure the same round without masks; the server joins the uploads and averages them."""
     draw = torch.Generator().manual_seed(0)
-    uploads = [(torch.arange(clients) + n * clients,
-                {"w": torch.randn(clients, values, generator=draw)})
-               for n in range(nodes)]  # fmt: skip
+    uploads = [
+        (torch.arange(clients) + n * clients, {"w": torch.randn(clients, values, generator=draw)})
+        for n in range(nodes)
+    ]
 
     def average() -> None:
         ids, upload = joined(uploads)
@@ -277,10 +272,6 @@ def plain(nodes: int, clients: int, values: int) -> list[float]:
 
 
 def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Tabulate rounds.
-
-    Args:
-        rows: number of nodes, kind of round, bytes and CPU milliseconds, by name.
-    """
+    """Tabulate rounds."""
     in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
     return table(in_mb, SUMS)

@@ -49,13 +49,7 @@ COUNTRIES = np.array([0, 1, 7, 20, 33, 34, HOME, 40, 41, 44, 46, 49, 86, 91, 380
 
 
 def generate_day(path: Path, date: datetime.date, n_cells: int) -> None:
-    """Write a raw day with the published layout, order and share of empty fields.
-
-    Args:
-        path: file to write.
-        date: the local day.
-        n_cells: number of cells, each with about 490 rows.
-    """
+    """Write a raw day with the published layout, order and share of empty fields."""
     rng = np.random.default_rng(date.toordinal())
     cells = np.arange(1, n_cells + 1)
     day = RawDay(path, date, cells)

@@ -31,6 +31,7 @@ from typing import Any
 import click
 import torch
 
+from experiments.benchmarks import frame
 from experiments.benchmarks.client_loop import (
     BATCH,
     EPOCH,
@@ -38,15 +39,6 @@ from experiments.benchmarks.client_loop import (
     STEPS,
     ClientLoop,
     make_federation,
-)
-from experiments.benchmarks.frame import (
-    Results,
-    benchmark,
-    in_turns,
-    numbers,
-    ratio,
-    table,
-    timed,
 )
 from experiments.benchmarks.machine import CORES, own_process
 from stforecast.federated.kernels.compiler import supported
@@ -85,9 +77,9 @@ by arithmetic, and `difference` is the largest relative difference of a loss fro
 """
 
 
-@benchmark()
+@frame.benchmark()
 def rounds(
-    results: Results,
+    results: frame.Results,
     *,
     clients: str = "10,100,1000",
     batches: int | None = None,
@@ -108,14 +100,14 @@ def rounds(
     rate = product_rate(threads)
     results.about["gigaflops"] = rate
     compared = variants(threads)
-    for n in sorted(numbers(clients)):
+    for n in sorted(frame.numbers(clients)):
         n_batches = batches or batches_for(n)
         of_size = measure(compared, n, n_batches, repetitions, rate)
         compared = better_threads(compared, [row["seconds"] for row in of_size])
         if flower and n <= MOST_FLOWER:
             of_size.append(in_flower(flower, of_size[0], repetitions))
         results.add(*of_size)
-        click.echo(f"{table(of_size, COLUMNS)}\n")
+        click.echo(f"{frame.table(of_size, COLUMNS)}\n")
     return f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores"
 
 
@@ -169,15 +161,10 @@ def batches_for(n_clients: int) -> int:
 
 @dataclass(frozen=True)
 class Round:
-    """Loss and cost of one round.
+    """Loss, wall-clock and CPU seconds of one round.
 
-    Attributes:
-        loss: mean training loss.
-        seconds: wall-clock seconds.
-        cpu_seconds: CPU seconds, over all threads.
-        server_seconds: wall-clock seconds of aggregation.
-        cohort_seconds: wall-clock seconds to create cohorts with the broadcast payload and to
-            write them back; like `server_seconds`, independent of the number of batches.
+    Those of the server's aggregation, and of creating cohorts with the broadcast payload and
+    writing them back, do not depend on the number of batches.
     """
 
     loss: float
@@ -211,7 +198,7 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
         watches = server, trained, updated
         for watch in watches:
             watch.seconds.clear()
-        found = timed(run_round)
+        found = frame.timed(run_round)
         at_server, in_cohorts, of_batches = (sum(watch.seconds) for watch in watches)
         return Round(*found, at_server, (in_cohorts - of_batches) / workers)
 
@@ -265,7 +252,7 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
     torch.set_num_threads(1)
     a, b = torch.rand(n_clients, 2 * BATCH, HIDDEN), torch.rand(n_clients, HIDDEN, 3 * HIDDEN)
     c = torch.bmm(a, b)
-    seconds = min(timed(partial(torch.bmm, a, b, out=c)).seconds for _ in range(100))
+    seconds = min(frame.timed(partial(torch.bmm, a, b, out=c)).seconds for _ in range(100))
     torch.set_num_threads(before)
     return cores * 2 * a.numel() * b.shape[2] / 1e9 / seconds
 
@@ -273,21 +260,13 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
 def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
 ) -> list[dict[str, Any]]:
-    """Time variants in turns, one round each.
-
-    Args:
-        compared: the variants, the reference first.
-        n_clients: number of clients.
-        n_batches: measured batches of each client.
-        repetitions: timed rounds of each variant.
-        rate: result of `product_rate`.
-    """
+    """Time variants, the reference first, in turns of one round each; the `rate` is of products."""
     with ExitStack() as stack:
         sides = {
             v: stack.enter_context(own_process(variant_runner, v, n_clients, n_batches))
             for v in compared
         }
-        turns = in_turns(sides, WARM_UP + repetitions)
+        turns = frame.in_turns(sides, WARM_UP + repetitions)
     times = {v: [_epoch_seconds(r, n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
     seconds = {v: statistics.median(of_one) for v, of_one in times.items()}
     losses = {v: [r.loss for r in of_one[:WARM_UP]] for v, of_one in turns.items()}
@@ -305,7 +284,7 @@ def measure(
             "cpu_seconds": median(v, lambda r: r.cpu_seconds),
             "speedup": fastest["peers"] / s,
             "speedup_tuned": fastest["tuned"] / s,
-            "by_turn": str(ratio(times[compared[0]], times[v])),
+            "by_turn": str(frame.ratio(times[compared[0]], times[v])),
             "share": gigaflop(n_clients, EPOCH) / rate / s,
             "difference": _apart(losses[v], losses[compared[0]]),
             "batches": n_batches,
@@ -340,10 +319,8 @@ def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[
 def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
     """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
 
-    Args:
-        python: interpreter of an environment with `flwr[simulation]` and this project.
-        reference: the first row with the same number of clients.
-        repetitions: number of timed rounds.
+    The interpreter has `flwr[simulation]` and this project; the reference is the first row with the
+    same number of clients.
     """
     n = reference["clients"]
     sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}

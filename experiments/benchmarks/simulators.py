@@ -18,7 +18,7 @@ from experiments.benchmarks.client_loop import EPOCH, LoneClient, make_federatio
 from experiments.benchmarks.frame import Results, Timed, benchmark, in_turns, ratio, table, timed
 from experiments.benchmarks.rounds import WARM_UP
 from stforecast.bench.ray_actors import RayActors, ray_actors
-from stforecast.federated.engine.actors import SpreadTrainer
+from stforecast.federated.engine.actors import spread_trainer
 from stforecast.federated.uploads.payload import total_bytes
 
 ACTORS = {
@@ -58,7 +58,7 @@ def actors(
     with ray_actors(actors, 1, clients) as running:
         import ray
 
-        spread = make(make_trainer=partial(SpreadTrainer, actors=running))
+        spread = make(make_trainer=partial(spread_trainer, actors=running))
         sides: dict[str, Callable[[], Timed]] = {
             f"one process, {actors} threads": partial(timed, make(workers=actors).run_round),
             f"{actors} actors of one core": partial(

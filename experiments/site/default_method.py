@@ -8,7 +8,11 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from data_prep.base.text import counted
+from experiments.benchmarks.cells import above_by_data, above_default
+from experiments.site.markdown import shrunk
 from experiments.site.measured import Benchmarks
 from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
 from stforecast.bench.tables import markdown
@@ -20,15 +24,9 @@ SKILL = "skill in MSE, %"
 
 
 class Record(NamedTuple):
-    """How a method stands against the reference over test parts.
+    """How many per cent a method's MSE is above the reference's, and in how many test parts.
 
-    Attributes:
-        above: how many per cent its mean MSE is higher, with its interval.
-        mean: the same as a logarithm of the ratio.
-        lower: number of test parts in which it is told to have the lower error.
-        level: the same, not told apart.
-        higher: the same, the higher error.
-        pools: whether it trains on the data of all clients together.
+    The mean is that of the logarithms of the ratio.
     """
 
     above: str
@@ -85,10 +83,6 @@ def _parts(benchmarks: Benchmarks) -> str:
 
 def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     """Return how each method stands against the reference, from the best."""
-    import pandas as pd
-
-    from experiments.benchmarks.cells import above_by_data
-
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
     for method in dict.fromkeys(m for c in columns for m in c.rows):
@@ -118,10 +112,6 @@ def _of_reference(column: Column) -> float:
 
 def few_cells() -> str:
     """Tell how far other choices are above the default with a single cell."""
-    import pandas as pd
-
-    from experiments.benchmarks.cells import above_default
-
     above = above_default(pd.read_csv(FEW_CELLS))
     items = [
         f"- **{name}**: {row['one step, 1 cell']} % one step ahead, {row['a day, 1 cell']} % a day "
@@ -135,12 +125,7 @@ def few_cells() -> str:
 
 
 def skill_table(benchmarks: Benchmarks, page: str) -> str:
-    """Tabulate the skill of each method by data.
-
-    Args:
-        benchmarks: benchmarks "Who wins" by name.
-        page: their page, for links.
-    """
+    """Tabulate the skill of each method by data, with links to the `page` of the benchmarks."""
     methods = _by_skill(benchmarks)
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
@@ -160,9 +145,6 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
 
 def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
-    import pandas as pd
-
-    from experiments.site.markdown import shrunk
     from stforecast.bench.drawing import save_figure
     from stforecast.plots.heat_map import skill_map
 

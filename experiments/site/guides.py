@@ -1,4 +1,4 @@
-"""Parts of the guides on security, federation and performance, from what benchmarks measured.
+"""Parts of guides, such as those on security and performance, from what benchmarks measured.
 
 The measurements lie in docs/results as the benchmarks of `experiments.benchmarks` wrote them. In
 `federation`: `hostile.csv`, `hostile-live.csv`, `robust.csv`, `nodes-NUMBER.json` and
@@ -16,19 +16,20 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import tabulate
 
 from data_prep.base.text import counted
+from experiments.benchmarks.cells import new_tables
+from experiments.benchmarks.frame import table
 from experiments.site.markdown import shrunk, wrapped
 from stforecast.bench.tables import markdown
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
+NEW_CELLS = RESULTS / "default" / "new-cells.json"
 """Folders of the measurements."""
 
 WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
@@ -41,32 +42,29 @@ def rounds_table() -> str:
     """Tabulate seconds of a round of each path, with its better number of threads."""
     found = _results("rounds")
     best: dict[int, dict[str, dict[str, Any]]] = {}
-    for row in found["rows"]:
-        path, of_size = THREADS.sub("", row["variant"]), best.setdefault(row["clients"], {})
-        if path not in of_size or row["seconds"] < of_size[path]["seconds"]:
-            of_size[path] = row
-    paths = list(dict.fromkeys(path for of_size in best.values() for path in of_size))
-    values = [
-        [f"{n:,}", *(_seconds(of_size.get(path)) for path in paths)] for n, of_size in best.items()
+    for row in sorted(found["rows"], key=lambda row: row["seconds"]):
+        best.setdefault(row["clients"], {}).setdefault(THREADS.sub("", row["variant"]), row)
+    paths = dict.fromkeys(THREADS.sub("", row["variant"]) for row in found["rows"])
+    sizes = dict.fromkeys(row["clients"] for row in found["rows"])
+    rows = [
+        {"clients": f"{n:,}"} | {path: _seconds(best[n][path]) for path in paths if path in best[n]}
+        for n in sizes
     ]
-    shares = [f"{of_size[OURS]['share']:.0%} with {n:,} clients" for n, of_size in best.items()]
-    return wrapped(
-        f"{_machine(found)}:\n\n{_table(values, ['clients', *paths])}\n\n"
+    shares = [f"{best[n][OURS]['share']:.0%} with {n:,} clients" for n in sizes]
+    end = (
         "Of what torch's matrix products alone allow, the compiled kernels reach "
         f"{' and '.join(shares)}."
     )
+    return _measured("", found, markdown(rows), end)
 
 
-def _seconds(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return "-"
+def _seconds(row: Mapping[str, Any]) -> str:
     faster = f" ({row['speedup']:.1f}×)" if abs(row["speedup"] - 1) > 0.005 else ""
     return f"{row['seconds']:.3g}{faster}"
 
 
 def growth_table() -> str:
     """Tabulate rounds by number of clients, with a share of them in each, and tell the slopes."""
-    from experiments.benchmarks.frame import table
     from experiments.benchmarks.growth import COLUMNS, slopes_of
 
     found = _results("growth")
@@ -76,14 +74,17 @@ def growth_table() -> str:
         for what, column in shown.items()
         if (of := slopes_of(found["rows"], column))
     ]
-    return wrapped(
+    told = (
         f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
         f"`--memory {found['memory']}`, `--compared {found['compared']}`, the fastest of three "
-        f"rounds. {_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
+        "rounds. "
+    )
+    end = (
         "Lines of least squares through the logarithms of the number of clients have slopes of "
         f"{', '.join(slopes)}.\n\n![Seconds of a round, time of a participant and memory by "
         "number of clients](figures/growth.png)"
     )
+    return _measured(told, found, table(found["rows"], COLUMNS), end)
 
 
 def growth_figure() -> bytes:
@@ -95,18 +96,27 @@ def growth_figure() -> bytes:
         return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
 
 
+def daylight_table() -> str:
+    """Tabulate errors with and without the wall clock after changes of daylight saving time."""
+    import pandas as pd
+
+    from experiments.benchmarks.daylight import daylight_table as table_of
+
+    link = "All runs: [daylight.csv](results/daylight.csv)."
+    return f"{table_of(pd.read_csv(RESULTS / 'daylight.csv'))} {link}"
+
+
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
-    from experiments.benchmarks.frame import table
     from experiments.benchmarks.prepare import COLUMNS
 
     found = _results("prepare")
-    return wrapped(
+    told = (
         f"{found['files']} days of {found['file_mb']:.0f} MB and {found['cells']:,} cells, to "
         f"hourly sums; seconds are a file's, the fastest of {found['repeat']} turns. "
-        f"{_machine(found)}:\n\n{table(found['rows'], COLUMNS)}\n\n"
-        f"The sums differ by {found['difference']:.0e} of their value at most."
     )
+    end = f"The sums differ by {found['difference']:.0e} of their value at most."
+    return _measured(told, found, table(found["rows"], COLUMNS), end)
 
 
 def secure_sum_table() -> str:
@@ -114,10 +124,10 @@ def secure_sum_table() -> str:
     from experiments.benchmarks.nodes import secure_table
 
     found = _results("secure_sum")
-    return wrapped(
+    told = (
         f"A model of {found['values']:,} values, nodes of {found['clients']} clients, one thread. "
-        f"{_machine(found)}:\n\n{secure_table(found['rows'])}"
     )
+    return _measured(told, found, secure_table(found["rows"]))
 
 
 def images_table() -> str:
@@ -134,10 +144,12 @@ def images_table() -> str:
         "model", "CPU ms of the loop", "ours", "faster", "ms of the loop, best threads", "ours",
         "faster",
     ]  # fmt: skip
-    return wrapped(
+    told = (
         f"A step of one of {found['clients']} clients: processor time on one thread, and time with "
-        f"each side's better number of threads. {_machine(found)}:\n\n{_table(values, headers)}"
+        "each side's better number of threads. "
     )
+    steps = tabulate.tabulate(values, headers, "github", disable_numparse=True)
+    return _measured(told, found, steps)
 
 
 def _of_paths(rows: list[dict[str, Any]], name: str) -> list[str]:
@@ -149,25 +161,31 @@ def _of_paths(rows: list[dict[str, Any]], name: str) -> list[str]:
     return [f"{loop:.3g}", f"{ours:.3g}", f"{loop / ours:.2f}×"]
 
 
+def new_cells_tables() -> str:
+    """Tabulate errors of new cells by days of history, and differences to two references."""
+    found = json.loads(NEW_CELLS.read_text())
+    seeds = len({row["seed"] for row in found["rows"]})
+    told = f"`{found['data']}`, {counted(seeds, 'seed')}. "
+    return _measured(told, found, new_tables(found["rows"]))
+
+
 def _results(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((PERFORMANCE / f"{name}.json").read_text())
     return found
 
 
-def _machine(found: Mapping[str, Any]) -> str:
+def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") -> str:
+    """Return a part of the page: what was measured, on which machine and when, and the table."""
     about = found["machine"]
-    return f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}"
-
-
-def _table(values: list[list[str]], headers: list[str]) -> str:
-    return tabulate.tabulate(values, headers, "github", disable_numparse=True)
+    where = f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}:"
+    return wrapped(f"{told}{where}\n\n{shown}\n\n{end}".rstrip("\n"))
 
 
 def hostile_table() -> str:
     """Tabulate the worst that hostile nodes do to honest ones."""
-    from experiments.benchmarks.hostile import table_of
+    from experiments.benchmarks import hostile
 
-    return _of_runs("hostile.csv", table_of)
+    return _of_runs("hostile.csv", hostile.table_of)
 
 
 def robust_table() -> str:
@@ -179,15 +197,13 @@ def robust_table() -> str:
 
 def hostile_live_table() -> str:
     """Tabulate the worst that hostile nodes do over a live SuperLink."""
-    from experiments.benchmarks.live import live_table
+    from experiments.benchmarks import live
 
-    return _of_runs("hostile-live.csv", live_table)
+    return _of_runs("hostile-live.csv", live.live_table)
 
 
 def _of_runs(name: str, table_of: Callable[[pd.DataFrame], str]) -> str:
     """Return a table of runs, with a link to all of them."""
-    import pandas as pd
-
     link = f"All runs: [{name}](results/federation/{name})."
     return f"{table_of(pd.read_csv(FEDERATION / name))}\n\n{link}"
 

@@ -184,11 +184,7 @@ def page_of(name: str, results: Path) -> Path:
 
 
 def read_folder(folder: Path) -> Benchmark:
-    """Read what `stforecast bench` wrote.
-
-    Raises:
-        InputError: if the folder has no table.
-    """
+    """Read what `stforecast bench` wrote."""
     path = folder / "table.md"
     if not path.is_file():
         raise no_file(path, "table", "give folders that `stforecast bench` wrote")

@@ -8,7 +8,7 @@ by hand but `Method.needs`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 import numpy as np
 import torch
 
+from stforecast.bench.tables import markdown
 from stforecast.cli.commands import OptionSections
 from stforecast.cli.options import from_dataclass, help_text
 from stforecast.federated.core.data import ClientData
@@ -30,11 +31,6 @@ NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` c
 
 N_CLIENTS, DAY, N_CLASSES, SIDE = 2, 24, 10, 32
 """Clients, steps of a period, and classes and pixels a side of the images."""
-
-HEADERS = [
-    "method", "a client sends", "the server sends", "floats a round, up / down", "sums suffice",
-    "needs",
-]  # fmt: skip
 
 
 def commands_page() -> str:
@@ -122,7 +118,7 @@ def forecasts_sent() -> str:
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
 
-    def row(name: str, method: type[Method]) -> list[str]:
+    def row(name: str, method: type[Method]) -> dict[str, str]:
         own = method.defaults.get("model")  # fedlean's and fedtrees' part of the method.
         spec = WindowSpec(closeness=1, periods=1, period=DAY) if own else WindowSpec(period=DAY)
         steps = np.arange(spec.max_lag + spec.period)
@@ -135,7 +131,7 @@ def forecasts_sent() -> str:
         model = MODELS[own or "dual_gru"]
         return _sent(name, method, lambda: model(spec), task, client_data(windows), Training())
 
-    return _tabulated(row(name, m) for name, m in METHODS.items() if not m.pooled)
+    return markdown([row(name, m) for name, m in METHODS.items() if not m.pooled])
 
 
 def images_sent() -> str:
@@ -152,7 +148,7 @@ def images_sent() -> str:
     data = ClientData({"x": x, "y": y.clone()}, torch.full((N_CLIENTS,), 2 * N_CLASSES))
     task = Classification(N_CLASSES, {"x": x[:1], "y": y[:1].clone()})
 
-    def row(name: str, method: type[Method]) -> list[str]:
+    def row(name: str, method: type[Method]) -> dict[str, str]:
         def build() -> SplitModel:
             if method.defaults.get("model") == "vit":
                 return FrozenViT(shape, N_CLASSES, ViTOptions(backbone=TINY, input_size=8))
@@ -162,7 +158,7 @@ def images_sent() -> str:
         return _sent(name, method, build, task, data, training)
 
     ours = {n: m for n, m in METHODS.items() if m.__module__.startswith("vision.methods.")}
-    return _tabulated(row(name, m) for name, m in ours.items())
+    return markdown([row(name, m) for name, m in ours.items()])
 
 
 def _sent(
@@ -172,8 +168,8 @@ def _sent(
     task: Task,
     data: ClientData,
     training: Training,
-) -> list[str]:
-    """Return the cells of a method, after two rounds."""
+) -> dict[str, str]:
+    """Return the row of a method, after two rounds."""
     options = method.Options(**_short(method.Options))
     made = method(Population(build), task, training, options)
     up, down = set[str](), set[str]()
@@ -188,9 +184,14 @@ def _sent(
     federation.run_round()
     report = federation.run_round()
     floats = [f"{n / N_CLIENTS / 4:,.0f}" for n in (report.bytes_up, report.bytes_down)]
-    sums = {"none": "no"}.get(method.sums, "yes") if up else "-"
-    needs = ", ".join(method.needs) or "-"
-    return [f"`{name}`", parts(up), parts(down), " / ".join(floats), sums, needs]
+    return {
+        "method": f"`{name}`",
+        "a client sends": parts(up),
+        "the server sends": parts(down),
+        "floats a round, up / down": " / ".join(floats),
+        "sums suffice": {"none": "no"}.get(method.sums, "yes") if up else "-",
+        "needs": ", ".join(method.needs) or "-",
+    }
 
 
 def _short(options: type) -> dict[str, int]:
@@ -211,9 +212,3 @@ def parts(names: Collection[str]) -> str:
     halves = sorted(found & {"encoder", "head"})
     model = ["model"] if len(halves) == 2 else halves
     return ", ".join([*model, *sorted(found - set(halves))]) or "nothing"
-
-
-def _tabulated(rows: Iterable[list[str]]) -> str:
-    from tabulate import tabulate
-
-    return tabulate(list(rows), headers=HEADERS, tablefmt="github", disable_numparse=True)

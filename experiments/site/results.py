@@ -17,14 +17,7 @@ from data_prep.base.files import atomic_path
 from data_prep.base.text import counted
 from experiments.site import default_method, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
-from experiments.site.measured import (
-    Benchmarks,
-    load,
-    page_of,
-    pages,
-    read_folder,
-    save,
-)
+from experiments.site.measured import Benchmarks, load, page_of, pages, read_folder, save
 from vision.cli.claims import HEADING
 
 INDEX = "index.md"
@@ -49,12 +42,8 @@ class Page(NamedTuple):
 PAGES = {
     "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
-    "fedta": Page(
-        ("fedta_table1", "fedta_office"), tables.points, tables.claims
-    ),
-    "fuels": Page(
-        ("fuels_*",), partial(tables.differences, ablations=True), tables.said
-    ),
+    "fedta": Page(("fedta_table1", "fedta_office"), tables.points, tables.claims),
+    "fuels": Page(("fuels_*",), partial(tables.differences, ablations=True), tables.said),
     "gldp": Page(("*",), tables.points, tables.claims),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
@@ -62,10 +51,8 @@ PAGES = {
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
     "peers": Page(("*",), tables.differences, tables.verdicts),
-    "pfpl": Page(
-        ("pfpl_digits", "pfpl_pacs"), tables.points, tables.claims
-    ),
-}  # fmt: skip
+    "pfpl": Page(("pfpl_digits", "pfpl_pacs"), tables.points, tables.claims),
+}
 """What each page tells, by its name."""
 
 
@@ -74,10 +61,6 @@ def gather(folders: Sequence[Path], results: Path) -> None:
 
     Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
     shows are copied to `../figures/`.
-
-    Args:
-        folders: folders written by `stforecast bench`, with different names.
-        results: folder of the pages.
 
     Raises:
         InputError: if a folder has no table, two have the same name, or not exactly one page names

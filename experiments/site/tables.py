@@ -15,7 +15,10 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from experiments.site.measured import Benchmark, Benchmarks, Row, described
+import pandas as pd
+
+from experiments.benchmarks.cells import above_by_data
+from experiments.site.measured import Benchmarks, Row, described
 from stforecast.bench.tables import markdown
 
 MOST_ROWS = 15
@@ -60,12 +63,11 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
         Column(described(data), {row["method"]: row for row in rows})
         for benchmark in benchmarks.values()
         for data in benchmark.about["data"]
-        if (rows := _rows_about(benchmark, data[2:].partition("**")[0]))
-    ]
-
-
-def _rows_about(benchmark: Benchmark, data: str) -> list[Row]:
-    return [row for row in benchmark.tables.get("methods", []) if row.get("data") == data]
+        if (rows := [
+            row for row in benchmark.tables.get("methods", [])
+            if row.get("data") == data[2:].partition("**")[0]
+        ])
+    ]  # fmt: skip
 
 
 def title_of(name: str, benchmarks: Benchmarks) -> str:
@@ -81,9 +83,7 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
 def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
     """Tabulate by how many per cent each method's error is above that of the reference.
 
-    Args:
-        benchmarks: benchmarks of forecasts.
-        ablations: whether to show the changes to the reference, not the other methods.
+    With `ablations` it shows the changes to the reference, not the other methods.
     """
     told = (
         "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
@@ -114,10 +114,7 @@ def verdicts(benchmarks: Benchmarks) -> str:
 def _verdict(column: Column, name: str, better: str) -> str:
     """Tell how many methods the reference is better than, and which are better or nearest.
 
-    Args:
-        column: rows that are compared with one reference.
-        name: column of the difference.
-        better: words for "is better than".
+    `name` is the column of the difference, `better` are words for "is better than".
     """
     rows = column.rows
     (reference,) = {row["reference"] for row in rows.values()}
@@ -212,12 +209,7 @@ def _value(name: str, row: Row) -> float:
 
 
 def side(row: Row, name: str = AGAINST) -> int:
-    """Return whether a row is told to be above the reference (1) or below it (-1), or neither (0).
-
-    Args:
-        row: row of a table of methods.
-        name: column of the difference.
-    """
+    """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
     _, low, high = _numbers(row[name]) if "[" in row[name] else (0.0, 0.0, 0.0)
     if low <= 0 <= high or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
         return 0
@@ -312,10 +304,6 @@ def _range(row: Row) -> str:
 
 def _width(method: str, columns: Sequence[Column]) -> str:
     """Tell the mean width against the same forecaster with one width for all hours."""
-    import pandas as pd
-
-    from experiments.benchmarks.cells import above_by_data
-
     plain = f"{method.partition(',')[0]}, conformal"
     both = [c for c in columns if {method, plain} <= c.rows.keys()]
     if method == plain or not both:
@@ -332,12 +320,7 @@ def _width(method: str, columns: Sequence[Column]) -> str:
 
 
 def said(benchmarks: Benchmarks, words: str = "") -> str:
-    """List what the numbers of benchmarks show, with links to how they were made.
-
-    Args:
-        benchmarks: benchmarks of a page.
-        words: words that a sentence must have.
-    """
+    """List what the numbers of benchmarks show, in sentences with these words, with links."""
     lists = []
     for name, benchmark in benchmarks.items():
         items = [f"- {text}" for text in benchmark.about["said"] if words in text]
@@ -361,14 +344,12 @@ def lowest(benchmarks: Benchmarks) -> str:
 
 def changes(benchmarks: Benchmarks) -> str:
     """Tabulate what mixed precision changes for each method."""
-    heads = ("data", "method", "measure", "float32", "bf16")
-    rows = [dict(zip(heads, row, strict=True)) for row in _changes(benchmarks)]
-    return f"Mean and standard deviation over seeds.\n\n{markdown(rows)}"
+    return f"Mean and standard deviation over seeds.\n\n{markdown(_changes(benchmarks))}"
 
 
 def changes_answer(benchmarks: Benchmarks) -> str:
     """Tell how many of the changes of mixed precision are below what the seeds change."""
-    found = [(_numbers(before), _numbers(after)) for *_, before, after in _changes(benchmarks)]
+    found = [(_numbers(row["float32"]), _numbers(row["bf16"])) for row in _changes(benchmarks)]
     small = sum(abs(a[0] - b[0]) <= max(a[1], b[1]) for a, b in found)
     return (
         f"**In {small} of {len(found)} rows, the means with and without it differ by no more than "
@@ -376,16 +357,17 @@ def changes_answer(benchmarks: Benchmarks) -> str:
     )
 
 
-def _changes(benchmarks: Benchmarks) -> list[tuple[str, str, str, str, str]]:
-    """Return data, method, measure, and the cells without and with mixed precision."""
+def _changes(benchmarks: Benchmarks) -> list[Row]:
+    """Return what each method has without and with mixed precision."""
     return [
-        (about, method, MEASURES[name], rows[method][name], rows[f"{method}, bf16"][name])
+        {"data": about, "method": method, "measure": MEASURES[name],
+         "float32": rows[method][name], "bf16": rows[f"{method}, bf16"][name]}
         for about, rows in columns_of(benchmarks)
         for method in rows
         if f"{method}, bf16" in rows
         for name in MEASURES
         if name in rows[method]
-    ]
+    ]  # fmt: skip
 
 
 def claims(benchmarks: Benchmarks) -> str:

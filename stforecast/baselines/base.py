@@ -1,7 +1,4 @@
-"""Base class of reference forecasters, which are fitted once, without rounds.
-
-Base of peers: forecasters of other libraries, which may be missing or slow.
-"""
+"""Base classes of reference forecasters, which are fitted once, without rounds, and of peers."""
 
 from __future__ import annotations
 
@@ -190,11 +187,7 @@ class Baseline(ABC):
     def _validation_targets(
         self, series: np.ndarray, validation: np.ndarray, calendar: Calendar
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return targets that choose options, and their mask, as `training_targets` does.
-
-        Raises:
-            InputError: if none was observed.
-        """
+        """Return targets that choose options, and their mask, as `training_targets` does."""
         y, mask = training_targets(series, validation, self.spec, calendar)
         if not mask.any():
             raise InputError(
@@ -217,10 +210,6 @@ class Baseline(ABC):
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return forecasts `(cells, windows, horizon)`, less the anchors if it `reads_target`."""
 
-    def _targets(self, starts: np.ndarray) -> np.ndarray:
-        """Return target steps `(windows, horizon)`."""
-        return starts[:, None] + np.arange(self.spec.horizon)
-
     def _check_cells(self, series: np.ndarray, n_cells: int) -> None:
         if series.shape[1] != n_cells:
             raise InputError(
@@ -242,12 +231,7 @@ class PeerOptions(CheckedOptions):
 
 
 class TimeLimit:
-    """A time limit, counted from now.
-
-    Args:
-        peer: name for the message.
-        seconds: length of the limit.
-    """
+    """A time limit, counted from now."""
 
     def __init__(self, peer: str, seconds: float) -> None:
         self.peer, self.seconds = peer, seconds
@@ -259,16 +243,7 @@ class TimeLimit:
         return max(0.0, self._end - time.monotonic())
 
     def check(self, done: int, total: int, what: str) -> None:
-        """Fail if the time is over.
-
-        Args:
-            done: number of finished parts.
-            total: number of all parts.
-            what: what a part is called, in the plural.
-
-        Raises:
-            InputError: naming the peer, the limit and how far it came.
-        """
+        """Fail if the time is over; `what` is what a part is called, in the plural."""
         if not self.left and done < total:
             raise InputError(
                 f"{self.peer}: stopped by its time limit of {self.seconds:g} s after {done} of "
@@ -300,31 +275,15 @@ class Peer(Baseline):
             ) from e
         self.limit: TimeLimit
 
-    def fit(
-        self,
-        series: np.ndarray,
-        starts: np.ndarray,
-        spec: WindowSpec,
-        calendar: Calendar,
-        validation: np.ndarray | None = None,
-        adjacency: np.ndarray | None = None,
-    ) -> Self:
-        """Learn from the training windows; see `Baseline.fit`.
-
-        Raises:
-            InputError: as `Baseline.fit`, and after the time limit.
-        """
+    def fit(self, *args: Any, **kwargs: Any) -> Self:
+        """Learn from the training windows within the time limit; see `Baseline.fit`."""
         self._start_clock()
-        return super().fit(series, starts, spec, calendar, validation, adjacency)
+        return super().fit(*args, **kwargs)
 
-    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast windows; see `Baseline.predict`.
-
-        Raises:
-            InputError: as `Baseline.predict`, and after the time limit.
-        """
+    def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        """Forecast windows within the time limit; see `Baseline.predict`."""
         self._start_clock()
-        return super().predict(series, starts, calendar)
+        return super().predict(*args, **kwargs)
 
     def _start_clock(self) -> None:
         self.limit = TimeLimit(self.name, self.config.time_limit)

@@ -72,11 +72,7 @@ class Chronos(Peer):
         self.pipeline = self._load()
 
     def _checksum(self) -> np.ndarray:
-        """Return the SHA-256 of the files of weights, `(32,)` bytes.
-
-        Raises:
-            InputError: if no folder is given, or a file is missing.
-        """
+        """Return the SHA-256 of the files of weights, `(32,)` bytes."""
         if not self.config.weights:
             raise InputError(
                 Words(
@@ -93,11 +89,7 @@ class Chronos(Peer):
         return np.frombuffer(digest.digest(), np.uint8)
 
     def _load(self) -> Any:
-        """Load the model without the network; only safetensors are read.
-
-        Raises:
-            InputError: if the files are not those of a Chronos-Bolt model.
-        """
+        """Load the model without the network; only safetensors are read."""
         with mock.patch.dict(os.environ, OFFLINE):
             from chronos import ChronosBoltPipeline
 

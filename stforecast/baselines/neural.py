@@ -1,19 +1,12 @@
-"""Base class of deep models on the records of all cells together, from neuralforecast.
+"""Deep models on the records of all cells together, from neuralforecast.
 
-Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models",
-PyCon 2022.
-
-DLinear: one linear layer for the trend and one for the rest.
-
-Zeng et al., "Are transformers effective for time series forecasting?", AAAI 2023.
-
-N-HiTS: stacked MLPs that read and forecast at several rates.
-
-Challu et al., "N-HiTS: neural hierarchical interpolation for time series forecasting", AAAI 2023.
-
-PatchTST: a transformer on patches of each series.
-
-Nie et al., "A time series is worth 64 words: long-term forecasting with transformers", ICLR 2023.
+- Olivares et al., "NeuralForecast: user friendly state-of-the-art neural forecasting models", PyCon
+  2022.
+- DLinear: Zeng et al., "Are transformers effective for time series forecasting?", AAAI 2023.
+- N-HiTS: Challu et al., "N-HiTS: neural hierarchical interpolation for time series forecasting",
+  AAAI 2023.
+- PatchTST: Nie et al., "A time series is worth 64 words: long-term forecasting with transformers",
+  ICLR 2023.
 """
 
 from __future__ import annotations
@@ -155,11 +148,7 @@ class NeuralPeer(Peer):
 
 
 def _filled(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fill gaps with the last reading, else 0.0.
-
-    Returns:
-        Values and 1.0 where observed, both `(steps, cells)` float32.
-    """
+    """Fill gaps with the last reading, else 0.0; return this and 1.0 where observed, as float32."""
     values = np.nan_to_num(impute(series, "ffill"), nan=0.0)
     return values.astype(np.float32), (~np.isnan(series)).astype(np.float32)
 

@@ -107,15 +107,10 @@ def _normal_equations(
 
 
 def _solve(gram: np.ndarray, moments: np.ndarray, alpha: float) -> np.ndarray:
-    """Solve for the ridge weights of one cell; the intercept comes first and is not penalised.
+    """Solve the `_normal_equations` of one cell for its weights, `(horizon, 1 + n_inputs)`.
 
-    Args:
-        gram: result of `_normal_equations`.
-        moments: result of `_normal_equations`.
-        alpha: weight of the penalty.
-
-    Returns:
-        `(horizon, 1 + n_inputs)`; zeros, the training mean, for a target never observed.
+    The intercept comes first and is not penalised. A target that was never observed has zeros,
+    which forecast the training mean.
     """
     penalty = alpha * np.eye(gram.shape[-1])
     penalty[0, 0] = 0.0

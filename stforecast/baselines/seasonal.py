@@ -1,13 +1,4 @@
-"""Base class of seasonal forecasters, which repeat observations from whole seasons ago.
-
-Last value: the last observation, repeated.
-
-Seasonal naive with a season of a day.
-
-Seasonal naive with a season of a week.
-
-Historical average: the training mean of each weekday and time of day.
-"""
+"""Forecasters without models: whole seasons ago, the last value, and the historical average."""
 
 from __future__ import annotations
 
@@ -100,7 +91,7 @@ class HistoricalAverage(Baseline):
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         mean = self.arrays["mean"]
         self._check_cells(series, mean.shape[1])
-        targets = self._targets(starts)
+        targets = starts[:, None] + np.arange(self.spec.horizon)
         slots = self._week_slots(targets.ravel(), calendar).reshape(targets.shape)
         return np.moveaxis(mean[slots], -1, 0)
 

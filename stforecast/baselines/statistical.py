@@ -1,22 +1,14 @@
-"""Base class of statistical models of single cells, from the library statsforecast.
+"""Statistical models of single cells, from the library statsforecast.
 
-Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
-PyCon 2022.
-
-AutoARIMA: seasonal ARIMA, the orders chosen by AICc.
-
-Hyndman and Khandakar, "Automatic time series forecasting: the forecast package for R", Journal of
-Statistical Software 27(3), 2008.
-
-AutoETS: exponential smoothing, the form chosen by AICc.
-
-Hyndman et al., "A state space framework for automatic forecasting using exponential smoothing
-methods", International Journal of Forecasting 18(3), 2002.
-
-MSTL: decomposition into trend and season by LOESS.
-
-Bandara, Hyndman and Bergmeir, "MSTL: a seasonal-trend decomposition algorithm for time series with
-multiple seasonal patterns", arXiv 2107.13462.
+- Garza et al., "StatsForecast: lightning fast forecasting with statistical and econometric models",
+  PyCon 2022.
+- AutoARIMA, its orders chosen by AICc: Hyndman and Khandakar, "Automatic time series forecasting:
+  the forecast package for R", Journal of Statistical Software 27(3), 2008.
+- AutoETS, its form chosen by AICc: Hyndman et al., "A state space framework for automatic
+  forecasting using exponential smoothing methods", International Journal of Forecasting 18(3),
+  2002.
+- MSTL, a decomposition by LOESS: Bandara, Hyndman and Bergmeir, "MSTL: a seasonal-trend
+  decomposition algorithm for time series with multiple seasonal patterns", arXiv 2107.13462.
 """
 
 from __future__ import annotations
@@ -24,7 +16,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,19 +56,23 @@ class StatisticalPeer(Peer):
     process, they are ended as soon as it is reached.
 
     Attributes:
-        kept: entries of the library's fitted model that `forward` reads.
+        model: name of the library's class.
+        kept: entries of its fitted model that `forward` reads.
     """
 
     package = "statsforecast"
     learned = ("models",)
     of_cells: ClassVar[Mapping[str, int]] = {"models": 0}
     Options = StatisticalOptions
+    model: ClassVar[str]
     kept: ClassVar[tuple[str, ...]]
 
-    @staticmethod
-    @abstractmethod
-    def build(season: int) -> Any:
+    @classmethod
+    def build(cls, season: int) -> Any:
         """Build the library's model with a season of that many steps."""
+        from statsforecast import models
+
+        return getattr(models, cls.model)(season_length=season)
 
     @staticmethod
     def fitted_part(model: Any) -> Any:
@@ -107,22 +102,14 @@ class StatisticalPeer(Peer):
         return np.stack(self._each(forecast, list(cells)))
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
-        """Refuse to join models whose histories may begin at different times of the day.
-
-        Raises:
-            InputError: always.
-        """
+        """Refuse to join models whose histories may begin at different times of the day."""
         raise InputError(
             f"{self.name} fits each cell by itself; give a history of the new cells alone, and "
             "forecast the others with the model that they have"
         )
 
     def _each(self, work: Callable[[Any], Any], cells: Sequence[Any]) -> list[Any]:
-        """Do the work for every cell.
-
-        Raises:
-            InputError: after the time limit.
-        """
+        """Do the work for every cell."""
         done: list[Any] = []
         if self.config.n_jobs == 1:
             for cell in cells:
@@ -198,14 +185,8 @@ class AutoARIMA(StatisticalPeer):
 
     name = "auto_arima"
     summary = "statsforecast's AutoARIMA of each cell: ARIMA with a daily season (slow)"
+    model = "AutoARIMA"
     kept = ("arma", "coef", "lambda", "sigma2", "x", "xreg")
-
-    @staticmethod
-    def build(season: int) -> Any:
-        """Build the library's model."""
-        from statsforecast.models import AutoARIMA as Model
-
-        return Model(season_length=season)
 
 
 class AutoETS(StatisticalPeer):
@@ -216,14 +197,8 @@ class AutoETS(StatisticalPeer):
 
     name = "auto_ets"
     summary = "statsforecast's AutoETS of each cell: exponential smoothing with a daily season"
+    model = "AutoETS"
     kept = ("components", "m", "n_params", "par")
-
-    @staticmethod
-    def build(season: int) -> Any:
-        """Build the library's model."""
-        from statsforecast.models import AutoETS as Model
-
-        return Model(season_length=season)
 
 
 class MSTL(StatisticalPeer):
@@ -237,13 +212,13 @@ class MSTL(StatisticalPeer):
     summary = "statsforecast's MSTL of each cell: a daily season by LOESS, the rest by ETS"
     kept = ("components", "m", "n_params", "par")
 
-    @staticmethod
-    def build(season: int) -> Any:
+    @classmethod
+    def build(cls, season: int) -> Any:
         """Build the library's model with its default smoothing, which models must not share."""
-        from statsforecast.models import MSTL as Model
-        from statsforecast.models import AutoETS as Trend
+        from statsforecast import models
 
-        return Model(season_length=season, trend_forecaster=Trend(model="ZZN"))
+        trend = models.AutoETS(model="ZZN")
+        return models.MSTL(season_length=season, trend_forecaster=trend)
 
     @staticmethod
     def fitted_part(model: Any) -> Any:

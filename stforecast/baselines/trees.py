@@ -1,8 +1,4 @@
-"""Base class of gradient-boosted trees on the records of all cells together.
-
-Gradient boosting: scikit-learn's histogram trees on the windows of all cells together.
-
-LightGBM on rich lags, the usual strong choice for tables of many series.
+"""Gradient-boosted trees on the records of all cells together: scikit-learn's and LightGBM's.
 
 Ke et al., "LightGBM: a highly efficient gradient boosting decision tree", NeurIPS 2017.
 """
@@ -117,11 +113,7 @@ class PooledTrees(Baseline):
     def _records(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> dict[str, np.ndarray]:
-        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`.
-
-        Raises:
-            InputError: if no target of a horizon step was observed.
-        """
+        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`."""
         y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
         unseen = np.flatnonzero(~mask.any(axis=0))
         if len(unseen):
@@ -175,8 +167,6 @@ class BoostingConfig(CheckedOptions):
         cell_id: whether the cell is an input, as one of at most 255 categories.
         neighbours: number of cells with the strongest roads to or from a cell whose last two
             readings are inputs; needs data with an adjacency.
-        random_state: seed of the tenth held out for early stopping, which scikit-learn uses on more
-            than 10,000 records unless the trees are tuned.
     """
 
     max_iter: PositiveInt | None = None
@@ -185,7 +175,6 @@ class BoostingConfig(CheckedOptions):
     tune: bool = False
     cell_id: bool = False
     neighbours: Annotated[NonNegativeInt, Le(64)] = 0
-    random_state: NonNegativeInt = 0
 
 
 class Boosting(PooledTrees):
@@ -234,11 +223,7 @@ class Boosting(PooledTrees):
         return super()._forecast(series, starts, calendar)
 
     def _neighbours(self) -> np.ndarray:
-        """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer.
-
-        Raises:
-            InputError: if neither the data nor the saved state knows them.
-        """
+        """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer."""
         if self.adjacency is not None:
             return strongest_neighbours(self.adjacency, self.config.neighbours)
         if "neighbours" in getattr(self, "arrays", {}):
@@ -272,7 +257,7 @@ class Boosting(PooledTrees):
             **self._shape(config),
             early_stopping=False if config.tune else "auto",
             categorical_features=[n_inputs - 1] if config.cell_id else None,
-            random_state=config.random_state,
+            random_state=0,  # Of the tenth held out for early stopping.
         )
 
 
@@ -406,10 +391,6 @@ def rich_lags(horizon: int, calendar: Calendar) -> str:
     '2-24,166-168'
     >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("10min")))
     '2-24,142-144,1006-1008'
-
-    Args:
-        horizon: number of target steps.
-        calendar: the series' wall clock.
     """
     ranges = [range(2, RECENT + 1)]
     for span in (DAY, WEEK):

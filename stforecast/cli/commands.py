@@ -37,8 +37,17 @@ DECISIVE = ("--method", "--model", "--partition")
 """Options on which others depend."""
 
 
+CONFIG = click.option(
+    "--config", type=PATH,
+    help="TOML file with these options, written with _ for -. Options on the command line "
+    "override its values. Its paths are relative to its folder.",
+)  # fmt: skip
+
+
 class OptionSections(click.Command):
     """A command with options that depend on its arguments, shown in sections of its help.
+
+    If it has the option `CONFIG`, the keys of that file are the names of its options.
 
     Args:
         sections: function from the raw arguments to titled lists of further options.
@@ -47,7 +56,7 @@ class OptionSections(click.Command):
     def __init__(
         self,
         *args: Any,
-        sections: Callable[[list[str]], dict[str, list[click.Option]]],
+        sections: Callable[[list[str]], dict[str, list[click.Option]]] = lambda args: {},
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -56,7 +65,14 @@ class OptionSections(click.Command):
         self._sections: dict[str, list[click.Option]] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the options that the arguments call for, then parse."""
+        """Add the options that the arguments call for, then parse those of a file and of `args`.
+
+        Raises:
+            InputError: if the file cannot be read, or for a key that is no option.
+        """
+        path = peek(args, "--config", "")
+        if path and any(option.name == "config" for option in self.fixed):
+            args = [*self._words(Path(path), args), *args]
         self._sections = self.make_sections(args)
         self.params = self.fixed + [o for options in self._sections.values() for o in options]
         try:
@@ -68,6 +84,22 @@ class OptionSections(click.Command):
                 raise
             message = f"No such option {e.option_name!r} here; it may need another {others}."
             raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
+
+    def _words(self, path: Path, args: list[str]) -> Iterator[str]:
+        from stforecast.bench.grid_file import read_toml
+
+        table = read_toml(path)
+        typed = [f"--{key}={table[key]}" for key in ("method", "model") if key in table]
+        sections = self.make_sections([*typed, *args]).values()
+        options = {key_of(o): o for o in [*self.fixed, *(o for s in sections for o in s)]}
+        del options["config"]
+        for key, value in table.items():
+            if key not in options:
+                raise InputError(f"{path}: {choose('key', key, options)}")
+            try:
+                yield from option_words(options[key], value, path.parent)
+            except TypeError as e:
+                raise InputError(f"{path}: {key} is {value!r}; {e}") from e
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fixed options, then each section under its title."""
@@ -136,51 +168,6 @@ class Subcommands(click.Group):
             InputError: if the entry is unknown, listing the known ones.
         """
         return self._make(name, self._known.find(name))
-
-
-CONFIG = click.option(
-    "--config", type=PATH,
-    help="TOML file with these options, written with _ for -. Options on the command line "
-    "override its values. Its paths are relative to its folder.",
-)  # fmt: skip
-
-
-class Configured(OptionSections):
-    """A command with `CONFIG`, whose file's keys are the names of its options."""
-
-    def __init__(
-        self,
-        *args: Any,
-        sections: Callable[[list[str]], dict[str, list[click.Option]]] = lambda args: {},
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, sections=sections, **kwargs)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the file's options before those that were typed, then parse.
-
-        Raises:
-            InputError: if the file cannot be read, or for a key that is no option.
-        """
-        if path := peek(args, "--config", ""):
-            args = [*self._words(Path(path), args), *args]
-        return super().parse_args(ctx, args)
-
-    def _words(self, path: Path, args: list[str]) -> Iterator[str]:
-        from stforecast.bench.grid_file import read_toml
-
-        table = read_toml(path)
-        typed = [f"--{key}={table[key]}" for key in ("method", "model") if key in table]
-        sections = self.make_sections([*typed, *args]).values()
-        options = {key_of(o): o for o in [*self.fixed, *(o for s in sections for o in s)]}
-        del options["config"]
-        for key, value in table.items():
-            if key not in options:
-                raise InputError(f"{path}: {choose('key', key, options)}")
-            try:
-                yield from option_words(options[key], value, path.parent)
-            except TypeError as e:
-                raise InputError(f"{path}: {key} is {value!r}; {e}") from e
 
 
 def key_of(option: click.Parameter) -> str:

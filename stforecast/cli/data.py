@@ -61,7 +61,7 @@ def download(
     `stforecast list data` says which data sets have a download. Where no checksum is published, the
     file's own is recorded in SHA256SUMS at its first download and checked afterwards.
     """
-    from data_prep.download import download as fetch
+    from data_prep.download.fetch import download as fetch
 
     data_set = DATA_SETS.find(name)
     if not data_set.SOURCES:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from stforecast.cli.commands import CONFIG, Configured
+from stforecast.cli.commands import CONFIG, OptionSections
 from stforecast.cli.options import HELP, JSON, PATH, given
 from stforecast.cli.run import run_options as options_of_run
 from stforecast.flower.standing import RUNNING, WAITING, Standing
@@ -32,7 +32,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     }
 
 
-class Federate(Configured, click.Group):
+class Federate(OptionSections, click.Group):
     """A command with options that also has subcommands, which take none of them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -198,7 +198,7 @@ def status(results: Path, as_json: bool) -> None:
         click.echo(status_text(standing))
 
 
-@federate.command("serve", cls=Configured, context_settings=HELP)
+@federate.command("serve", cls=OptionSections, context_settings=HELP)
 @CONFIG
 @click.option(
     "--folder", type=PATH, required=True,
@@ -235,7 +235,7 @@ def serve(config: Path | None, **settings: Any) -> None:
 log = logging.getLogger(__name__)
 
 
-@click.command("node", cls=Configured, context_settings=HELP)
+@click.command("node", cls=OptionSections, context_settings=HELP)
 @CONFIG
 @click.option("--superlink", metavar="HOST:PORT", required=True, help="Address of the server.")
 @click.option("--data", type=PATH, required=True, help="Cube of this node, written by prepare.")
@@ -272,8 +272,7 @@ def node(config: Path | None, **settings: Any) -> None:
     See docs/federation.md.
     """
     from data_prep.cube import open_cube
-    from stforecast.flower.app_starter import can_fork
-    from stforecast.flower.node_settings import NodeSettings, kept_worker, node_programs
+    from stforecast.flower.node_settings import NodeSettings, kept_worker
     from stforecast.flower.supernode import Supervisor
 
     made = NodeSettings(**settings)
@@ -282,9 +281,12 @@ def node(config: Path | None, **settings: Any) -> None:
         last = made.first_client + cube.sizes["cell"] - 1
     log.info("%s: clients %d to %d", made.data, made.first_client, last)
     with contextlib.ExitStack() as stack:
-        socket = stack.enter_context(kept_worker()).socket if made.worker else None
-        programs = stack.enter_context(node_programs(fork=made.worker and can_fork()))
-        Supervisor(lambda: made.command(socket), made.superlink, programs).run()
+        socket = stack.enter_context(kept_worker()) if made.worker else None
+
+        def command(port: int) -> list[str]:
+            return [*made.command(port, socket), "--isolation", "process"]
+
+        Supervisor(command, made.superlink, ("-m", "stforecast.flower.own_app")).run()
 
 
 LAST_ROUNDS = 5

@@ -115,19 +115,20 @@ def _table(path: Path) -> Description:
     try:
         ds = read(path)
     except InputError as e:
-        return _unclear(path, e.typed)
+        return _unclear(path, e)
     about = describe_cube(ds)
     text = f"{cube_text(about)}\n\n{preview(ds)}"
     return Description("table", about, text, _forecast(path, about))
 
 
-def _unclear(path: Path, question: str) -> Description:
+def _unclear(path: Path, error: InputError) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
     from data_prep.readers.delimited import Dialect
     from data_prep.readers.files import read_table
     from stforecast.cli.info_data import facts
 
-    df, _ = read_table(path, dialect=Dialect(header="pass --no-header" not in question))
+    df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
+    question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}
     shown = list(_few(columns))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import InputError, Stopped
+from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.cli.commands import (
     OptionSections,
     make_list_command,
@@ -78,23 +80,52 @@ def run_command(
     from stforecast.forecasting.results import ForecastRun
 
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
-    services = (settings["service"] or "").split(",")
+    services = [name.strip() for name in (settings["service"] or "").split(",")]
+    if len(services) > 1:
+        _refuse_runs(out, services)
     settings = given(ctx, settings)
-    for place, service in enumerate(services, start=1):
-        of = settings | ({"service": service.strip()} if service else {})
-        folder = out if resume or len(services) == 1 else out / service.strip()
+    for service in services:
+        of = settings | ({"service": service} if service else {})
+        folder = out if resume or len(services) == 1 else out / service
         try:
             with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
                 finished = _run(data, method, folder, label, resume, of, after_round)
         except Stopped as stop:
-            if not (left := ",".join(services[place:])):
+            if len(services) == 1:
                 raise
-            again = f"{stop.again}, then give the same command with --service {left}"
-            if place == len(services) - 1:
-                again += f" --out {out / left.strip()}"
-            raise Stopped(stop.signal, stop.place, again) from stop
+            raise Stopped(stop.signal, f"{stop.place} of {service}", _left(out, services)) from stop
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
+
+
+def _refuse_runs(out: Path, services: Sequence[str]) -> None:
+    """Refuse a folder in which some services have runs.
+
+    Raises:
+        InputError: naming them, and how to do the others.
+    """
+    from stforecast.federated.runs.run_folder import is_begun, is_finished
+
+    done = [name for name in services if is_finished(out / name)]
+    if found := [name for name in services if name in done or is_begun(out / name)]:
+        left = "" if done == services else f"{_left(out, services)}; or "
+        raise InputError(
+            f"{out} holds runs of {', '.join(found)}, finished: {', '.join(done) or 'none'}; "
+            f"{left}", Words("choose another {out}")
+        )  # fmt: skip
+
+
+def _left(out: Path, services: Sequence[str]) -> str:
+    """Return how to do the services of which there is no finished run in a folder."""
+    from stforecast.federated.runs.run_folder import BEGUN, is_finished
+
+    left = [name for name in services if not is_finished(out / name)]
+    begun = [name for name in left if (out / name / BEGUN).exists()]
+    steps = [f"go on with: stforecast run --resume {quote(str(out / name))}" for name in begun]
+    if new := [name for name in left if name not in begun]:
+        again = f"give the same command with --service {quote(','.join(new))}"
+        steps.append(f"{again} --out {quote(str(out / new[0]))}" if len(new) == 1 else again)
+    return ", then ".join(steps)
 
 
 def _run(

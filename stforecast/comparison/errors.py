@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
-from stforecast.metrics import METRICS
+from stforecast.metrics import INTERVAL_METRICS, METRICS
 
 SEASONAL = "seasonal naive"
 """Name of the model that repeats the day before, which every run forecasts with."""
@@ -162,7 +162,8 @@ def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
 
 def scale_of(metric: str) -> str | None:
     """Return the variable of `forecasts.nc` that a metric divides by; None for errors in units."""
-    found = METRICS.find(metric.removeprefix("raw_"))
+    kind = metric.removeprefix("raw_")
+    found = INTERVAL_METRICS.get(kind) or METRICS.find(kind)
     if found.scaled_by:
         return SCALES[found.scaled_by]
     return "std" if metric == found.name and not found.relative else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,10 +55,7 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 
 
 def joined_errors(
-    runs: Iterable[ForecastRun],
-    metric: str,
-    selection: str | None = None,
-    beside: Iterable[ForecastRun] = (),
+    runs: Iterable[ForecastRun], metric: str, selection: str | None = None
 ) -> ModelErrors:
     """Compute the errors on the test parts of all folds.
 
@@ -66,19 +63,12 @@ def joined_errors(
         runs: runs of one seed.
         metric: name of the error, as for `model_errors`.
         selection: model, as for `model_errors`.
-        beside: runs tested on the same targets that these are shown with; scaled errors have the
-            scales of the first of each fold, as in `read_errors`.
 
     Raises:
         InputError: as `model_errors`.
     """
-    first, parts = folds_of(beside), []
-    for fold, run in folds_of(runs).items():
-        forecasts = run.forecasts()
-        if fold in first and first[fold].folder != run.folder:
-            forecasts = _scaled_as(first[fold].forecasts(), run, forecasts, [Wanted(metric)])
-        parts.append(model_errors(forecasts, metric, selection))
-    return join_errors(parts)
+    found = (run.forecasts() for run in folds_of(runs).values())
+    return join_errors([model_errors(forecasts, metric, selection) for forecasts in found])
 
 
 def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:
@@ -222,7 +212,8 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
     leads = run.fold not in first
     if not leads:
         check_targets(run, forecasts, first[run.fold].targets)
-        forecasts = _scaled_as(first[run.fold].targets, run, forecasts, wanted)
+        scales = {scale for want in wanted if (scale := scale_of(want.metric))}
+        forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
     models = {"": None} | (
         {SEASONAL: SEASONAL} if leads and SEASONAL in variables(forecasts) else {}
     )
@@ -238,19 +229,25 @@ def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int,
     return part
 
 
-def _scaled_as(
-    first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, wanted: Sequence[Wanted]
+def scaled_as(
+    first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, scales: Set[str]
 ) -> xr.Dataset:
-    """Return forecasts with the scales of the first run, with a warning where they differ."""
-    names = {scale_of(want.metric) for want in wanted} & set(forecasts)
+    """Return forecasts with the scales of the first run, with a warning where they differ.
+
+    Args:
+        first: forecasts of the first run.
+        run: the run, for the warning.
+        forecasts: its forecasts, tested on the same targets.
+        scales: names of the scales.
+    """
     other = {
         name: first[name]
-        for name in names
+        for name in sorted({*scales} & {*map(str, forecasts)} & {*map(str, first)})
         if not np.allclose(forecasts[name], first[name], rtol=1e-4, atol=0, equal_nan=True)
     }
     if other:
         log.warning(
-            "%s: %s, and so would its scale (%s); its errors are divided by that of the first "
+            "%s: %s, and so does its scale (%s); its errors are divided by that of the first "
             "run, and differ from those in its metrics.csv",
             run.folder,
             Words("its training part or {scale} differs"),

@@ -193,7 +193,6 @@ def errors_by_cell(
     metric: str,
     *,
     naive: bool = False,
-    beside: Sequence[ForecastRun] = (),
 ) -> pd.DataFrame:
     """Return test errors by cell and step ahead, mean over the seeds of a group.
 
@@ -201,7 +200,6 @@ def errors_by_cell(
         group: runs that differ only in the seed or fold.
         metric: name of the error as in `metrics.csv`.
         naive: whether to return the errors of seasonal naive on the same targets instead.
-        beside: runs that these are shown with, as for `joined_errors`.
 
     Returns:
         A row for each cell; a column for each step ahead, and `ALL` for the whole horizon. NaN
@@ -210,7 +208,7 @@ def errors_by_cell(
     Raises:
         InputError: if the metric is unknown, or seasonal naive could not forecast.
     """
-    tables = [_of_seed(runs, metric, naive, beside) for runs in by_seed(group.runs)]
+    tables = [_of_seed(runs, metric, naive) for runs in by_seed(group.runs)]
     return reduce(pd.DataFrame.add, tables) / len(tables)
 
 
@@ -227,9 +225,7 @@ def skill(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
     return 1 - np.exp(pd.DataFrame(logs, errors.index, errors.columns).mean())
 
 
-def _of_seed(
-    runs: Sequence[ForecastRun], metric: str, naive: bool, beside: Sequence[ForecastRun]
-) -> pd.DataFrame:
+def _of_seed(runs: Sequence[ForecastRun], metric: str, naive: bool) -> pd.DataFrame:
     """Return the errors of a seed, pooled over the folds of a backtest."""
     with runs[0].open_forecasts() as forecasts:
         if naive and SEASONAL not in variables(forecasts):
@@ -238,7 +234,7 @@ def _of_seed(
                 "the test part; compare with a label or draw errors instead"
             )
         cells, steps = forecasts.indexes["cell"], forecasts.indexes["horizon"]
-    found = joined_errors(runs, metric, SEASONAL if naive else None, beside)
+    found = joined_errors(runs, metric, SEASONAL if naive else None)
     table = pd.DataFrame(found.by_cell_and_step(), cells, steps)
     table = table.rename(columns=str).assign(**{ALL: found.by_cell()})
     counts = found.weight.sum(axis=1)

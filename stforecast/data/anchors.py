@@ -36,9 +36,6 @@ def targets(step: pd.Timedelta) -> list[Target]:
 
     >>> targets(pd.Timedelta("1h")), targets(pd.Timedelta("5D"))
     (['level', 'change', 'day', 'week'], ['level', 'change'])
-
-    Args:
-        step: length of a step.
     """
     whole = [name for name, span in SPANS.items() if span % step == pd.Timedelta(0)]
     return [LEVEL, "change", *whole]
@@ -49,14 +46,6 @@ def season_of_anchors(target: Target, step: pd.Timedelta) -> int:
 
     >>> [season_of_anchors(t, pd.Timedelta("1h")) for t in ("level", "change", "day", "week")]
     [0, 1, 24, 168]
-
-    Args:
-        target: level, change, day or week.
-        step: length of a step.
-
-    Raises:
-        InputError: if a day has no whole number of steps.
-        KeyError: if it is another target.
     """
     return steps_in(SPANS[target], step) if target in SPANS else {LEVEL: 0, "change": 1}[target]
 
@@ -83,17 +72,10 @@ def anchors(
 def without_anchors(
     y: np.ndarray, series: np.ndarray, starts: np.ndarray, target: Target, calendar: Calendar
 ) -> np.ndarray:
-    """Subtract the anchors from targets, as a model learns them; the inverse of `with_anchors`.
+    """Subtract the anchors from targets `(cells, windows, horizon)`, as a model learns them.
 
-    Args:
-        y: `(cells, windows, horizon)` targets.
-        series: as for `anchors`.
-        starts: as for `anchors`.
-        target: as for `anchors`, or level, which changes nothing.
-        calendar: the series' wall clock.
-
-    Returns:
-        The same shape.
+    The target level changes nothing; other arguments are as for `anchors`. The inverse of
+    `with_anchors`.
     """
     if target == LEVEL:
         return y
@@ -103,18 +85,7 @@ def without_anchors(
 def with_anchors(
     y_hat: np.ndarray, series: np.ndarray, starts: np.ndarray, target: Target, calendar: Calendar
 ) -> np.ndarray:
-    """Add the anchors to what a model forecasts.
-
-    Args:
-        y_hat: forecasts `(cells, windows, horizon)`, or quantiles with a further axis.
-        series: as for `anchors`.
-        starts: as for `anchors`.
-        target: as for `anchors`, or level, which changes nothing.
-        calendar: the series' wall clock.
-
-    Returns:
-        The same shape.
-    """
+    """Add the anchors to forecasts `(cells, windows, horizon)`, or quantiles with a last axis."""
     if target == LEVEL:
         return y_hat
     added = anchors(series, starts, y_hat.shape[2], target, calendar)

@@ -38,17 +38,10 @@ def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
 
 
 def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
-    """Return 1.0 for times on a public holiday, else 0.0.
+    """Return 1.0 for local times on a public holiday, else 0.0, `(windows, 1)` float32.
 
     >>> holiday_inputs(pd.DatetimeIndex(["2013-12-07", "2013-12-09"]), "IT-MI").ravel().tolist()
     [1.0, 0.0]
-
-    Args:
-        local_times: `(windows,)` local time of each first target.
-        region: as in `public_holidays`.
-
-    Returns:
-        `(windows, 1)` float32.
     """
     days = public_holidays(region)
     return np.array([[day in days] for day in local_times.date], dtype=np.float32).reshape(-1, 1)
@@ -60,9 +53,6 @@ def public_holidays(region: str) -> Container[datetime.date]:
     Args:
         region: ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI (Milan),
             US-CA (California).
-
-    Raises:
-        InputError: if the library does not know the region, or is not installed.
     """
     try:
         import holidays

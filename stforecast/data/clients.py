@@ -1,13 +1,11 @@
 """Clients of a run, as the setting `clients` says: `cell`, `all`, a file, a column or places.
 
-Partition of cells into clients: a client holds one or more cells.
-
-The samples of all its cells are a client's samples, ordered by time and, within a time, by cell.
-Those of one time are a group (`ClientData.group_sizes`), so a batch is `batch_size` times of all
-cells of the client, as in the published training of road-traffic models. Clients with unequal
-numbers of cells have unequal numbers of samples: they train in different cohorts, and averages
-weigh them by their samples. A model that distinguishes or connects cells identifies the cell of a
-row by its place within the group.
+A client holds one or more cells. The samples of all its cells are its samples, ordered by time and,
+within a time, by cell. Those of one time are a group (`ClientData.group_sizes`), so a batch is
+`batch_size` times of all cells of the client, as in the published training of road-traffic models.
+Clients with unequal numbers of cells have unequal numbers of samples: they train in different
+cohorts, and averages weigh them by their samples. A model that distinguishes or connects cells
+identifies the cell of a row by its place within the group.
 
 One cell a client is one end; one client that holds all cells, which is centralised training, is the
 other.
@@ -39,12 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The cells that one client holds.
+    """The number of cells that one client holds, and the roads between them, if known.
 
-    Attributes:
-        n: number of cells.
-        adjacency: `(n, n)` non-negative weights of the roads from row to column, or None if not
-            known.
+    Roads are non-negative weights `(n, n)` from row to column.
     """
 
     n: int = 1
@@ -69,9 +64,6 @@ class Partition:
 
         >>> Partition.from_labels(["b", "a", "b"]).client_of.tolist()
         [0, 1, 0]
-
-        Args:
-            labels: `(cells,)` name of each cell's client.
         """
         names: dict[str, int] = {}
         client_of = [names.setdefault(str(label), len(names)) for label in labels]
@@ -102,29 +94,19 @@ class Partition:
         return np.split(order, self.sizes.cumsum()[:-1])
 
     def of_clients(self, adjacency: np.ndarray | None) -> list[Cells]:
-        """Return the cells of each client, with the roads between them.
-
-        Args:
-            adjacency: `(cells, cells)` weights of the roads between all cells, or None.
-        """
+        """Return the cells of each client, with the roads `(cells, cells)` between them."""
         return [
             Cells(len(own), None if adjacency is None else adjacency[np.ix_(own, own)])
             for own in self.cells
         ]
 
     def join(self, data: ClientData) -> ClientData:
-        """Return the samples of clients, given those of cells.
+        """Return the samples of clients, given those of cells at equal times, `(cells, times, …)`.
 
         >>> x = torch.tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])  # 2 cells, 2 times, 2 inputs
         >>> of_cells = ClientData({"x": x}, torch.tensor([2, 2]))
         >>> Partition.from_labels(["all", "all"]).join(of_cells).tensors["x"].tolist()
         [[[1, 2], [5, 6], [3, 4], [7, 8]]]
-
-        Args:
-            data: `(cells, times, …)`, aligned: window w begins at the same time in all cells.
-
-        Raises:
-            ValueError: if the numbers of windows differ between cells.
         """
         if self.by_cell:
             return data
@@ -145,12 +127,9 @@ class Partition:
         return joined
 
     def scatter(self, forecasts: Tensor, clients: Tensor, out: Tensor) -> None:
-        """Write the forecasts of clients to those of their cells.
+        """Write forecasts `(clients, samples, …)` to those of their cells, `(cells, times, …)`.
 
-        Args:
-            forecasts: `(some clients, samples, …)`, of clients with equal numbers of cells.
-            clients: `(some clients,)` their numbers.
-            out: `(cells, times, …)`.
+        These clients have equal numbers of cells.
         """
         if self.by_cell:
             out[clients] = forecasts
@@ -160,14 +139,11 @@ class Partition:
             out[own] = of_client.unflatten(0, (-1, len(own))).transpose(0, 1)
 
     def cut(self, adjacency: np.ndarray) -> dict[str, float]:
-        """Count the roads between cells of different clients, which no client's model sees.
+        """Count the roads `(cells, cells)` between cells of different clients, which no model sees.
 
         >>> roads = np.array([[1, 0.5, 0], [0, 1, 0.5], [0, 0, 1]])
         >>> Partition.from_labels(["a", "a", "b"]).cut(roads)
         {'roads': 2, 'cut': 1, 'cut_weight': 0.5}
-
-        Args:
-            adjacency: `(cells, cells)` weights of the roads from row to column.
 
         Returns:
             Number of `roads`, without those from a cell to itself, of roads that are `cut`, and the
@@ -189,14 +165,9 @@ def one_per_cell(cells: Sequence[Any] | np.ndarray) -> Partition:
 
 
 def stacked(of_clients: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> Any:
-    """Stack tensors of clients, padded with zeros where a client has fewer cells.
+    """Stack tensors `(1, …)` of clients to `(clients, …)`, padded where a client has fewer cells.
 
-    Args:
-        of_clients: tensors `(1, …)` of each client by name.
-        like: tensors of those names with the largest shapes.
-
-    Returns:
-        Name to `(clients, …)`.
+    `like` has tensors of the same names with the largest shapes.
     """
     padded = {name: t.new_zeros(len(of_clients), *t.shape[1:]) for name, t in like.items()}
     for i, tensors in enumerate(of_clients):
@@ -217,11 +188,7 @@ SEED = 0
 
 
 def check_clients(text: str) -> None:
-    """Refuse a text that cannot say what the clients are.
-
-    Raises:
-        InputError: with the forms that can.
-    """
+    """Refuse a text that cannot say what the clients are."""
     numbers = re.fullmatch(r"kmeans:(\d+)|grid:(\d+)x(\d+)", text)
     begun = re.match(r"kmeans|grid\b", text)
     if not text or (begun and not (numbers and all(int(n) for n in numbers.groups() if n))):
@@ -229,15 +196,7 @@ def check_clients(text: str) -> None:
 
 
 def partition(text: str, series: Series) -> Partition:
-    """Return the client of each cell of a series.
-
-    Args:
-        text: the setting `clients`.
-        series: the data.
-
-    Raises:
-        InputError: if the data lack what it needs, or the file does not fit the cells.
-    """
+    """Return the client of each cell of a series, as the setting `clients` says."""
     check_clients(text)
     if text == "cell":
         return one_per_cell(series.cells)
@@ -300,11 +259,7 @@ def _named(names: Sequence[Any], cells: Sequence[Any] | np.ndarray, origin: str)
 
 
 def _places(series: Series) -> np.ndarray:
-    """Return `(cells, 2)` places on a plane: degrees of latitude, to the east and to the north.
-
-    Raises:
-        InputError: if the location of a cell is not known.
-    """
+    """Return `(cells, 2)` places on a plane: degrees of latitude, to the east and to the north."""
     if series.locations is None:
         raise InputError(
             f"{series.name} has no locations, which kmeans and grid need; ",
@@ -349,8 +304,11 @@ def _tiles(series: Series, n_rows: int, n_columns: int) -> list[str]:
     if empty := n_rows * n_columns - len(set(tiles)):
         log.info(
             "%s: %d of %d tiles have no cell and are left out, so there are %s",
-            series.name, empty, n_rows * n_columns, counted(len(set(tiles)), "client"),
-        )  # fmt: skip
+            series.name,
+            empty,
+            n_rows * n_columns,
+            counted(len(set(tiles)), "client"),
+        )
     return tiles
 
 

@@ -26,24 +26,14 @@ MONDAY = pd.Timestamp("1970-01-05")
 def day_slots(
     local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
 ) -> np.ndarray:
-    """Return the slot of each step: steps since a Monday's local midnight, modulo `period`.
+    """Return the slots of steps since a Monday's local midnight, modulo `period`, `(steps,)`.
 
     With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
-    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots.
+    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots. The length
+    of a step is by default the most common difference of the times.
 
     >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
     [22, 23, 0, 1]
-
-    Args:
-        local_times: `(steps,)` local time at the start of each step.
-        period: steps in a period.
-        step: length of a step; by default the most common difference of the times.
-
-    Returns:
-        `(steps,)` int64, 0 … period - 1.
-
-    Raises:
-        InputError: if there is only one time and no `step`.
     """
     if step is None:
         if len(local_times) < 2:
@@ -72,11 +62,7 @@ class Calendar:
 
     @classmethod
     def from_cube(cls, ds: xr.Dataset) -> Calendar:
-        """Build the calendar of a cube.
-
-        Raises:
-            InputError: if the cube has a single time step.
-        """
+        """Build the calendar of a cube."""
         from data_prep.cube import step_of  # slow: it imports the file formats of cubes
 
         local = ds.attrs.get("clock", "utc") == "local"
@@ -95,20 +81,15 @@ class Calendar:
         return times.tz_localize("UTC").tz_convert(self.time_zone).tz_localize(None)
 
     def shifts(self, steps: np.ndarray) -> np.ndarray:
-        """Return how many steps the wall clock is ahead of the series' clock, in whole steps.
+        """Return how many whole steps the wall clock is ahead of the series' clock, int64.
 
         Only differences count: they are not 0 where daylight saving time changes in between. A
-        change of less than half a step counts as none.
+        change of less than half a step counts as none. The steps, in any shape, may lie outside the
+        series.
 
         >>> rome = Calendar(pd.Timestamp("2013-10-27"), pd.Timedelta("1h"), "Europe/Rome")
         >>> rome.shifts(np.array([0, 1]))
         array([2, 1])
-
-        Args:
-            steps: indices in any shape, which may lie outside the series.
-
-        Returns:
-            The same shape, int64.
         """
         if self.time_zone is None or not np.size(steps):
             return np.zeros(np.shape(steps), dtype=np.int64)
@@ -124,10 +105,6 @@ class Calendar:
         Without a change of the clock in between these are `steps - lags`. For a time that the
         clock skips it is the step after the gap; of a time that it shows twice, the step with the
         offset of `steps`. A step before the series is replaced by `steps - lags`.
-
-        Args:
-            steps: indices.
-            lags: numbers of steps, which broadcast with `steps`.
         """
         plain = np.asarray(steps) - np.asarray(lags)
         found = plain + self.shifts(steps) - self.shifts(plain)
@@ -145,15 +122,7 @@ class Calendar:
     def event_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
         """Return the share of each target step that events of each kind take, times their scale.
 
-        Args:
-            starts: `(windows,)` indices of first target steps.
-            spec: the windows' shape.
-
-        Returns:
-            `(cells, windows, spec.n_events)` float32.
-
-        Raises:
-            InputError: if no table of events was read.
+        Its shape is `(cells, windows, spec.n_events)`, float32.
         """
         if self.events is None:
             raise InputError("windows read events, but the data were read without a table of them")
@@ -166,17 +135,9 @@ class Calendar:
         return shares[:, steps].reshape(len(shares), len(starts), spec.n_events)
 
     def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return the further services and static columns of windows.
+        """Return the further services and static columns of windows, NaN where missing.
 
-        Args:
-            starts: `(windows,)` indices of first target steps.
-            spec: the windows' shape.
-
-        Returns:
-            `(cells, windows, spec.n_covariates)` float32, NaN where missing.
-
-        Raises:
-            InputError: if there are none.
+        Its shape is `(cells, windows, spec.n_covariates)`, float32.
         """
         if self.covariates is None:
             raise InputError(
@@ -186,9 +147,5 @@ class Calendar:
         return self.covariates.inputs(starts, spec)
 
     def steps_in(self, span: pd.Timedelta) -> int:
-        """Number of steps in `span`.
-
-        Raises:
-            InputError: if it is not a whole number.
-        """
+        """Number of steps in `span`."""
         return steps_in(span, self.step)

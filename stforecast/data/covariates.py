@@ -6,9 +6,8 @@ before the first target, never later ones. A static column holds one number for 
 
 Services are z-scored by the training part of each cell, static columns over the trained cells. In a
 federation a cell's services stay on its client, as its readings do; mean and deviation of static
-columns are sums over clients. A missing input is 0.0, the mean.
-
-Neighbours on the road graph, and their latest readings as inputs.
+columns are sums over clients. A missing input is 0.0, the mean. The latest readings of neighbours
+on the road graph can be inputs, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep.base.errors import InputError, Words, choose, reading
-from data_prep.cube import check_finite, observed, services_of
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
@@ -97,17 +95,10 @@ class CovariateScaler:
     def fit(
         cls, covariates: Covariates, training: slice, like: CovariateScaler | None = None
     ) -> CovariateScaler:
-        """Fit to the training part.
+        """Fit to the steps of the training part.
 
-        A cell without a reading has the mean over the others, or over those of `like`.
-
-        Args:
-            covariates: in their own units.
-            training: steps of the training part.
-            like: scaler of other cells, whose scale of static columns is kept.
-
-        Raises:
-            InputError: if a service or a column has no value at all.
+        A cell without a reading has the mean over the others, or over those of `like`, the scaler
+        of other cells, whose scale of static columns is kept.
         """
         mean, std = _scales(covariates.observed[training], "inputs", like)
         if like is not None:
@@ -142,11 +133,7 @@ class CovariateScaler:
 def _scales(
     values: np.ndarray, setting: str, like: CovariateScaler | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and deviations over the first axis of `(steps, cells, n)`, each `(cells, n)`.
-
-    Raises:
-        InputError: if there is no value at all.
-    """
+    """Return means and deviations over the first axis of `(steps, cells, n)`, each `(cells, n)`."""
     seen = ~np.isnan(values)
     n = seen.sum(axis=0)
     mean = np.where(seen, values, 0).sum(axis=0) / np.maximum(n, 1)
@@ -175,23 +162,14 @@ def read_covariates(
     columns: Mapping[str, np.ndarray],
     name: str,
 ) -> Covariates | None:
-    """Read the further services and static columns of windows.
+    """Read the further services and static columns of windows; None if windows read none.
 
-    Args:
-        cube: the cube.
-        service: the service to forecast.
-        window: the windows, if any.
-        columns: values of the cells by name, see `Series.columns`.
-        name: name of the cube in messages.
-
-    Returns:
-        The covariates; None if windows read none.
-
-    Raises:
-        InputError: for an unknown name, listing the known ones, or values that are no numbers.
+    `columns` has the values of the cells by name, see `Series.columns`.
     """
     if window is None or not window.n_covariates:
         return None
+    from data_prep.cube import check_finite, observed, services_of  # slow to import
+
     others = [s for s in services_of(cube) if s != service]
     numbers = {n: values for n, values in columns.items() if values.dtype.kind in "iufb"}
     for asked, known, what in (
@@ -220,16 +198,12 @@ READINGS = 2
 def strongest_neighbours(adjacency: np.ndarray, n: int) -> np.ndarray:
     """Return the cells with the strongest roads to or from each cell, the strongest first.
 
+    Roads `(cells, cells)` lead from row to column. The result is `(cells, n)`, -1 where there are
+    fewer.
+
     >>> roads = np.array([[1.0, 0.2, 0.0], [0.5, 1.0, 0.0], [0.3, 0.0, 1.0]])
     >>> strongest_neighbours(roads, 2).tolist()
     [[1, 2], [0, -1], [0, -1]]
-
-    Args:
-        adjacency: `(cells, cells)` weights of the roads from row to column, 0 for none.
-        n: largest number of neighbours.
-
-    Returns:
-        `(cells, n)` positions; -1 where there are fewer.
     """
     either = np.maximum(adjacency, adjacency.T)
     np.fill_diagonal(either, 0.0)
@@ -245,18 +219,10 @@ def neighbour_inputs(
     calendar: Calendar,
     neighbours: np.ndarray,
 ) -> np.ndarray:
-    """Return the latest readings of each cell's neighbours before each window.
+    """Return the latest readings of each cell's `strongest_neighbours` before each window.
 
-    Args:
-        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
-        starts: `(windows,)` first target steps.
-        spec: the windows' shape; gaps are filled by its rule.
-        calendar: the series' wall clock.
-        neighbours: result of `strongest_neighbours`.
-
-    Returns:
-        `(cells, windows, neighbours * READINGS)` float32, the newest reading of each neighbour
-        first, 0.0 where there is no neighbour.
+    Its shape is `(cells, windows, neighbours * READINGS)`, float32, the newest reading of each
+    neighbour first, 0.0 where there is no neighbour. Gaps are filled by the rule of the windows.
     """
     latest = dataclasses.replace(
         spec, closeness=1, periods=0, extra_lags=f"2-{READINGS}", calendar="none", holidays=""

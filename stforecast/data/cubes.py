@@ -107,16 +107,7 @@ def _not_data(thing: object) -> str:
 
 
 def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
-    """Return the named service, or the only one.
-
-    Args:
-        cube: the cube.
-        service: name of one of its services; None means its only one.
-        name: name of the cube in messages.
-
-    Raises:
-        InputError: listing the services if it is unknown, or None and there are several.
-    """
+    """Return the named service, or the only one."""
     services = cube_files.services_of(cube)
     if service is None and len(services) > 1:
         raise InputError(

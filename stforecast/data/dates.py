@@ -1,6 +1,4 @@
-"""Lengths of time: written as 30min, 23h or 7d, and counted in steps of a series.
-
-Parts of a series as spans of local time, written as ISO 8601 dates and intervals.
+"""Lengths of time, such as 30min, 23h or 7d, and parts of a series as spans of local time.
 
 Dates are compared with the local time at which a step begins. A time that the clock shows twice, at
 the end of daylight saving time, is the first of the two; one that it skips is the step after it.
@@ -37,10 +35,6 @@ def in_steps(text: str, step: pd.Timedelta) -> int | None:
 
     >>> in_steps("7d", pd.Timedelta("1h")), in_steps("90min", pd.Timedelta("1h"))
     (168, None)
-
-    Args:
-        text: length of time in the format `DURATION`.
-        step: length of a step.
     """
     unit = unit_of(text)
     n_steps, rest = divmod(int(text.removesuffix(unit)) * _ns(UNITS[unit]), _ns(step))
@@ -61,11 +55,7 @@ def in_words(n_steps: int, step: pd.Timedelta) -> str:
 
 
 def steps_in(span: pd.Timedelta, step: pd.Timedelta) -> int:
-    """Number of steps in `span`.
-
-    Raises:
-        InputError: if it is not a whole number.
-    """
+    """Return the number of steps in `span`; refuse a span that is not a whole number of them."""
     if span % step != pd.Timedelta(0):
         raise InputError(
             f"a step of {in_words(1, step)} does not divide {in_words(1, span)}; resample to one "
@@ -84,12 +74,6 @@ def natural_period(step: pd.Timedelta) -> int:
 
     >>> [natural_period(pd.Timedelta(step)) for step in ("10min", "1h", "1D", "7h")]
     [144, 24, 7, 24]
-
-    Args:
-        step: length of a step.
-
-    Raises:
-        InputError: if a week is not several whole steps either.
     """
     for span in (DAY, WEEK):
         n_steps, rest = divmod(_ns(span), _ns(step))
@@ -107,10 +91,6 @@ def period_warning(step: pd.Timedelta, period: int) -> str | None:
     >>> period_warning(pd.Timedelta("1h"), 24)
     >>> period_warning(pd.Timedelta("5min"), 24)
     'a period of 24 steps of 5 minutes is 2 hours, not whole days; a day is 288 steps'
-
-    Args:
-        step: length of a step.
-        period: steps in a period.
     """
     length = period * _ns(step)
     if length % _ns(DAY) == 0:
@@ -133,19 +113,12 @@ Span = tuple[pd.Timestamp | None, pd.Timestamp | None]
 
 
 def parse_dates(text: str) -> dict[str, Span]:
-    """Read the dates of a split.
+    """Read the spans of training, validation and test of `dates:VALIDATION,TEST` or of intervals.
+
+    Intervals are `dates:FROM/TO,FROM/TO,FROM/TO`; if there are two, there is no validation.
 
     >>> parse_dates("dates:2013-11-21,2013-11-26")["training"]
     (None, Timestamp('2013-11-21 00:00:00'))
-
-    Args:
-        text: the split: `dates:VALIDATION,TEST` or `dates:FROM/TO,FROM/TO,FROM/TO`.
-
-    Returns:
-        Span of `training`, `validation` and `test`; no `validation` if there are two intervals.
-
-    Raises:
-        InputError: if it has another form, or the parts are not in order of time.
     """
     fields = [field.strip() for field in text.partition(":")[2].split(",")]
     spans: dict[str, Span]
@@ -200,17 +173,7 @@ def _check_order(spans: Mapping[str, Span], text: str) -> None:
 def find_steps(
     spans: Mapping[str, Span], local_times: pd.DatetimeIndex, step: pd.Timedelta, text: str
 ) -> dict[str, range]:
-    """Find the steps of spans of local time.
-
-    Args:
-        spans: the spans, from `parse_dates`.
-        local_times: `(steps,)` local time of each step.
-        step: length of a step.
-        text: the split, for errors.
-
-    Raises:
-        InputError: naming a date outside of the data.
-    """
+    """Find the steps of spans of local time."""
     data = local_times.min(), end_of(local_times, step)
     found = {}
     for name, span in spans.items():

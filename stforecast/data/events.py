@@ -15,8 +15,6 @@ A table of events is a CSV file with a line for each event:
   the data, unless they have an offset, such as Z for UTC. An `end` that is a day includes that day;
   a `date` is a whole day;
 - `cells`: the ids of its cells, separated by semicolons; all cells where it is empty or absent.
-
-Small tables that a user writes by hand: who owns a cell, which events are known.
 """
 
 from __future__ import annotations
@@ -41,20 +39,7 @@ if TYPE_CHECKING:
 
 
 def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd.DataFrame:
-    """Read a CSV file as texts, without spaces around them.
-
-    Args:
-        path: the file.
-        what: what it is, in messages.
-        columns: names that its first line must hold.
-        remedy: what to do if it is of no use.
-
-    Returns:
-        `(rows, columns)` texts; an empty text where a value is missing.
-
-    Raises:
-        InputError: if it cannot be read or lacks a column.
-    """
+    """Read a CSV file with some columns as texts without spaces around them, empty if missing."""
     if not path.is_file():
         check_regular(path, what, remedy)
         raise no_file(path, what, remedy)
@@ -118,15 +103,10 @@ class Events:
         return dataclasses.replace(self, at=self.at[:, position])
 
     def shares(self, start: pd.Timestamp, step: pd.Timedelta, n_steps: int) -> np.ndarray:
-        """Return the share of each step that events of each kind take.
+        """Return the share of each step that events of each kind take, also where they overlap.
 
-        Args:
-            start: begin of the first step, on the clock of the series.
-            step: length of a step.
-            n_steps: number of steps.
-
-        Returns:
-            `(cells, n_steps, kinds)` float32 from 0 to 1, also where events overlap.
+        Its shape is `(cells, n_steps, kinds)`, float32 from 0 to 1; the first step begins at
+        `start`, on the clock of the series.
         """
         found = np.zeros((self.at.shape[1], n_steps, len(self.kinds)), dtype=np.float32)
         begin, end = (
@@ -141,15 +121,9 @@ class Events:
         return np.minimum(found, 1.0)
 
     def fit_scale(self, calendar: Calendar, learned: slice, data: str) -> np.ndarray:
-        """Return `scale`, fitted on the training part.
+        """Return `scale`, fitted on the steps of the targets of the training part.
 
-        Args:
-            calendar: local time of the series.
-            learned: steps of the targets of the training part.
-            data: name of the data in messages.
-
-        Raises:
-            InputError: for a kind of which no event lies there, so that nothing could be learned.
+        A kind of which no event lies there is refused, since nothing could be learned.
         """
         start, end = (calendar.time(step).to_datetime64() for step in (learned.start, learned.stop))
         taken = (self.end.clip(start, end) - self.begin.clip(start, end)) / (end - start)
@@ -183,18 +157,7 @@ def read_events(
     data: str,
     known: Sequence[str] | None = None,
 ) -> Events:
-    """Read a table of events.
-
-    Args:
-        path: the CSV file.
-        cells: `(cells,)` ids of the series.
-        calendar: local time of the series.
-        data: name of the data in messages.
-        known: kinds that a model was fitted on; by default those of the table.
-
-    Raises:
-        InputError: naming the line that is wrong, or the kind or cell that is unknown.
-    """
+    """Read a table of events; `known` are the kinds that a model was fitted on, if any."""
     table = read_texts(Path(path), "table of events", (KIND,), REMEDY)
     if not len(table) and known is None:
         raise InputError(f"{path}: no event in it; {REMEDY}")
@@ -255,16 +218,9 @@ def _on_clock(
     calendar: Calendar,
     whole_days: pd.Series | None = None,
 ) -> np.ndarray:
-    """Return ISO 8601 times on the clock of the series.
+    """Return ISO 8601 times, local ones without an offset, on the clock of the series.
 
-    Args:
-        path: the table, for messages.
-        texts: `(events,)` times; local time of the data without an offset.
-        calendar: local time of the series.
-        whole_days: `(events,)` bool of times that end with that day.
-
-    Raises:
-        InputError: naming the line that is no time, or has an offset where the zone is not known.
+    Where `whole_days`, they end with that day.
     """
     aware = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     local = pd.to_datetime(texts.mask(aware), format="ISO8601", errors="coerce")
@@ -292,11 +248,7 @@ def _on_clock(
 def _at(
     path: str | os.PathLike[str], table: pd.DataFrame, cells: np.ndarray, data: str
 ) -> np.ndarray:
-    """Return the cells of each event, `(events, cells)` bool.
-
-    Raises:
-        InputError: naming the line with a cell that the data do not have.
-    """
+    """Return the cells of each event, `(events, cells)` bool."""
     if CELLS not in table:
         return np.ones((len(table), len(cells)), dtype=bool)
     position = {str(cell): i for i, cell in enumerate(cells.tolist())}

@@ -2,8 +2,7 @@
 
 This is evaluation with a rolling origin (Tashman, "Out-of-sample tests of forecasting accuracy: an
 analysis and review", International Journal of Forecasting 16, 2000). Each fold is a split by dates.
-
-Folds of a backtest that are checked against the windows before anything is fitted.
+They are checked against the windows before anything is fitted.
 """
 
 from __future__ import annotations
@@ -21,17 +20,8 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted
+from stforecast.data import dates
 from stforecast.data.clock import Calendar
-from stforecast.data.dates import (
-    DAY,
-    DURATION,
-    divides_a_day,
-    end_of,
-    in_steps,
-    in_words,
-    step_at,
-    unit_of,
-)
 from stforecast.data.splits import make_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import CheckedOptions
@@ -81,16 +71,20 @@ class FoldOptions(CheckedOptions):
         super().__post_init__()
         for name in LENGTHS:
             text = getattr(self, name)
-            if text and not re.fullmatch(DURATION, text):
+            if text and not re.fullmatch(dates.DURATION, text):
                 raise InputError(f"{name} is {text!r:.200}; give a time like 7d, 24h or 30min")
-            if name in ("test", "train") and text and not int(text.removesuffix(unit_of(text))):
+            if (
+                name in ("test", "train")
+                and text
+                and not int(text.removesuffix(dates.unit_of(text)))
+            ):
                 raise InputError(f"{name} is {text!r}; it must be longer than 0")
 
 
 def fold_splits(
     local_times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int, options: FoldOptions
 ) -> list[str]:
-    """Divide a series into the folds of a backtest.
+    """Divide a series into the folds of a backtest; return the split of each, oldest first.
 
     A span that would begin at the second of two equal local times begins at the first, so it may
     differ from the length asked for by an hour, and gaps are at least as long as asked for.
@@ -98,19 +92,6 @@ def fold_splits(
     >>> days = pd.date_range("2013-11-01", periods=30, freq="1D")
     >>> fold_splits(days, pd.Timedelta("1D"), 1, FoldOptions(folds=1, test="7d", validation="0d"))
     ['dates:2013-11-01/2013-11-24,2013-11-24/2013-12-01']
-
-    Args:
-        local_times: `(steps,)` local time of each step.
-        step: length of a step.
-        horizon: number of target steps of a window.
-        options: number of folds, and lengths of their spans.
-
-    Returns:
-        A split for each fold, oldest first; see `stforecast.data.dates`.
-
-    Raises:
-        InputError: if the folds do not fit in the series, a length is not a whole number of steps,
-            or the horizon is longer than a span.
     """
     n_steps = len(local_times)
     lengths = _lengths(options, n_steps, step)
@@ -133,29 +114,17 @@ def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> st
 
     >>> describe_folds(62, pd.Timedelta("1D"), FoldOptions(test="7d", gap="1d"))
     '3 folds of 7 days (gap 1 day)'
-
-    Args:
-        n_steps: length of the series.
-        step: length of a step.
-        options: number of folds, and lengths of their spans.
-
-    Raises:
-        InputError: if a length is not a whole number of steps.
     """
     lengths = _lengths(options, n_steps, step)
     usual = lengths._replace(validation=lengths.test, gap=0, train=0)
     spans = zip(LENGTHS, lengths, usual, strict=True)
-    further = [f"{name} {in_words(n, step)}" for name, n, default in spans if n != default]
+    further = [f"{name} {dates.in_words(n, step)}" for name, n, default in spans if n != default]
     more = f" ({', '.join(further)})" if further else ""
-    return f"{counted(options.folds, 'fold')} of {in_words(lengths.test, step)}{more}"
+    return f"{counted(options.folds, 'fold')} of {dates.in_words(lengths.test, step)}{more}"
 
 
 def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths:
-    """Return the lengths of the spans in steps.
-
-    Raises:
-        InputError: if one is not a whole number of steps, or too short a series has none to test.
-    """
+    """Return the lengths of the spans in steps."""
     test, validation, gap, train = (_n_steps(n, getattr(options, n), step) for n in LENGTHS)
     if not options.test:
         share = n_steps * TESTED_PERCENT // 100 // options.folds
@@ -169,40 +138,42 @@ def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths
 
 
 def _n_steps(name: str, text: str, step: pd.Timedelta) -> int:
-    n_steps = in_steps(text, step) if text else 0
+    n_steps = dates.in_steps(text, step) if text else 0
     if n_steps is None:
-        raise InputError(f"{name} is {text}, not a whole number of steps of {in_words(1, step)}")
+        raise InputError(
+            f"{name} is {text}, not a whole number of steps of {dates.in_words(1, step)}"
+        )
     return n_steps
 
 
 def _whole_days(n_steps: int, step: pd.Timedelta) -> int:
     """Round a number of steps down to whole days, if it is at least a day."""
-    per_day = DAY // step if divides_a_day(step) else 1
+    per_day = dates.DAY // step if dates.divides_a_day(step) else 1
     return n_steps - n_steps % per_day if n_steps >= per_day else n_steps
 
 
 def _check_fit(
     options: FoldOptions, lengths: _Lengths, n_steps: int, step: pd.Timedelta, horizon: int
 ) -> None:
-    """Refuse folds that do not fit in the series, and a horizon that does not fit in a span.
-
-    Raises:
-        InputError: saying how much time there is, and what would fit.
-    """
+    """Refuse folds that do not fit in the series, and a horizon that does not fit in a span."""
     for name, length in zip(LENGTHS, lengths, strict=True):
         if name != "gap" and 0 < length < horizon:
             raise InputError(
-                f"the horizon of {in_words(horizon, step)} is longer than the {name} span of "
-                f"{in_words(length, step)}; give longer spans, fewer folds or a shorter horizon"
+                f"the horizon of {dates.in_words(horizon, step)} is longer than the {name} span of "
+                f"{dates.in_words(length, step)}; give longer spans, fewer folds or a shorter "
+                "horizon"
             )
     train = lengths.train or horizon
     needed = options.folds * lengths.test + lengths.validation + lengths.gap + train
     if needed > n_steps:
         parts = zip(LENGTHS, (*lengths[:3], train), strict=True)
-        words = ", ".join(f"{name} {in_words(n, step)}" for name, n in parts)
+        words = ", ".join(f"{name} {dates.in_words(n, step)}" for name, n in parts)
         free = n_steps - lengths.gap - train
         # Rounded apart, as the two may differ by less than a tenth of a day.
-        missing, there = math.ceil(10 * needed * (step / DAY)), int(10 * n_steps * (step / DAY))
+        missing, there = (
+            math.ceil(10 * needed * (step / dates.DAY)),
+            int(10 * n_steps * (step / dates.DAY)),
+        )
         raise InputError(
             f"{counted(options.folds, 'fold')} ({words}) need {missing / 10:g} days, "
             f"the data have {there / 10:g}; " + _what_fits(options, lengths, free, step, horizon)
@@ -219,24 +190,20 @@ def _what_fits(
     validation, spans = (lengths.validation, 0) if options.validation else (0, 1)
     longest = _whole_days((free - validation) // (options.folds + spans), step)
     if longest >= horizon:
-        fits.append(f"test spans of at most {in_words(longest, step)}")
+        fits.append(f"test spans of at most {dates.in_words(longest, step)}")
     return f"{' or '.join(fits)} would fit" if fits else "give shorter spans or fewer folds"
 
 
 def _entered(n: int, local_times: pd.DatetimeIndex) -> int:
     """Return the first step with the local time of step `n`, which the clock may show twice."""
-    return n if n == len(local_times) else step_at(local_times[n], local_times)
+    return n if n == len(local_times) else dates.step_at(local_times[n], local_times)
 
 
 def _text(
     spans: Sequence[range], local_times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int
 ) -> str:
-    """Write spans of steps as a split by dates.
-
-    Raises:
-        InputError: if a repeated local hour leaves too little of a span.
-    """
-    times = local_times.append(pd.DatetimeIndex([end_of(local_times, step)]))
+    """Write spans of steps as a split by dates."""
+    times = local_times.append(pd.DatetimeIndex([dates.end_of(local_times, step)]))
     intervals = []
     for span in spans:
         first, end = (_date(times[n]) for n in (span.start, span.stop))
@@ -269,24 +236,13 @@ class FoldPlan:
 def plan_folds(
     n_steps: int, calendar: Calendar, windows: Mapping[str, WindowSpec], options: FoldOptions
 ) -> FoldPlan:
-    """Divide a series into folds in which all windows fit.
-
-    Args:
-        n_steps: length of the series.
-        calendar: its local time.
-        windows: name of each method to the shape of its windows.
-        options: number of folds, and lengths of their spans.
-
-    Raises:
-        InputError: if the folds do not fit in the series, or naming the method whose windows do not
-            fit in a fold.
-    """
+    """Divide a series into folds in which the windows of all methods fit."""
     local_times = calendar.local_times(np.arange(n_steps))
-    in_steps = {name: window.at(calendar.step) for name, window in windows.items()}
-    longest = max(window.horizon for window in in_steps.values())
+    specs = {name: window.at(calendar.step) for name, window in windows.items()}
+    longest = max(window.horizon for window in specs.values())
     splits = fold_splits(local_times, calendar.step, longest, options)
     for number, split in enumerate(splits, start=1):
-        for name, window in in_steps.items():
+        for name, window in specs.items():
             try:
                 make_split(split, n_steps, calendar.step, window, local_times)
             except InputError as e:

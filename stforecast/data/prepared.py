@@ -142,10 +142,6 @@ def prepare(
         split: text of the split, see `stforecast.data.splits`.
         scale: `cell` to scale each cell by itself, `global` to scale all alike.
         clients: which cells are a client, see `stforecast.data.clients`.
-
-    Raises:
-        InputError: if the series is too short for the split, a cell has no training value, or the
-            cells cannot be divided into these clients; or if a kind of event cannot be learned.
     """
     divided = partition(clients, series)
     say(divided, series)

@@ -1,8 +1,6 @@
-"""Weekly profiles of clients, and clusters of clients by profile and location.
+"""Weekly profiles of clients, clusters of clients, and batches by the slots of a period.
 
-The warm-up of FedDA (Zhang et al., INFOCOM 2021) uses them.
-
-Slots of a period, and samples ordered so that each batch holds one sample of every slot.
+Profiles and clusters are those of the warm-up of FedDA (Zhang et al., INFOCOM 2021).
 
 Row b of a batch is slot b. With as many slots as the period has steps, a batch is a period, as in
 FUELS (Liu et al., AAAI-25, arXiv 2404.03702, section 3.3.1). A period of many steps has fewer,
@@ -71,17 +69,12 @@ def zscored(means: Batch) -> Batch:
 def cluster_clients(
     profiles: np.ndarray, locations: np.ndarray | None, n_clusters: int, seed: int
 ) -> np.ndarray:
-    """Cluster clients by location and profile.
+    """Cluster clients by location `(clients, 2)` in degrees and profile `(clients, values)`.
 
     K-means by location and k-means by profile alternate, each initialised with the means of the
     other's clusters, until they agree (V-measure 1) or after `TURNS`; the profiles' clusters are
-    returned. Without locations it is one k-means of the profiles.
-
-    Args:
-        profiles: `(clients, values)`.
-        locations: `(clients, 2)` in degrees, or None.
-        n_clusters: number of clusters; fewer if fewer clients differ.
-        seed: seed of the first k-means, which is initialised at random.
+    returned. Without locations it is one k-means of the profiles. There are fewer clusters if fewer
+    clients differ.
 
     Returns:
         `(clients,)` int64 labels from 0 without gaps.
@@ -115,10 +108,6 @@ def slots_of(period: int, at_most: int) -> int:
 
     >>> [slots_of(period, 24) for period in (24, 144, 288, 7, 20, 31)]
     [24, 24, 24, 7, 20, 1]
-
-    Args:
-        period: steps in a period.
-        at_most: largest number of slots, at least 1.
     """
     return next(n for n in range(min(period, at_most), 0, -1) if period % n == 0)
 
@@ -130,11 +119,6 @@ def slot_order(samples: int, period: int, slots: int) -> list[int]:
 
     >>> slot_order(9, period=6, slots=3)  # Slots of two steps; the second period is incomplete.
     [0, 2, 4, 1, 3, 5]
-
-    Args:
-        samples: number of samples.
-        period: steps in a period.
-        slots: slots in a period, a divisor of it.
     """
     length = period // slots
     begins = (first + place for first in range(0, samples, period) for place in range(length))
@@ -143,13 +127,7 @@ def slot_order(samples: int, period: int, slots: int) -> list[int]:
 
 
 def by_slot(data: ClientData, period: int, slots: int) -> ClientData:
-    """Order the training samples of clients of equal size as `slot_order` does.
-
-    Args:
-        data: samples one step apart, or groups of samples.
-        period: steps in a period.
-        slots: slots in a period, a divisor of it; with as many slots as steps, nothing changes.
-    """
+    """Order the training samples of clients of equal size as `slot_order` does."""
     if slots == period:
         return data
     order = members(torch.tensor(slot_order(int(data.n_groups[0]), period, slots)), data.group)

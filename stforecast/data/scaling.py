@@ -49,34 +49,14 @@ class Scaler:
         return dataclasses.replace(calendar, covariates=covariates)
 
     def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
-        """Convert a series to z-scores: (series - mean) / std; NaN stays NaN.
-
-        Args:
-            series: `(steps, cells)`, or another shape whose cells lie on `cell_axis`.
-            cell_axis: the axis of the cells.
-
-        Returns:
-            The same shape, without a unit.
-
-        Raises:
-            InputError: if the number of cells differs from that of the fit.
-        """
+        """Convert a series `(steps, cells)` to z-scores, (series - mean) / std; NaN stays NaN."""
         mean, std = self._along(series, cell_axis)
         return (series - mean) / std
 
     def inverse(self, values: np.ndarray, *, cell_axis: int) -> np.ndarray:
         """Convert z-scores to the series' units: values * std + mean.
 
-        Args:
-            values: z-scores; 0 is the axis of the cells in `(cells, windows, horizon)`, 1 in
-                `(steps, cells)`.
-            cell_axis: the axis of the cells.
-
-        Returns:
-            The same shape.
-
-        Raises:
-            InputError: if the number of cells differs from that of the fit.
+        The axis of the cells is 0 in `(cells, windows, horizon)`, 1 in `(steps, cells)`.
         """
         mean, std = self._along(values, cell_axis)
         return values * std + mean
@@ -114,21 +94,10 @@ def fit_scaler(
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
 ) -> Scaler:
-    """Fit a scaler on the training part only; std with ddof=0, ignoring missing values.
+    """Fit a scaler on steps of a series `(steps, cells)`; std with ddof=0, ignoring missing values.
 
-    A constant cell gets std 1, so that its z-scores are 0 rather than NaN.
-
-    Args:
-        series: `(steps, cells)`, NaN where missing.
-        fit: steps to use, from the first to before the last (`Split.fit`).
-        scope: `"cell"` for a mean and std of each cell, `"global"` for one of all cells.
-        cells: `(cells,)` ids to name in an error; by default the cells' positions.
-
-    Returns:
-        The scaler.
-
-    Raises:
-        InputError: if `fit` or `scope` is invalid, or naming cells without an observed value.
+    The scope `"cell"` has a mean and std of each cell, `"global"` one of all. A constant cell gets
+    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error.
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)
@@ -161,11 +130,7 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
 
 @dataclass(frozen=True)
 class Limits:
-    """Lowest and highest possible value in the data's units; infinite for none.
-
-    Raises:
-        InputError: if nothing lies between them, or one is NaN.
-    """
+    """Lowest and highest possible value in the data's units; infinite for none."""
 
     lower: float = -np.inf
     upper: float = np.inf

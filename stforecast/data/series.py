@@ -16,11 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, reading
-from data_prep.cube import (
-    check_finite,
-    check_values,
-    observed,
-)
+from data_prep.cube import check_finite, check_values, observed
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.cubes import Data, choose_service, name_of, open_cube
@@ -89,14 +85,8 @@ class Series:
         """Return the series with the wall clock of a zone; its instants stay as they are.
 
         Times of a table without a zone are taken as UTC or as a cube's wall clock, which are
-        counted alike, never as those of a place.
-
-        Args:
-            zone: as `time_zone`.
-            of: whose zone it is, for messages, such as "the model".
-
-        Raises:
-            InputError: if one of both has no zone, so that its times cannot be placed.
+        counted alike, never as those of a place. Messages name the zone `of` something, such as
+        "the model".
         """
         own = self.time_zone
         if own == zone or {own, zone} in UNPLACED:
@@ -120,15 +110,7 @@ class Series:
         )
 
     def in_units(self, units: str, of: str) -> Series:
-        """Return the series in another unit.
-
-        Args:
-            units: the unit.
-            of: whose unit it is, for messages, such as "the model".
-
-        Raises:
-            InputError: if no factor between both is known.
-        """
+        """Return the series in the unit `of` something, such as "the model", for messages."""
         if self.units == units:
             return self
         try:
@@ -156,11 +138,7 @@ class Series:
         return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
     def select(self, cells: np.ndarray) -> Series:
-        """Select cells, in the given order.
-
-        Raises:
-            InputError: naming the missing cells.
-        """
+        """Select cells, in the given order."""
         position = pd.Index(self.cells).get_indexer(pd.Index(cells))
         if (position < 0).any():
             absent = np.asarray(cells)[position < 0]
@@ -184,15 +162,7 @@ class Series:
     def with_events(
         self, table: str | os.PathLike[str], known: Sequence[str] | None = None
     ) -> Series:
-        """Return the series with events in its calendar.
-
-        Args:
-            table: the table of events.
-            known: kinds that a model was fitted on; by default those of the table.
-
-        Raises:
-            InputError: as `stforecast.data.events.read_events`.
-        """
+        """Return the series with a table's events; `known` are the kinds that a model knows."""
         events = read_events(table, self.cells, self.calendar, self.name, known)
         return dataclasses.replace(self, calendar=dataclasses.replace(self.calendar, events=events))
 
@@ -223,19 +193,11 @@ class Series:
 
 
 def as_series(data: Data, service: str | None = None, window: WindowSpec | None = None) -> Series:
-    """Read one service from data of any accepted kind.
-
-    Args:
-        data: a cube, a table, or the path of either.
-        service: name of the variable; None if there is only one.
-        window: windows whose covariates to read, too.
-
-    Raises:
-        InputError: if it is no such data; listing the services if none or an unknown one is named.
-    """
+    """Read one service from data of any accepted kind, and the covariates of windows."""
     cube, name = open_cube(data), name_of(data)
     calendar = Calendar.from_cube(cube)
     values, columns = observed(cube, choose_service(cube, service, name)), _columns(cube, name)
+    placed = {"lon", "lat"} <= columns.keys()
     return Series(
         values=_read_values(values, name),
         cells=cube.indexes["cell"].to_numpy(),
@@ -244,7 +206,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
         service=str(values.name),
         units=str(values.attrs.get("units", "1")),
         name=name,
-        locations=_locations(columns),
+        locations=np.stack([columns["lon"], columns["lat"]], axis=1) if placed else None,
         adjacency=_adjacency(cube, name),
         covariates=read_covariates(cube, str(values.name), window, columns, name),
         zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
@@ -285,11 +247,7 @@ def zeros(
 
 
 def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
-    """Return `(steps, cells)` float64, NaN where nothing was recorded.
-
-    Raises:
-        InputError: if they cannot be read, do not fit in memory, or one is infinite.
-    """
+    """Return `(steps, cells)` float64, NaN where nothing was recorded."""
     check_values(values, name)
     with reading(name, f"at {values.name}", "prepare it again"):
         array = values.to_numpy().astype(np.float64, copy=False)
@@ -308,28 +266,14 @@ def _zone(index: pd.Index) -> datetime.tzinfo | str | None:
 
 
 def _columns(cube: xr.Dataset, name: str) -> dict[str, np.ndarray]:
-    """Return the variables and coordinates that have one value for each cell.
-
-    Raises:
-        InputError: if one cannot be read.
-    """
+    """Return the variables and coordinates that have one value for each cell."""
     found = [n for n, v in cube.variables.items() if v.dims == ("cell",) and n != "cell"]
     with reading(name, f"at {', '.join(map(str, found))}", "prepare it again"):
         return {str(n): cube[n].to_numpy() for n in found}
 
 
-def _locations(columns: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    if not {"lon", "lat"} <= columns.keys():
-        return None
-    return np.stack([columns["lon"], columns["lat"]], axis=1)
-
-
 def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:
-    """Return `(cells, cells)` weights in the order of the cells, without other ends of roads.
-
-    Raises:
-        InputError: if a cell is not an end of a road, or a weight is negative or not finite.
-    """
+    """Return `(cells, cells)` weights in the order of the cells, without other ends of roads."""
     if "adjacency" not in cube or set(cube["adjacency"].dims) != {"cell", "cell_to"}:
         return None
     check_values(cube["adjacency"], name)

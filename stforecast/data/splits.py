@@ -6,8 +6,6 @@ are past by then. So the test targets are the same whatever the lags of a method
 splits differ: under `steps:` the inputs lie in the part, too, so each part begins later by the
 largest lag; under `windows:` the windows are cut by count, so the last targets of training lie in
 the validation part, those of validation in the test part, and the boundaries move with the lags.
-
-First target steps of the windows of each part, for each kind of split.
 """
 
 from __future__ import annotations
@@ -46,13 +44,7 @@ class Cut(NamedTuple):
 
 
 def cut_spans(spans: Sequence[range], first: int, spec: WindowSpec) -> Cut:
-    """Cut spans of steps; targets lie in their span, inputs may lie before it.
-
-    Args:
-        spans: steps of the training, validation and test part.
-        first: first target step of training, from `first_training_start`.
-        spec: the windows' shape.
-    """
+    """Cut spans of steps; targets lie in their span, inputs may lie before it."""
     train, validation, test = (range(s.start, s.stop + 1 - spec.horizon) for s in spans)
     fit = slice(spans[0].start, spans[0].stop)
     return Cut(range(first, train.stop), validation, test, fit)
@@ -65,12 +57,6 @@ def first_training_start(
 
     It is local midnight if the period is a day. If the step does not divide a day, it is the first
     step with enough history. It may lie beyond the series.
-
-    Args:
-        local_times: `(steps,)` local time of each step.
-        step: length of a step.
-        spec: the windows' shape.
-        begin: first step of the training part.
     """
     earliest = max(spec.max_lag, begin)
     if not divides_a_day(step):
@@ -82,24 +68,18 @@ def first_training_start(
     return earliest + int(-(slots[0] + earliest) % spec.period)
 
 
-def fedda_spans(n_steps: int, per_day: int) -> list[range]:
-    """Return the parts of FedDA's code: training up to the last seven days, no validation."""
-    end = n_steps - FEDDA_TEST_DAYS * per_day
-    return _three_spans(end, end, n_steps)
-
-
-def fuels_spans(n_steps: int, per_day: int) -> list[range]:
-    """Return the parts of FUELS: 40, 7 and 15 of 62 days, or these shares in whole days."""
-    n_days = n_steps // per_day
-    validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
-    train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
-    return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
-
-
-def day_spans(days: Sequence[Fraction], n_steps: int, per_day: int) -> list[range]:
+def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
     """Return parts of whole days; a last day that is cut short belongs to the test part."""
-    train_end = int(days[0]) * per_day
-    return _three_spans(train_end, train_end + int(days[1]) * per_day, n_steps)
+    if rule.kind == "fedda":  # up to the last seven days, as in FedDA's code
+        end = n_steps - FEDDA_TEST_DAYS * per_day
+        return _three_spans(end, end, n_steps)
+    if rule.kind == "fuels":  # 40, 7 and 15 of 62 days, or these shares in whole days
+        n_days = n_steps // per_day
+        validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
+        train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
+    else:
+        train, validation, _ = map(int, rule.parts)
+    return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
 
 
 def share_spans(shares: Sequence[Fraction], n_steps: int) -> list[range]:
@@ -158,13 +138,9 @@ MAX_STEPS = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Indices of first target steps, each array increasing.
+    """First target steps of the windows of each part, increasing, and the steps to fit a scaler on.
 
-    Attributes:
-        train: `(windows,)` starts of the training windows.
-        validation: `(windows,)` starts of the validation windows; may be empty.
-        test: `(windows,)` starts of the test windows.
-        fit: steps of the training part, to fit a scaler on.
+    Only validation may be empty.
     """
 
     train: np.ndarray
@@ -207,12 +183,6 @@ def parse_split(text: str) -> SplitRule:
 
     >>> parse_split("days:20,5,5").kind
     'days'
-
-    Args:
-        text: e.g. `"fuels"` or `"steps:0.7,0.1,0.2"`.
-
-    Raises:
-        InputError: listing the valid forms, or naming the invalid number.
     """
     kind, colon, numbers = text.strip().partition(":")
     if kind in ("fuels", "fedda") and not colon:
@@ -269,20 +239,6 @@ def make_split(
     step of slot 0 with enough history (local midnight if the period is a day), so row b of an
     ordered batch is slot b; if the step does not divide a day, at the first step with enough
     history. As training comes first, the other parts then have enough history from their begin.
-
-    Args:
-        text: the split, see `SPLITS`.
-        n_steps: length of the series.
-        step: length of a step.
-        spec: the windows' shape.
-        local_times: `(n_steps,)` local time of each step.
-
-    Returns:
-        The split; windows slide by one step.
-
-    Raises:
-        InputError: if the text is not a split, a part would have no window, or a lag lies before
-            the series in all training windows; it gives the available and the needed steps.
     """
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")
@@ -379,19 +335,15 @@ def _spans(
             f"split {rule.text!r}: a step of {step} does not divide a day; cut by time: instead"
         )
     per_day, n_steps = DAY // step, len(local_times)
-    if rule.kind == "fedda":
-        return lambda n: fedda_spans(n, per_day)
-    if rule.kind == "fuels":
-        return lambda n: fuels_spans(n, per_day)
     # Days of which one is an hour short, as daylight saving time began, are whole days, too.
     n_days = max(n_steps // per_day, (local_times[-1] - local_times[0] + step) // DAY)
-    if sum(rule.parts) not in (n_steps // per_day, n_days):
+    if rule.parts and sum(rule.parts) not in (n_steps // per_day, n_days):
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
             f"steps, the series has {n_steps}; ",
             _fitting_days(rule, n_days),
         )
-    return lambda n: day_spans(rule.parts, n, per_day)
+    return lambda n: day_spans(rule, n, per_day)
 
 
 def _fitting_days(rule: SplitRule, n_days: int) -> str | Words:

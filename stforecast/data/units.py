@@ -22,13 +22,6 @@ def factor(of: str, to: str) -> float:
 
     >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B")
     (1000.0, 125.0, 1024.0)
-
-    Args:
-        of: the unit of the values.
-        to: the other unit.
-
-    Raises:
-        InputError: if no factor is known.
     """
     (quantity, bits), (other, other_bits) = _parsed(of), _parsed(to)
     if not quantity or quantity != other:

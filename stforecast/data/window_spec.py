@@ -1,7 +1,4 @@
-"""Shape of a window: lags, horizon and further inputs.
-
-Choice of lags and calendar inputs from the length of a step and of the training part.
-"""
+"""Shape of a window: lags, horizon and further inputs, and their choice from the step."""
 
 from __future__ import annotations
 
@@ -39,26 +36,19 @@ COARSE_STEPS = 28
 
 
 def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int = 0) -> str:
-    """Choose lags that a week's rhythm needs, and no more than the training part can teach.
+    """Choose `extra_lags` that a week's rhythm needs, and no more than the training part can teach.
 
     Series with steps of one to five hours read the whole last week, or two days if training is
     shorter than two weeks. Finer steps read the newest steps, and the steps around each target one
     day and one week before, as far as training is twice as long. Steps of six hours or longer read
-    up to 28, a quarter of the training part.
+    up to 28, a quarter of the training part. `n_training` counts the steps from the begin of the
+    series to the end of its training part, and `closeness` the newest lags that the windows read
+    already.
 
     >>> auto_lags(pd.Timedelta("1h"), horizon=24, n_training=20 * 24)
     '1-168'
     >>> auto_lags(pd.Timedelta("5min"), horizon=12, n_training=4 * 288, closeness=1)
     '2-36,275-290'
-
-    Args:
-        step: length of a step.
-        horizon: target steps of a window.
-        n_training: steps from the begin of the series to the end of its training part.
-        closeness: newest lags that the windows read already.
-
-    Returns:
-        Text for `WindowSpec.extra_lags`.
     """
     day, week = (max(1, span // step) for span in (DAY, WEEK))
     if week <= COARSE_STEPS:
@@ -86,11 +76,6 @@ def auto_calendar(
 
     >>> auto_calendar(pd.Timedelta("1h"), 20 * 24), auto_calendar(pd.Timedelta("5min"), 4 * 288)
     ('week', 'day')
-
-    Args:
-        step: length of a step.
-        n_training: as for `auto_lags`.
-        kind: `auto` or `auto-weekdays`.
     """
     length = n_training * step
     if step >= DAY or (kind == AUTO_WEEKDAYS and length >= 2 * WEEK):
@@ -195,10 +180,6 @@ class WindowSpec(CheckedOptions):
         >>> spec = spec.chosen(pd.Timedelta("1h"), n_training=480)
         >>> spec.extra_lags, spec.calendar
         ('2-168', 'week')
-
-        Args:
-            step: length of a step.
-            n_training: steps from the begin of the series to the end of its training part.
         """
         spec = self
         if spec.extra_lags == AUTO:
@@ -217,13 +198,6 @@ class WindowSpec(CheckedOptions):
         >>> spec = WindowSpec(period=0, extra_lags="3,23h,7d").at(pd.Timedelta("30min"))
         >>> spec.period, spec.extra_lags
         (48, '3,46,336')
-
-        Args:
-            step: length of a step.
-
-        Raises:
-            InputError: naming a time that is not a whole number of steps, or if neither a day nor a
-                week can be the period.
         """
         if self.period and not any(map(unit_of, self._lag_texts())):
             return self
@@ -314,11 +288,7 @@ def _lag_range(text: str) -> range:
 
 
 def _lag_in_steps(lag: str, step: pd.Timedelta) -> str:
-    """A lag as a number of steps.
-
-    Raises:
-        InputError: if it is a time that is not a whole number of steps.
-    """
+    """A lag as a number of steps."""
     if not unit_of(lag):
         return lag
     n_steps = in_steps(lag, step)

@@ -47,13 +47,7 @@ clientapp = "trial:app"
 
 
 def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
-    """Return the gate, an ASGI application.
-
-    Args:
-        superlink: address of the SuperLink on this machine.
-        authority: certificate of the authority that signed the SuperLink's.
-        everything: whether all passes, as if the SuperLink itself were there.
-    """
+    """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would."""
     import httpx
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -140,15 +134,7 @@ def tried(url: str, run: bool = True) -> list[str]:
 
 
 def check_closed(superlink: str, doors: Iterable[str]) -> None:
-    """Check that strangers can do nothing at the addresses that they may reach.
-
-    Args:
-        superlink: address of the SuperLink on this machine, where the same trial must work.
-        doors: the other addresses.
-
-    Raises:
-        InputError: if they can, or if the trial says nothing about this version of Flower.
-    """
+    """Check that strangers can do nothing at the addresses that they may reach."""
     if not tried(superlink, run=False):
         raise InputError(
             f"{superlink}: this version of Flower cannot be tried as a stranger would; install "
@@ -181,12 +167,7 @@ def other_addresses() -> list[str]:
 def check_superlink_of(arguments: list[str]) -> None:
     """Check that strangers cannot use the SuperLink that started this `flwr-serverapp`.
 
-    Args:
-        arguments: this process's arguments. Nothing is checked if they name no SuperLink, as in
-            Flower's simulation.
-
-    Raises:
-        InputError: see `check_closed`.
+    Nothing is checked if the arguments name no SuperLink, as in Flower's simulation.
     """
     option = "--runtime-api-address"
     if option not in arguments:

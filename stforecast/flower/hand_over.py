@@ -82,17 +82,7 @@ def receive(connection: Connection) -> tuple[dict[str, Any], dict[str, Array]]:
 def ask_worker(
     socket: str, about: Mapping[str, Any], arrays: Arrays
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return a worker's answer.
-
-    Args:
-        socket: path of its socket; it may still be starting.
-        about: JSON values.
-        arrays: tensors by name.
-
-    Raises:
-        OSError: if no worker answers there.
-        EOFError: if it ends meanwhile.
-    """
+    """Return a worker's answer; the worker may still be starting."""
     end = time.monotonic() + PATIENCE
     while True:
         try:

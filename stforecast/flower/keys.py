@@ -27,12 +27,7 @@ class Keys:
 
 
 def make_keys(folder: Path, days: int = 2) -> Keys:
-    """Create an authority, whose key is not kept, and a SuperLink's certificate for 127.0.0.1.
-
-    Args:
-        folder: created if it does not exist; only this user may enter it.
-        days: validity in days.
-    """
+    """Create an authority, whose key is not kept, and a SuperLink's certificate for 127.0.0.1."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

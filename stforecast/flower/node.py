@@ -31,6 +31,7 @@ from stforecast.federated.core.options import flatten
 from stforecast.federated.core.state import Clients, State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
+from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node, behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -76,13 +77,8 @@ class Place(NamedTuple):
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
         """Read a node's configuration.
 
-        Args:
-            node_config: Flower's node configuration.
-            token: the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
-                changes when its server is started again.
-
-        Raises:
-            InputError: if an entry is missing or invalid, or the cube does not exist.
+        `token` is the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
+        changes when its server is started again.
         """
         if not isinstance(token, str) or not TOKEN.fullmatch(token):
             raise InputError(
@@ -106,11 +102,7 @@ class SecureAggregationRequired(InputError):
 
 
 def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
-    """Check that a run has secure aggregation if the node requires it.
-
-    Raises:
-        SecureAggregationRequired: if it has not.
-    """
+    """Check that a run has secure aggregation if the node requires it."""
     if run.secure is None and node_config.get(SECURE_ONLY):
         raise SecureAggregationRequired(
             "the run has no secure aggregation, which this node requires; ",
@@ -173,18 +165,14 @@ class FlowerNode:
         )
         cube = fingerprint(*series.identity())
         about = {"settings": config.flat(), "cube": cube, **data.identity()}
-        self.node = make_node(run, trainer, place, about, before)
+        self.node = Node(trainer, place.out / STATE, about, before, run.secure)
 
     def current(self, before: int | None) -> bool:
         """Return whether this object alone changed its files, and has not seen round `before`."""
         return self.node.current and (before is None or self.node.rounds <= before)
 
     def answer(self, message: Message) -> Message:
-        """Return the node's answer to a message.
-
-        Raises:
-            InputError: if the message's task is unknown.
-        """
+        """Return the node's answer to a message."""
         task = message.about.get("task")
         if task == "join":
             return self.node.join()
@@ -209,18 +197,18 @@ class FlowerNode:
         write_csv(table, self.folder / "metrics.csv")
         if not self.data.clients.by_cell:
             write_csv(error_table(evaluations, "client"), self.folder / "clients.csv")
-        chosen = states[config.run.select]
+        has_best = config.run.select in states
+        selection = config.run.select if has_best else "last"
         saved = _can_copy_message(method)
         if saved:
-            self._save(chosen)
-        own = select(pooled(table), split="test", selection=config.run.select)
+            self._save(states[selection])
+        own = select(pooled(table), split="test", selection=selection)
         errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
         _, known = self.data.test_targets
-        has_best = config.run.select == "last" or self.node.has_best(message)
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
-                "of another one, and do not count in the federation's", message.about["best"],
+                "of the last, and do not count in the federation's", message.about["best"],
             )  # fmt: skip
         return self.node.report(message, errors, int(known.sum()), saved, has_best)
 
@@ -240,25 +228,8 @@ class FlowerNode:
         FittedModel.of(config, self.data, predictor).save(self.folder / "model")
 
 
-def make_node(
-    run: RunSettings, trainer: Trainer, place: Place, about: Mapping[str, Any], before: int | None
-) -> Node:
-    """Return the node of a trainer, under secure aggregation if the run has it."""
-    if run.secure is None:
-        return Node(trainer, place.out / STATE, about, before)
-    from stforecast.federated.nodes.secure_node import SecureNode
-
-    return SecureNode(trainer, place.out / STATE, about, before, settings=run.secure)
-
-
 def in_sum(run: RunSettings, place: Place, message: Message) -> Message:
-    """Return a node's answer to a message of a secure sum, for which it reads no data.
-
-    Raises:
-        InputError: if the message is not the next one of the sum.
-    """
-    from stforecast.federated.nodes.secure_node import masker_beside
-
+    """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
     return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
 

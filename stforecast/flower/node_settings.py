@@ -1,30 +1,21 @@
-"""Settings of a node, and the command that starts its SuperNode.
-
-Keeps the processes running that stay on a node: its worker, and the starter of Flower's.
-"""
+"""Settings of a node, the command that starts its SuperNode, and its worker."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from data_prep.base.errors import InputError, no_file
 from data_prep.base.files import claim_folder
-from stforecast.flower.app_starter import write_programs
 from stforecast.flower.hand_over import SECURE_ONLY, WORKER
-from stforecast.flower.supernode import HOST, end_with_parent, find_program, free_port, stop_all_of
+from stforecast.flower.supernode import HOST, KeptProcess, find_program
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -59,11 +50,7 @@ class NodeSettings:
     worker: bool = True
 
     def check(self) -> None:
-        """Check all that can be known before the server is asked.
-
-        Raises:
-            InputError: with the first setting that cannot be used.
-        """
+        """Check all that can be known before the server is asked."""
         found = ADDRESS.fullmatch(self.superlink)
         if found is None or not 0 < int(found[2]) < 2**16:
             raise InputError(
@@ -89,11 +76,10 @@ class NodeSettings:
                 "not the one that ends in .pub"
             )
 
-    def command(self, worker: Path | None = None) -> list[str]:
+    def command(self, port: int, worker: Path | None = None) -> list[str]:
         """Return the command that starts the SuperNode.
 
-        Args:
-            worker: socket of the node's worker, if there is one.
+        It listens at the port for processes on this machine. `worker` is the socket of the node's.
         """
         given: dict[str, str | int] = {
             "data": str(self.data.resolve()), "first-client": self.first_client,
@@ -111,16 +97,10 @@ class NodeSettings:
         }
         return [
             find_program("flower-supernode"), "--superlink", self.superlink,
-            "--host", HOST, "--port", str(free_port()), "--node-config", words,
+            "--host", HOST, "--port", str(port), "--node-config", words,
             *(f"{flag}={path.resolve()}" for flag, path in files.items() if path),
             *(["--insecure"] if self.insecure else []),
         ]  # fmt: skip
-
-
-log = logging.getLogger(__name__)
-
-WAIT = 1.0
-"""Seconds before a process that ended is started again, by default."""
 
 
 @contextlib.contextmanager
@@ -135,81 +115,10 @@ def private_folder(name: str) -> Iterator[Path]:
             os.close(lock)
 
 
-class KeptProcess:
-    """A node's process, started again whenever it ends, as a context manager.
-
-    Its socket lies in a temporary folder that only this user may enter.
-
-    Args:
-        name: its name in the log.
-        program: arguments of Python, before the socket.
-        wait: seconds before a process that ended is started again.
-
-    Attributes:
-        folder: its temporary folder.
-        socket: path of the socket.
-        process: the process.
-    """
-
-    def __init__(self, name: str, program: Sequence[str], wait: float = WAIT) -> None:
-        self.name, self.program, self.wait = name, program, wait
-
-    def __enter__(self) -> Self:
-        """Start the process."""
-        self._stack = contextlib.ExitStack()
-        self.folder = self._stack.enter_context(private_folder(self.name))
-        self.socket = self.folder / "socket"
-        self._ended = threading.Event()
-        self.process = self._start()
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop the process."""
-        self._ended.set()
-        stop_all_of(self.process)
-        self._keeper.join()
-        self._stack.close()
-
-    def _start(self) -> subprocess.Popen[Any]:
-        self.socket.unlink(missing_ok=True)
-        return subprocess.Popen(
-            [sys.executable, *self.program, str(self.socket)],
-            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent,
-        )  # fmt: skip
-
-    def _keep(self) -> None:
-        while True:
-            code = self.process.wait()
-            if self._ended.wait(self.wait):
-                return
-            log.warning("the node's %s ended (code %d); it is started again", self.name, code)
-            self.process = self._start()
-            if self._ended.is_set():  # Since the wait ended.
-                stop_all_of(self.process)
-
-
-def kept_worker() -> KeptProcess:
-    """Return a node's worker, see `stforecast.flower.worker`."""
-    return KeptProcess("worker", ("-m", "stforecast.flower.worker"))
-
-
 @contextlib.contextmanager
-def node_programs(fork: bool) -> Iterator[Path]:
-    """Yield a folder with the programs of a node's messages, to be put first on its path.
-
-    Args:
-        fork: whether a process stays that forks them, see `stforecast.flower.app_starter`.
-
-    Raises:
-        InputError: if Flower is not installed.
-    """
-    if fork:
-        with KeptProcess("starter", ("-m", "stforecast.flower.app_starter")) as starter:
-            write_programs(starter.folder, starter.socket)
-            yield starter.folder
-    else:
-        with private_folder("programs") as folder:
-            write_programs(folder)
-            yield folder
+def kept_worker() -> Iterator[Path]:
+    """Keep the node's `stforecast.flower.worker` running; yield the path of its socket."""
+    with private_folder("worker") as folder:
+        socket = folder / "socket"
+        with KeptProcess("worker", ("-m", "stforecast.flower.worker", str(socket))):
+            yield socket

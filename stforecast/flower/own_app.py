@@ -1,54 +1,103 @@
-"""Flower's process of a message, which runs this installation's app: `python -m …flower.own_app`.
+"""Processes that answer a node's messages: `python -m stforecast.flower.own_app HOST:PORT`.
 
-Flower unpacks and runs the app that the server holds. A node does neither: it has all that the app
-of `stforecast federate` imports, so whatever app the server holds, it runs no code of it.
+Flower 1.41 starts a process for every message, which unpacks and runs the app that the server
+holds. So `stforecast node` starts its SuperNode with `--isolation process`, in which Flower starts
+none, and this program beside it: it takes each message and answers it with this installation's app,
+whatever app the server holds. It runs no code of the server's.
+
+Most of a process's time would go into importing Flower, so where that is safe a message's process
+is forked from this one, which has imported it.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from importlib.metadata import entry_points, version
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from data_prep.base.errors import InputError
-from stforecast.flower.client_app import make_client_app
+from stforecast.flower.client_app import FAILED, make_client_app
+from stforecast.flower.supernode import end_with_parent
 
-PROGRAM = "flwr-clientapp"
-"""Name of Flower's program of a message."""
+log = logging.getLogger(__name__)
 
-RUNNER = "flwr.supernode.runtime.run_clientapp"
-"""Flower's module that runs it."""
+POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
+"""Flower's variable of the environment for the seconds between two looks for a message."""
 
 
-def own_program() -> Callable[[], object]:
-    """Return Flower's program of a message, with this installation's app in place of the server's.
+def connect(address: str, token: str | None = None) -> Any:
+    """Return a client of the SuperNode's API for processes on this machine.
 
-    Raises:
-        InputError: if this version of Flower runs an app in another way than the tested ones.
+    With the token of a message it may read and answer this one.
     """
-    app = make_client_app()
+    from flwr.supercore.interceptors import (
+        RuntimeTokenHttpInterceptor,
+        RuntimeVersionHttpInterceptor,
+    )
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supercore.runtime import RuntimeHttpClient
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise InputError("a node installs nothing that the server names")
+    return RuntimeHttpClient.from_server_address(
+        server_address=address, insecure=True, root_certificates=None,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+            *([RuntimeTokenHttpInterceptor(token)] if token else []),
+        ],
+        retry_invoker=make_simple_http_retry_invoker(),
+    )  # fmt: skip
 
-    instead: dict[str, Any] = {
-        "install_from_fab": lambda *args, **kwargs: None,
-        "install_app_dependencies": refuse,
-        "get_load_client_app_fn": lambda *args, **kwargs: lambda *app_of_server: app,
-    }
-    runner = importlib.import_module(RUNNER)
-    if missing := [name for name in instead if not hasattr(runner, name)]:
-        raise InputError(
-            f"flwr {version('flwr')} has no {RUNNER}.{missing[0]}, so a node could not keep the "
-            "server's code out; install the one that `pip install 'stforecast[flower]'` takes"
-        )
-    for name, function in instead.items():
-        setattr(runner, name, function)
-    (found,) = entry_points(group="console_scripts", name=PROGRAM)
-    program: Callable[[], object] = found.load()
-    return program
+
+def answer(address: str, token: str) -> None:
+    """Answer a message as Flower's `run_clientapp` does, with this installation's app."""
+    import flwr.app
+    from flwr.common.constant import SubStatus
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supernode.runtime.run_clientapp import (
+        pull_task_input,
+        push_message,
+        push_task_output,
+    )
+
+    end_with_parent()  # Which ends with the SuperNode.
+    client = connect(address, token)
+    HeartbeatSender(make_task_heartbeat_fn_http(client)).start()
+    message, context, _, _ = pull_task_input(client)
+    try:
+        reply = make_client_app()(message=message, context=context)
+    except Exception as e:
+        # Such as a kind of message that the app does not know.
+        log.exception("no answer to the server")
+        error = flwr.app.Error(FAILED, f"{type(e).__name__}, see the node's own log")
+        reply = flwr.app.Message(error, reply_to=message)
+    push_message(client, reply, context)
+    push_task_output(client, context, SubStatus.COMPLETED, "")
+
+
+def answer_all(address: str) -> None:
+    """Answer all messages of a SuperNode, each in a process of its own."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
+
+    # Forks of a process that has imported Flower are safe on Linux only.
+    processes: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    # The app answers whatever the server asks for, also what is no message to a client's app.
+    asked = AcquireTaskRequest(supported_task_types=list(TaskType))
+    client, pause = connect(address), float(os.environ.get(POLL, "1"))
+    running: list[BaseProcess] = []
+    while True:
+        found = client.AcquireTask(asked)
+        running = [each for each in running if each.is_alive()]
+        if found.token:
+            running.append(processes.Process(target=answer, args=(address, found.token)))
+            running[-1].start()
+        time.sleep(pause)
 
 
 if __name__ == "__main__":
-    own_program()()
+    make_client_app()
+    import_module("flwr.supernode.runtime.run_clientapp")  # For all that are forked.
+    answer_all(sys.argv[1])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from stforecast.federated.nodes.membership import (
     tell_left_out,
 )
 from stforecast.federated.nodes.messages import Finished
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
@@ -60,18 +59,8 @@ def make_server_app() -> Any:
 def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     """Run the federation; write the logs, then `rounds.csv`, and last `federation.json`.
 
-    A run that was ended goes on from `checkpoints/`, which is removed at the end.
-
-    Args:
-        link: link to the nodes.
-        run: settings of the run.
-
-    Returns:
-        The contents of `federation.json`.
-
-    Raises:
-        InputError: if strangers can use the SuperLink, clients are missing at the start, no node
-            answers any more, or the folder holds an unfinished run with other settings.
+    A run that was ended goes on from `checkpoints/`, which is removed at the end. Returns what
+    `federation.json` holds.
     """
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
@@ -83,7 +72,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         )  # fmt: skip
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
-        coordinator = _kind(run)(
+        coordinator = Coordinator(
             method,
             link,
             run.n_clients,
@@ -91,6 +80,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             uplink=config.uplink,
             robust=config.robust,
             patience=run.patience,
+            secure=run.secure,
             owners=run.owners,
             folder=out / "checkpoints",
             run={
@@ -120,27 +110,17 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             "doubtful": doubtful,
             "models": sum(f.model for f in finished.values()),
             "test": test,
+            LINES: lines_of_tables(out),
             **guarantee(config.uplink, coordinator.uploads, SERIES),
         }
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
-        log.info(
-            "test errors of all nodes: %s", about["test"],
-            extra=event("finished", best_round=about["best_round"], test=about["test"]),
-        )  # fmt: skip
+        known = event("finished", best_round=about["best_round"], test=about["test"])
+        log.info("test errors of all nodes: %s", about["test"], extra=known)
         with atomic_path(out / "federation.json") as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return about
-
-
-def _kind(run: RunSettings) -> Callable[..., Coordinator]:
-    """Return what makes the server's side of a run."""
-    if run.secure is None:
-        return Coordinator
-    from stforecast.federated.nodes.secure_coordinator import SecureCoordinator
-
-    return functools.partial(SecureCoordinator, settings=run.secure)
 
 
 @contextmanager
@@ -180,10 +160,6 @@ def pooled_errors(
     With three nodes or more, a node's targets count at most `MOST_TARGETS` times as much per
     training sample as the median node's. A node that claims more, or without which an error would
     be another by a factor of more than `MOVED`, counts but is doubtful.
-
-    Args:
-        finished: the nodes' last answers, see `sound_errors`.
-        samples: the nodes' training samples.
     """
     names = ("mse", "mae")
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
@@ -204,10 +180,8 @@ def pooled_errors(
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():
-        log.warning(
-            "node %d counts in the test errors, but %s", node, why,
-            extra=event("errors_doubtful", node=node, reason=why),
-        )  # fmt: skip
+        known = event("errors_doubtful", node=node, reason=why)
+        log.warning("node %d counts in the test errors, but %s", node, why, extra=known)
     return test, left_out, reasons
 
 

@@ -1,8 +1,7 @@
-"""Settings of a federation of nodes, and checks that nodes support them.
+"""Settings of a federation of nodes, and the Flower app that carries them.
 
-The folder that `flwr run` takes: a Flower app of a few lines, and the run's configuration.
-
-The app contains no code of its own: nodes run their owners' installation of `stforecast`.
+The app is the folder that `flwr run` takes. It has no code of its own: nodes run their owners'
+installation of `stforecast`.
 """
 
 from __future__ import annotations
@@ -94,11 +93,7 @@ class RunSettings:
 
     @classmethod
     def from_run_config(cls, values: Mapping[str, Any]) -> RunSettings:
-        """Read the values of `as_run_config`.
-
-        Raises:
-            InputError: if a value is missing or invalid.
-        """
+        """Read the values of `as_run_config`."""
         try:
             settings = json.loads(values["settings"])
             limits = {name: values[name] for name in LIMITS}
@@ -139,11 +134,7 @@ class RunSettings:
 
 
 def parse_owner(text: str) -> tuple[int, range]:
-    """Read a node's number at the SuperLink and its clients, such as 1234567=0-11.
-
-    Raises:
-        InputError: if it is anything else.
-    """
+    """Read a node's number at the SuperLink and its clients, such as 1234567=0-11."""
     found = re.fullmatch(r"(\d+)=(\d+)-(\d+)", text)
     if found is None or int(found[2]) > int(found[3]):
         raise InputError(
@@ -155,11 +146,7 @@ def parse_owner(text: str) -> tuple[int, range]:
 
 
 def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
-    """Check that the nodes' clients are those of the federation, each once.
-
-    Raises:
-        InputError: with the first client that is not.
-    """
+    """Check that the nodes' clients are those of the federation, each once."""
     claimed = [i for numbers in owners.values() for i in numbers]
     if owners and sorted(claimed) != list(range(n_clients)):
         odd = next(i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1
@@ -172,11 +159,7 @@ def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
 
 
 def parse_step(text: str) -> pd.Timedelta:
-    """Read the length of a step, such as 10min or 1h.
-
-    Raises:
-        InputError: if it is not a positive length of time.
-    """
+    """Read the length of a step, such as 10min or 1h."""
     try:
         step = pd.Timedelta(text)
     except ValueError as e:
@@ -187,11 +170,7 @@ def parse_step(text: str) -> pd.Timedelta:
 
 
 def check_config(config: Config) -> None:
-    """Check that nodes support the settings: no other node's data, and no steps besides rounds.
-
-    Raises:
-        InputError: with the unsupported setting.
-    """
+    """Check that nodes support the settings: no other node's data, and no steps besides rounds."""
     if not config.federated or METHODS[config.method].pooled:
         raise InputError(
             f"{config.method} does not train in rounds of clients, so nodes cannot run it; ",
@@ -241,12 +220,8 @@ def check_config(config: Config) -> None:
 
 
 def check_secure(config: Config) -> None:
-    """Check that the settings leave a server that needs only sums.
-
-    Raises:
-        InputError: with the setting that needs more, or if `cryptography` is not installed.
-    """
-    from stforecast.federated.nodes.secure_coordinator import check_sums
+    """Check that the settings leave a server that needs only sums."""
+    from stforecast.federated.nodes.node_sums import check_sums
 
     check_sums(METHODS[config.method], config.uplink, config.robust)
 
@@ -287,15 +262,7 @@ clientapp = "{package}.client:app"
 
 
 def write_app(folder: Path, run: RunSettings) -> Path:
-    """Write the app; files of an earlier one are replaced.
-
-    Args:
-        folder: folder of the app; created if missing.
-        run: settings for the run's configuration.
-
-    Returns:
-        The folder.
-    """
+    """Write the app into a folder, which is returned; files of an earlier one are replaced."""
     config = "\n".join(f"{name} = {_toml(v)}" for name, v in run.as_run_config().items())
     files: Mapping[str, str] = {
         "pyproject.toml": PROJECT.format(method=run.config.method, package=PACKAGE, config=config),

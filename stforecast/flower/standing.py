@@ -1,15 +1,9 @@
 """How a federation stands, from the events in the server's log.
 
 The server appends its log as lines of JSON to `server.jsonl` in its results. Whoever reads them in
-order knows rounds, nodes and failures, also those before the server was started again.
-
-Log records as lines of JSON.
-
-Metrics of a federation in Prometheus's text format, for node-exporter's textfile collector.
-
-See https://prometheus.io/docs/instrumenting/exposition_formats/.
-
-The log of processes that Flower or a node starts.
+order knows rounds, nodes and failures, also those before the server was started again. The metrics
+that it writes are in Prometheus's text format, for node-exporter's textfile collector; see
+https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
 from __future__ import annotations
@@ -205,14 +199,7 @@ class Standing:
 
 
 def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read the events of a server's results; a line that was cut off is passed over.
-
-    Args:
-        folder: the server's results.
-
-    Raises:
-        InputError: if there are none.
-    """
+    """Read the events of a server's results; a line that was cut off is passed over."""
     path = folder / EVENTS
     if not path.is_file():
         raise InputError(

@@ -163,11 +163,7 @@ class Server:
 
 
 def _wait_for(superlink: subprocess.Popen[bytes], address: str) -> None:
-    """Wait until a SuperLink answers.
-
-    Raises:
-        InputError: if it ends, or takes too long.
-    """
+    """Wait until a SuperLink answers."""
     end = time.monotonic() + PATIENCE
     while superlink.poll() is None and time.monotonic() < end:
         if tried(f"https://{address}", run=False):

@@ -4,8 +4,6 @@ The server keeps a place for a node that was killed for about a minute (Flower's
 it refuses the same key, and the SuperNode that was started again ends at once with Flower's error
 2004; an unknown key looks the same. So a refusal is taken for a lease for `REFUSED` seconds.
 
-Flower's programs on this machine, the ports that they take, and how they are stopped.
-
 Every program is started in a process group of its own, so its children are stopped with it.
 """
 
@@ -24,14 +22,46 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import psutil
 
 from data_prep.base.errors import InputError, Words
+
+log = logging.getLogger(__name__)
+
+REFUSED = 300.0
+"""Seconds of refusals after which the key counts as unknown: several of Flower's leases."""
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
+"""Seconds before a new start: the wait doubles from the first to the longest."""
+
+STEADY = 60.0
+"""Seconds after joining from which on a SuperNode that ends is started again after `FIRST_WAIT`."""
+
+LEAVE = 10.0
+"""Seconds that a SuperNode has to leave the federation before it is killed."""
+
+JOINED = re.compile(r"SuperNode ID: (\d+)")
+UNREACHABLE = "Connection attempt failed"
+REFUSAL = re.compile(r"\[code: 2004\]")
+KEYLESS = re.compile(r"\[code: 2001\]")
+CERTIFICATE = re.compile("CERTIFICATE_VERIFY_FAILED|SSL/TLS handshake error")
+ERROR = re.compile(r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)")
+CONNECTION_ERROR = 305
+"""Flower's code for a server that cannot be reached or refuses."""
+
+LEVEL = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
+LEVELS = {
+    "DEBUG": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+}  # fmt: skip
+"""Levels by Flower's: what it informs of are several lines a message."""
+
+COLOUR = re.compile(r"\x1b\[\d*m")
 
 HOST = "127.0.0.1"
 
@@ -43,11 +73,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def find_program(name: str) -> str:
-    """Find a program next to this Python, or on the path.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """Find a program next to this Python, or on the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -62,14 +88,9 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def environment(*folders: Path | None) -> dict[str, str]:
-    """Return the environment of Flower's programs, which find each other by the path.
-
-    Args:
-        *folders: folders in which they look first; None for none.
-    """
-    first = [str(f) for f in (*folders, Path(sys.executable).parent) if f]
-    path = os.pathsep.join([*first, os.environ.get("PATH", os.defpath)])
+def environment() -> dict[str, str]:
+    """Return the environment of Flower's programs, which find each other by the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {"FLWR_TELEMETRY_ENABLED": "0", **os.environ, "PATH": path}
 
 
@@ -97,13 +118,7 @@ def signals_raise() -> Iterator[None]:
 def stop_all_of(
     process: subprocess.Popen[Any], how: signal.Signals = signal.SIGTERM, grace: float = GRACE
 ) -> None:
-    """Stop a group leader and all of its descendants.
-
-    Args:
-        process: the group leader.
-        how: signal that they get first.
-        grace: seconds that the leader has to terminate before all are killed.
-    """
+    """Stop a group leader and all of its descendants, which are killed after some seconds."""
     groups = process_groups(process.pid)
     _signal(groups, how)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -146,37 +161,50 @@ def _signal(groups: set[int], number: signal.Signals) -> set[int]:
     return found
 
 
-log = logging.getLogger(__name__)
+class KeptProcess:
+    """A node's process, started again whenever it ends, as a context manager.
 
-REFUSED = 300.0
-"""Seconds of refusals after which the key counts as unknown: several of Flower's leases."""
+    Args:
+        name: its name in the log.
+        program: arguments of Python.
+        wait: seconds before a process that ended is started again.
 
-FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
-"""Seconds before a new start: the wait doubles from the first to the longest."""
+    Attributes:
+        process: the process.
+    """
 
-STEADY = 60.0
-"""Seconds after joining from which on a SuperNode that ends is started again after `FIRST_WAIT`."""
+    def __init__(self, name: str, program: Sequence[str], wait: float = FIRST_WAIT) -> None:
+        self.name, self.program, self.wait = name, program, wait
 
-LEAVE = 10.0
-"""Seconds that a SuperNode has to leave the federation before it is killed."""
+    def __enter__(self) -> Self:
+        """Start the process."""
+        self._ended = threading.Event()
+        self.process = self._start()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+        return self
 
-JOINED = re.compile(r"SuperNode ID: (\d+)")
-UNREACHABLE = "Connection attempt failed"
-REFUSAL = re.compile(r"\[code: 2004\]")
-KEYLESS = re.compile(r"\[code: 2001\]")
-CERTIFICATE = re.compile("CERTIFICATE_VERIFY_FAILED|SSL/TLS handshake error")
-ERROR = re.compile(r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)")
-CONNECTION_ERROR = 305
-"""Flower's code for a server that cannot be reached or refuses."""
+    def __exit__(self, *error: object) -> None:
+        """Stop the process."""
+        self._ended.set()
+        stop_all_of(self.process)
+        self._keeper.join()
 
-LEVEL = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
-LEVELS = {
-    "DEBUG": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING,
-    "ERROR": logging.ERROR,
-}  # fmt: skip
-"""Levels by Flower's: what it informs of are several lines a message."""
+    def _start(self) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            [sys.executable, *self.program], stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
 
-COLOUR = re.compile(r"\x1b\[\d*m")
+    def _keep(self) -> None:
+        while True:
+            code = self.process.wait()
+            if self._ended.wait(self.wait):
+                return
+            log.warning("the node's %s ended (code %d); it is started again", self.name, code)
+            self.process = self._start()
+            if self._ended.is_set():  # Since the wait ended.
+                stop_all_of(self.process)
 
 
 @dataclass
@@ -232,16 +260,17 @@ class Supervisor:
     """Keeps a SuperNode running.
 
     Args:
-        command: returns the command that starts it.
+        command: returns the command that starts it, given the port of its API for processes on
+            this machine.
         superlink: address of the server, for messages.
-        programs: folder in which the SuperNode looks for programs first.
+        answers: program of Python that answers its messages, given the address of that API.
         refused: seconds of refusals after which it gives up.
         waits: shortest and longest wait before a new start, in seconds.
     """
 
-    command: Callable[[], list[str]]
+    command: Callable[[int], list[str]]
     superlink: str
-    programs: Path | None = None
+    answers: Sequence[str] = ()
     refused: float = REFUSED
     waits: tuple[float, float] = (FIRST_WAIT, LONGEST_WAIT)
     _refused_since: float | None = field(default=None, init=False)
@@ -268,16 +297,19 @@ class Supervisor:
 
     def _run_once(self) -> Ending:
         """Run a SuperNode until it ends."""
+        port = free_port()
         process = subprocess.Popen(
-            self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            self.command(port), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env=environment(self.programs), preexec_fn=end_with_parent,
+            env=environment(), preexec_fn=end_with_parent,
         )  # fmt: skip
         ending = Ending()
         reader = threading.Thread(target=self._read, args=(process.stdout, ending), daemon=True)
         reader.start()
+        answers = KeptProcess("own app", (*self.answers, f"{HOST}:{port}"))
         try:
-            ending.code = process.wait()
+            with answers if self.answers else contextlib.nullcontext():
+                ending.code = process.wait()
         finally:
             stop_all_of(process, grace=LEAVE)
             reader.join(2.0)

@@ -77,11 +77,7 @@ def unpack(content: Any) -> Message:
 
 
 def _tensor(array: Any) -> Tensor:
-    """Read an array of Flower's in the format of numpy's files.
-
-    Raises:
-        ValueError: if it is of another format or type, or its header contradicts its size.
-    """
+    """Read an array of Flower's in the format of numpy's files."""
     if array.stype != NUMPY:
         raise ValueError(f"an array as {array.stype!r}")
     file = io.BytesIO(array.data)

@@ -1,44 +1,79 @@
 """The long-lived worker of a node: `python -m stforecast.flower.worker SOCKET`.
 
 It answers the messages that Flower's processes hand over, one after the other, with nodes that it
-keeps in memory. `stforecast node` starts it, and starts it again if it ends.
+keeps in memory. `stforecast node` starts it, and starts it again if it ends. In Flower's simulation
+a process answers many messages by itself, and keeps nodes, too.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any
 
 from data_prep.base.errors import InputError
-from stforecast.flower import kept_nodes
+from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
+from stforecast.flower.node import FlowerNode, Place, check_secure_only, in_sum
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.standing import show_log
 from stforecast.flower.wire import encode, unpack
 
 log = logging.getLogger(__name__)
 
+MOST = 4
+"""Largest number of cached nodes; the least recently used is dropped first."""
+
+_kept: dict[str, FlowerNode] = {}
+_lock = threading.Lock()
+
+
+def answer_of_node(run: RunSettings, node_config: Mapping[str, Any], message: Message) -> Message:
+    """Return a node's answer to a message.
+
+    A node is rebuilt from disk if its cube or its checkpoints have changed since it last read or
+    wrote them.
+    """
+    check_secure_only(run, node_config)
+    place = Place.of(node_config, message.about.get("run"))
+    task = message.about.get("task")
+    if run.secure and task in OF_SUMS:
+        return in_sum(run, place, message)
+    before = message.about["round"] if task == "round" else None
+    cube = place.data.stat()
+    key = json.dumps([run.as_run_config(), [str(p) for p in place], cube.st_mtime_ns, cube.st_size])
+    # Other threads cannot use the node meanwhile, and after an error it is dropped: its memory may
+    # differ from its disk.
+    with _lock:
+        node = _kept.pop(key, None)
+    if node is None or not node.current(before):
+        node = FlowerNode(run, place, before)
+    found = node.answer(message)
+    if task != "finish":
+        with _lock:
+            _kept[key] = node
+            for oldest in list(_kept)[:-MOST]:
+                del _kept[oldest]
+    return found
+
 
 def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], dict[str, Array]]:
-    """Answer a message of the server.
+    """Answer a message of the server, given its text, its tensors and the settings.
 
-    Args:
-        about: its `text`, and the configurations of the `run` and of the `node`.
-        arrays: its tensors, which are not trusted.
-
-    Returns:
-        The answer's `text` and tensors; or, if there is none, the class of the `error`. Its text,
-        with paths, cells, times and values, stays in this node's log.
+    Without an answer, the class of the `error` is returned. Its text, with paths, cells, times and
+    values, stays in this node's log.
     """
     show_log()
     try:
         run = RunSettings.from_run_config(about["run"])
         asked = unpack({ABOUT: {"json": about["text"]}, PAYLOAD: arrays})
-        text, found = encode(kept_nodes.answer(run, about["node"], asked))
+        text, found = encode(answer_of_node(run, about["node"], asked))
     except Exception as e:
         log.error("no answer to the server: %s", e, exc_info=not isinstance(e, InputError))
         return {"error": type(e).__name__}, {}
@@ -62,6 +97,7 @@ def main(socket: str) -> None:
     """Listen on a socket that only this user may use."""
     os.umask(0o077)
     show_log()
+    Path(socket).unlink(missing_ok=True)  # Of a worker that was killed.
     with Listener(socket, "AF_UNIX") as listener:
         serve(listener)
 

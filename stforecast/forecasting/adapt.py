@@ -67,9 +67,6 @@ def join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int)
         data: the new clients' series; without training windows they are not trained.
         ids: `(clients,)` of the result: position among the trained clients, followed by the new.
         rounds: local updates of what a new client keeps to itself.
-
-    Raises:
-        InputError: if the model tells cells apart, or nothing is shared and there are no windows.
     """
     if trained.config.clients == "all":
         if hasattr(MODELS[trained.config.run.model], "of_cells"):
@@ -132,22 +129,26 @@ def _started(
             old = trained[group].get(name, t[:0])
             if group != "memory" and name in received:
                 tensors[name] = received[name].clone()
-            elif received and len(old) and _alike(t, old):
+            elif received and len(old) and _averages(old, t):
                 tensors[name] = old.mean(0, keepdim=True).expand_as(t).clone()
             else:
                 tensors[name] = t.clone()
     return clients
 
 
-def _alike(t: Tensor, old: Tensor) -> bool:
-    """Return whether a client's tensor can be a mean of those of others."""
+def _averages(old: Tensor, t: Tensor) -> bool:
+    """Return whether a client's tensor can be the mean of those of others."""
     return old.is_floating_point() and old.shape[1:] == t.shape[1:]
 
 
 def _trained(
-    trained: TrainedMethod, method: Method, data: PreparedSeries, started: Clients,
-    server: Params, rounds: int,
-) -> Clients:  # fmt: skip
+    trained: TrainedMethod,
+    method: Method,
+    data: PreparedSeries,
+    started: Clients,
+    server: Params,
+    rounds: int,
+) -> Clients:
     """Train new clients for some rounds, then let them personalise."""
     run, state = trained.config.run, trained.snapshot
     share = len(data.split.train) / float(state.clients.sizes.float().mean())
@@ -176,10 +177,7 @@ def _trained(
 
 
 def _rows(old: Clients, new: Clients, ids: Tensor) -> Clients:
-    """Return some of the old clients and of the new ones.
-
-    Memory whose shape follows the samples is of training only and left out.
-    """
+    """Return some of the old clients and of the new ones, without memory of samples."""
 
     def joined(old: Params, new: Params) -> Params:
         names = [n for n, t in old.items() if n in new and new[n].shape[1:] == t.shape[1:]]
@@ -195,26 +193,16 @@ def _rows(old: Clients, new: Clients, ids: Tensor) -> Clients:
 
 
 def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
-    """Return the method as `fedavg_ft`, whose new clients fit the global model to their data.
+    """Return a method with one global model as `fedavg_ft`, whose new clients fit it to their data.
 
     The clients that were trained keep the global model.
-
-    Args:
-        trained: a method with one global model.
-        epochs: epochs of fine-tuning.
-
-    Raises:
-        InputError: if it has no global model, or one without such parameters.
     """
     method, state = trained.method, trained.snapshot
     everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)
     names = set(method.population.names)
-    if (
-        trained.config.clients != "cell"
-        or method.views != ("global",)
-        or not names <= received.keys()
-    ):
+    one_model = method.views == ("global",) and names <= received.keys()
+    if trained.config.clients != "cell" or not one_model:
         raise InputError(
             f"{method.name} cannot be fine-tuned: only methods that average one global model can, "
             "such as fedavg; ",
@@ -253,12 +241,7 @@ class AdaptOptions(CheckedOptions):
 
 
 def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
-    """Return a model of the cells of a history.
-
-    Args:
-        model: the fitted model.
-        series: the history, of cells that the model knows and of others.
-        options: how new cells are trained.
+    """Return a model of the cells of a history, some of which the model knows.
 
     Raises:
         InputError: if no cell is new, the history is too short, or the method cannot be adapted.
@@ -278,9 +261,7 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
     clients = predictor.clients if isinstance(predictor, TrainedMethod) else None
     non_negative = model.non_negative and not (data.series.values < 0).any()
     scaler = _joined_scaler(model, data.scaler, ids)
-    calibration = model.calibration
-    if calibration is not None:
-        calibration = calibration.joined(ids)
+    calibration = model.calibration and model.calibration.joined(ids)
     return dataclasses.replace(
         model, config=config, cells=series.cells, scaler=scaler, predictor=predictor,
         calibration=calibration, non_negative=non_negative, adapted=True,
@@ -289,17 +270,9 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
 
 
 def new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
-    """Return the series of new cells, scaled, with the last days as training part.
+    """Return the series of new cells alone, scaled, with the last days as training part.
 
     Steps before the history count as missing, so each target of these days is a training target.
-
-    Args:
-        model: the fitted model.
-        series: history of the new cells alone.
-        days: days of training.
-
-    Raises:
-        InputError: if the history is shorter than the days, or these than the horizon.
     """
     config, n_steps = model.config, round(days * (DAY / model.step))
     held, horizon = len(series.values), config.window.horizon
@@ -393,6 +366,5 @@ def _adapted_baseline(
             Words("give {days}"),
         )
     fitted = fit_baseline(config, data, data.split.train)
-    n_new = len(data.series.cells)
-    only_new = len(ids) == n_new
+    only_new = len(ids) == len(data.series.cells)
     return fitted if only_new else baseline.joined(fitted, ids)

@@ -36,7 +36,7 @@ class FoldResult:
     Attributes:
         metrics: result of `Forecaster.evaluate`.
         forecasts: result of `Forecaster.test_forecasts`.
-        parts: result of `Forecaster.parts`.
+        parts: result of `Forecaster.data_.parts`.
     """
 
     metrics: pd.DataFrame
@@ -160,12 +160,6 @@ class Backtest:
 
 
 def run_folds(plan: FoldPlan, test: Callable[[str], FoldResult], *, progress: bool) -> Backtest:
-    """Test a forecaster on each fold.
-
-    Args:
-        plan: the folds.
-        test: function that fits a new forecaster on a split and returns its results.
-        progress: whether to show a progress bar.
-    """
+    """Test a forecaster on each fold; `test` fits a new one on a split and returns its results."""
     bar = tqdm(plan.splits, desc=plan.description, unit="fold", disable=not progress)
     return Backtest(plan.description, [test(split) for split in bar])

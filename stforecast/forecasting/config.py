@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.registry import find, join
@@ -146,12 +146,10 @@ class RollingOptions(CheckedOptions):
         refit: `never`, `daily` or `weekly`: refit the selected model on the data known so far
             before each day or week of the test part except the first.
         refit_rounds: rounds of each refit of a federated method.
-        refit_lr: learning rate of the refits; 0 takes a tenth of lr.
     """
 
     refit: Literal["never", "daily", "weekly"] = "never"
     refit_rounds: Annotated[PositiveInt, REFITTED] = 3
-    refit_lr: Annotated[NonNegativeFloat, REFITTED] = 0.0
 
 
 @dataclass(frozen=True)
@@ -333,7 +331,7 @@ OF_ROUNDS = ("training", "loss", "uplink", "robust", "model_options")
 
 OF_TRAINED = (
     "model", "device", "select", "cohort", "workers", "engine", "actors", "memory",
-    "checkpoint_every", "refit_rounds", "refit_lr",
+    "checkpoint_every", "refit_rounds",
 )  # fmt: skip
 """Further settings that only these read."""
 

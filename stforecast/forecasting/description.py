@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-import pandas as pd
-
 from data_prep.base.text import counted
 from stforecast.data import dates as durations
 from stforecast.forecasting.model import FittedModel
@@ -82,17 +80,3 @@ def as_html(
         for name, text in rows.items()
     )
     return f"<table>{cells}</table>"
-
-
-def methods_frame() -> pd.DataFrame:
-    """Tabulate all methods and reference forecasters; see `stforecast.list_methods`."""
-    from stforecast.baselines import BASELINES
-    from stforecast.methods import METHODS
-
-    rows = [
-        (name, method.summary, federated, bool(method.pooled), str(getattr(method, "paper", "")))
-        for known, federated in ((METHODS, True), (BASELINES, False))
-        for name, method in known.items()
-    ]
-    columns = ["method", "summary", "federated", "pooled", "paper"]
-    return pd.DataFrame(rows, columns=columns).set_index("method")

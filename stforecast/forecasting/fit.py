@@ -23,12 +23,8 @@ from stforecast.data.series import Series
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_finite
 from stforecast.federated.runs.unfinished_run import AfterRound
+from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, reads_target
-from stforecast.forecasting.history import (
-    warn_of_constants,
-    warn_of_outliers,
-    warn_of_values_outside,
-)
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.trained_method import TrainedMethod, train
 
@@ -72,9 +68,6 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     Returns:
         The settings in steps of the data, with the windows and rounds that follow from the data,
         and the series, split and scaled.
-
-    Raises:
-        InputError: if the data cannot be used with these settings.
     """
     step = series.calendar.step
     config = asked.at(step)
@@ -87,9 +80,9 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
             "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
             asked.training.rounds, counted(len(series.cells), "cell"),
         )  # fmt: skip
-    warn_of_constants(series, data.split.fit)
-    warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_outliers(series, data.split.fit)
+    history.warn_of_constants(series, data.split.fit)
+    history.warn_of_values_outside(series, config.data.limits(non_negative=False))
+    history.warn_of_outliers(series, data.split.fit)
     if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
             f"intervals are calibrated on the validation part: split {config.data.split} has none "
@@ -109,12 +102,6 @@ def fit(
 
     With the target `validation`, it is fitted with each target and the one of the lowest validation
     MSE is kept, of several the first of `targets`.
-
-    Args:
-        config: settings.
-        data: the series.
-        after_round: called with each round's report.
-        checkpointer: writes checkpoints and resumes from the newest one.
 
     Raises:
         InputError: if the target is to be chosen and no validation target was observed.
@@ -184,17 +171,7 @@ def fit_baseline(
 def restore(
     config: Config, state: Mapping[str, np.ndarray], round: int, clients: Partition
 ) -> Predictor:
-    """Restore a predictor from its `state`.
-
-    Args:
-        config: settings that it was fitted with.
-        state: arrays returned by its `state`.
-        round: round of the state.
-        clients: the client of each cell that it was fitted on.
-
-    Raises:
-        InputError: if the state does not fit the settings.
-    """
+    """Restore a predictor from its `state`, the arrays after a round; see `from_state` of each."""
     if config.federated:
         return TrainedMethod.from_state(config, state, round, clients)
     check_finite(state)

@@ -14,41 +14,34 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
-from stforecast.bench.run_groups import pooled
 from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data
 from stforecast.data.events import is_table
 from stforecast.data.folds import FoldOptions, plan_folds
+from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series
-from stforecast.data.splits import Split
 from stforecast.federated.engine.server import RoundReport
-from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
 from stforecast.forecasting.description import as_html, in_words
-from stforecast.forecasting.evaluate import (
-    By,
-    Evaluation,
-    error_table,
-    forecasts_dataset,
-    on_new_data,
-)
+from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
-from stforecast.forecasting.history import (
-    read_series,
-)
+from stforecast.forecasting.history import read_series, warn_of_level
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
 from stforecast.forecasting.tables import Interval, tidy
-from stforecast.tracking import Callback, each
+from stforecast.tracking import Callback, each, pooled_errors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+AnyPath = str | os.PathLike[str]
 
 
 class Forecaster:
@@ -88,26 +81,15 @@ class Forecaster:
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
-        """Return a forecaster of recorded settings, of which a method may read only some.
-
-        Args:
-            settings: all settings by flat name, and the method.
-        """
+        """Return a forecaster of recorded settings, of which its method may read only some."""
         return cls(**read_by(settings["method"], settings))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the method and the settings as they were given; others have their defaults.
-
-        Args:
-            deep: without effect; no setting is an estimator.
-        """
+        """Return the method and the settings that were given, for scikit-learn."""
         return dict(self._given)
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; the forecaster is then to be fitted again.
-
-        Args:
-            **settings: `method`, or any setting of `stforecast.forecasting.config`.
 
         Raises:
             InputError: for an unknown method, setting or value.
@@ -144,11 +126,11 @@ class Forecaster:
             raise InputError("this forecaster is not fitted; call fit or Forecaster.load first")
         return self._model
 
-    def _evaluation(self, selection: str | None = None) -> Evaluation:
-        """Return the evaluation of the selected model, or of that of another selection."""
+    def _evaluation(self) -> Evaluation:
+        """Return the evaluation of the selected model."""
         if not self._evaluations:
             raise InputError("evaluation needs the data: fit this forecaster, do not load it")
-        return self._evaluations[selection or self.config.run.select]
+        return self._evaluations[self.config.run.select]
 
     @property
     def config(self) -> Config:
@@ -192,14 +174,13 @@ class Forecaster:
         return limits.lower, limits.upper
 
     @property
-    def split(self) -> Split:
-        """Windows of each part of the data that it was fitted on."""
-        return self._evaluation().data.split
+    def data_(self) -> PreparedSeries:
+        """The data that it was fitted on, split and scaled; `data_.parts()` tells the dates.
 
-    @property
-    def data_name(self) -> str:
-        """Path or title of the data that it was fitted on."""
-        return self._evaluation().data.series.name
+        Raises:
+            InputError: if it was loaded rather than fitted here.
+        """
+        return self._evaluation().data
 
     def fit(
         self,
@@ -215,11 +196,7 @@ class Forecaster:
             data: as for `open_cube`: a cube, a table (time × cell), or the path of either.
             after_round: called with each round's report, e.g. to draw a progress bar.
             checkpointer: writes checkpoints of the training and resumes from the newest one.
-            callbacks: told when the training begins, after each round and at its end; such as those
-                of `stforecast.tracking`, for TensorBoard, MLflow and Weights & Biases.
-
-        Returns:
-            The fitted forecaster.
+            callbacks: such as those of `stforecast.tracking`, for TensorBoard and the like.
 
         Raises:
             InputError: if the data cannot be used with these settings.
@@ -241,14 +218,14 @@ class Forecaster:
         if config.rolling.refit != "never":
             rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
             predictors[select] = rolling
-        evaluations = {
+        found = {
             id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
             for p in predictors.values()
         }
-        self._evaluations = {name: evaluations[id(p)] for name, p in predictors.items()}
+        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
         self._model = self._evaluations[select].model
         for callback in callbacks:
-            callback.end(self._pooled_errors())
+            callback.end(pooled_errors(self.evaluate(), select))
         return self
 
     def predict(
@@ -257,15 +234,17 @@ class Forecaster:
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
-        events: str | os.PathLike[str] | None = None,
+        events: AnyPath | None = None,
     ) -> pd.DataFrame:
         """Forecast what follows the end of `history`, in the data's own units.
 
+        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
+        without any observed input gets no forecast (NaN).
+
         Args:
-            history: data of at least the cells that the model was fitted on; of others a warning
-                says how to adapt to them. The values of a table (time × cell) are taken to be of
-                the fitted service, in its unit. A `Series` from `read` is used directly. Times in
-                another zone are converted to the model's, which calendar and lags follow.
+            history: data of at least the cells that the model was fitted on. Values of a table
+                (time × cell) are of the fitted service, in its unit; times in another zone are
+                converted to the model's. A `Series` from `read` is used directly.
             steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as inputs.
             limits: lowest and highest possible value, infinite for none; forecasts outside become
@@ -276,19 +255,16 @@ class Forecaster:
 
         Returns:
             Table (time × cell) with the times of the forecast steps, in the time zone of the
-            history: that of a table's index, or that of a cube; without one if the times of the
-            history have none. `attrs` names `service` and `units`, and the lowest and highest
-            possible value as `limits`.
-
-        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
-        without any observed input gets no forecast (NaN).
+            history if it has one. `attrs` names `service`, `units` and `limits`.
 
         Raises:
             InputError: if the history lacks cells, has another step length or unit, is too short,
                 has no observed input, or times that cannot be placed in the model's zone.
         """
         model = self._fitted()
-        return model.predict(self.read(history, events), steps, limits and Limits(*limits))
+        series = self.read(history, events)
+        warn_of_level(series, model)
+        return model.predict(series, steps, limits and Limits(*limits))
 
     def predict_interval(
         self,
@@ -296,15 +272,11 @@ class Forecaster:
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
-        events: str | os.PathLike[str] | None = None,
+        events: AnyPath | None = None,
     ) -> Interval | None:
         """Return bounds of the forecast; those beyond the model's horizon are NaN.
 
-        Args:
-            history: as for `predict`.
-            steps: as for `predict`.
-            limits: as for `predict`; bounds outside become these.
-            events: as for `predict`.
+        The arguments are those of `predict`; bounds outside the limits become these.
 
         Returns:
             Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
@@ -316,7 +288,7 @@ class Forecaster:
         series = self.read(history, events)
         return self.model_.bounds(series, steps, limits and Limits(*limits))
 
-    def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
+    def read(self, history: Data | Series, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
 
         Args:
@@ -328,9 +300,7 @@ class Forecaster:
         """
         return self._fitted().read(history, self._events(history, events))
 
-    def _events(
-        self, history: Data | Series, events: str | os.PathLike[str] | None
-    ) -> str | os.PathLike[str] | None:
+    def _events(self, history: Data | Series, events: AnyPath | None) -> AnyPath | None:
         """Return the table of events to read: the given one, or that of the fit."""
         has_own = isinstance(history, Series) and history.calendar.events is not None
         fitted = self.asked.window.events
@@ -352,23 +322,17 @@ class Forecaster:
             steps: as for `predict`.
             ax: axes to draw on; by default those of a new figure, `plot().figure`.
 
-        Returns:
-            The axes.
-
         Raises:
             InputError: as `predict`; for an unknown cell; if it was loaded and no history is given.
         """
         from stforecast.plots.outlook import draw_outlook
 
-        series = self._evaluation().data.series if history is None else self.read(history)
+        series = self.data_.series if history is None else self.read(history)
         tables = self.predict(series, steps), self.predict_interval(series, steps)
         return draw_outlook(series, *tables, cells, ax)
 
     def find_leaks(self, history: Data | Series) -> list[Leak]:
-        """Find windows whose inputs or forecasts depend on later values.
-
-        Args:
-            history: as for `predict`; windows of its last quarter are tested.
+        """Find windows of a history's last quarter that depend on later values.
 
         Returns:
             The leaks, see `stforecast.forecasting.leaks`; empty if none was found.
@@ -405,18 +369,18 @@ class Forecaster:
             raise choose("by", by, get_args(By))
         if data is None:
             self._evaluation()
-            return error_table(self._evaluations, by)
-        return error_table({self.config.run.select: self._on(data)}, by)
+            return evaluations.error_table(self._evaluations, by)
+        return evaluations.error_table({self.config.run.select: self._on(data)}, by)
 
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.
 
         1 for no error; 0 for the mean of each cell over the tested data. It is of z-scores, over
-        all cells and steps ahead. scikit-learn's searches maximise it.
+        all cells and steps ahead. scikit-learn's searches maximise it, and pass `y`.
 
         Args:
             data: as for `evaluate`; by default the test part of the data it was fitted on.
-            y: without effect; scikit-learn passes it.
+            y: without effect.
 
         Raises:
             InputError: as `evaluate`.
@@ -424,7 +388,7 @@ class Forecaster:
         return (self._evaluation() if data is None else self._on(data)).r2()
 
     def _on(self, data: Data | Series) -> Evaluation:
-        return on_new_data(self.model_, self.read(data))
+        return evaluations.on_new_data(self.model_, self.read(data))
 
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
@@ -442,9 +406,8 @@ class Forecaster:
             before, unless there is none. By `cell` alone: `std`, of the z-scores, `seasonal_mae`
             and `seasonal_rmse`, which scaled errors divide by, and `lon` and `lat` if known.
             Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),
-            `time_zone` if the clock is UTC, and `lower_limit` and `upper_limit`, if any, to which
-            `predict` moves forecasts. Those here are as the model gives them, and so are their
-            errors.
+            `time_zone` if the clock is UTC, and `lower_limit` and `upper_limit`, if any: `predict`
+            moves forecasts to these limits, but those here, and their errors, are as they were.
 
         Raises:
             InputError: as `evaluate`.
@@ -452,9 +415,9 @@ class Forecaster:
         select = self.config.run.select
         if data is None:
             self._evaluation()
-            found = forecasts_dataset(self._evaluations, select)
+            found = evaluations.forecasts_dataset(self._evaluations, select)
         else:
-            found = forecasts_dataset({select: self._on(data)}, select)
+            found = evaluations.forecasts_dataset({select: self._on(data)}, select)
         limits = dict(zip(("lower_limit", "upper_limit"), self.limits, strict=True))
         return found.assign_attrs({name: v for name, v in limits.items() if np.isfinite(v)})
 
@@ -475,46 +438,16 @@ class Forecaster:
         """
         return tidy(self.test_forecasts())
 
-    def parts(self) -> dict[str, dict[str, str] | None]:
-        """Return the first and last target step of each part of the data it was fitted on.
-
-        Returns:
-            `training`, `validation` and `test`, each with `first` and `last` in local time; None
-            for a part without windows.
-
-        Raises:
-            InputError: if it was loaded rather than fitted here.
-        """
-        return self._evaluation().data.parts()
-
-    def content(self) -> str:
-        """Return a fingerprint of all data that it was fitted on, which must be known."""
-        return fingerprint(*self._evaluation().data.series.identity())
-
-    def roads(self) -> np.ndarray | None:
-        """Return the weights `(cells, cells)` of the roads in the data it was fitted on, if known.
-
-        Raises:
-            InputError: if it was loaded rather than fitted here.
-        """
-        return self._evaluation().data.series.adjacency
-
-    def _pooled_errors(self) -> dict[str, float]:
-        """Return the errors over all cells and steps, by split and metric: `test/mse`."""
-        table = self.evaluate()
-        table = pooled(table[table["selection"] == self.config.run.select])
-        names = table["split"] + "/" + table["metric"]
-        return dict(zip(names, table["value"].astype(float), strict=True))
-
     def adapt(
         self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
-        events: str | os.PathLike[str] | None = None,
+        events: AnyPath | None = None,
     ) -> Forecaster:  # fmt: skip
         """Make a forecaster of the cells of a history, of which some are new to this one.
 
         Cells that it knows keep the part that they have. New ones get forecasts from the shared
         part, and train a personal part of their own by the method's local update, as
-        `stforecast.forecasting.adapt` says; nothing is sent. This forecaster stays as it is.
+        `stforecast.forecasting.adapt` says; nothing is sent. This forecaster stays as it is, and
+        the new one is as if loaded: it has no data to evaluate on.
 
         Args:
             history: data of new cells, with or without cells that it knows. It may be shorter than
@@ -526,9 +459,6 @@ class Forecaster:
                 that average one model; none by default.
             events: table of the events in the history, for a model that reads events.
 
-        Returns:
-            A forecaster as one that was loaded: save, predict, evaluate on data, plot a history.
-
         Raises:
             InputError: if no cell is new, the history is too short for the days, or the method
                 cannot be adapted.
@@ -538,33 +468,15 @@ class Forecaster:
         return self._holding(adapt(self.model_, series, options))
 
     def backtest(
-        self,
-        data: Data,
-        folds: int = 3,
-        test: str = "",
-        validation: str = "",
-        gap: str = "",
-        train: str = "",
-        *,
-        progress: bool = False,
-    ) -> Backtest:
+        self, data: Data, folds: int = 3, test: str = "", validation: str = "", gap: str = "",
+        train: str = "", *, progress: bool = False,
+    ) -> Backtest:  # fmt: skip
         """Test these settings on successive spans, each with a forecaster fitted before it.
 
         This forecaster stays as it is; its split is not used. With `refit`, refits within a test
         span use every window known by then, those of the gap included: a gap delays the first
-        model only.
-
-        Args:
-            data: as for `fit`.
-            folds: number of test spans; they follow each other, and the last ends with the data.
-            test: length of each test span, such as "7d"; by default 30 % of the time divided by the
-                folds.
-            validation: length of each validation span; by default that of a test span, "0d" for
-                none.
-            gap: time from the end of validation to the first test target; none by default.
-            train: length of the training span, a window that slides; by default it begins with the
-                data and grows.
-            progress: whether to show a progress bar.
+        model only. `folds` to `train` are the settings of `stforecast.data.folds.FoldOptions`,
+        lengths of time such as "7d".
 
         Returns:
             Errors, forecasts and dates of all folds.
@@ -579,24 +491,21 @@ class Forecaster:
 
         def tested(split: str) -> FoldResult:
             fitted = Forecaster.recorded({**self.asked.flat(), "split": split}).fit(data)
-            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.parts())
+            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.data_.parts())
 
         return run_folds(plan, tested, progress=progress)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save the forecaster as `forecaster.json` and `state.safetensors`.
+    def save(self, folder: AnyPath) -> Path:
+        """Save the forecaster as `forecaster.json` and `state.safetensors`; return the folder.
 
         Args:
             folder: created if it does not exist.
-
-        Returns:
-            The folder.
         """
         self.model_.save(Path(folder))
         return Path(folder)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Forecaster:
+    def load(cls, folder: AnyPath, device: str = "auto") -> Forecaster:
         """Load a saved forecaster or that of a run folder; nothing is unpickled.
 
         Args:
@@ -621,6 +530,5 @@ class Forecaster:
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""
-        model = self._model
-        parts = self.parts() if self._evaluations else {}
-        return as_html(self.get_params(), model, parts, self.train_seconds_)
+        parts = self.data_.parts() if self._evaluations else {}
+        return as_html(self.get_params(), self._model, parts, self.train_seconds_)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+FAR_LEVEL = 10.0
+"""Standard deviations from the training mean of which a warning is due."""
+
 ADAPT = "`stforecast adapt` or Forecaster.adapt makes a model of them, too"
 """Advice for cells that a model has not seen."""
 
@@ -38,13 +41,9 @@ HIDDEN = 1e3
 def read_history(
     history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
 ) -> Series:
-    """Read the series of the fitted cells from a history.
+    """Read the series of the fitted cells from a history; a warning names cells it does not know.
 
-    Args:
-        history: the data; the values of a table (time × cell) are taken to be of its service.
-        model: the fitted model; a warning names cells that it does not know. If it was adapted,
-            missing steps precede a history that is shorter than it reads back.
-        events: table of events, whose times without an offset are those of the model's zone.
+    If the model was adapted, missing steps precede a history that is shorter than it reads back.
 
     Raises:
         InputError: as `read_series`, or if the history lacks cells or is too short.
@@ -78,12 +77,11 @@ def read_series(
 ) -> Series:
     """Read all cells of a history, in the unit and the zone of the model.
 
-    A table has the model's unit, unless its `attrs` name another.
-
     Args:
-        history: as for `read_history`.
+        history: the data. The values of a table (time × cell) are of the model's service, and in
+            its unit unless its `attrs` name another.
         model: the fitted model.
-        events: as for `read_history`.
+        events: table of events, whose times without an offset are those of the model's zone.
 
     Raises:
         InputError: if it or its events cannot be read, it has another step length or unit, its
@@ -130,16 +128,12 @@ def read_series(
 
 
 def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
-    """Return which inputs of the forecast after a series are missing.
+    """Return which inputs of the forecast after a series are missing, `(inputs, cells)`.
 
     Args:
         series: the history.
         window: shape of the windows.
-        reads_windows: True if the model reads the inputs of windows, False if it reads the whole
-            series.
-
-    Returns:
-        `(inputs, cells)` bool.
+        reads_windows: whether the model reads the inputs of windows, or the whole series.
 
     Raises:
         InputError: if all inputs are missing.
@@ -160,13 +154,7 @@ def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> n
 
 
 def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) -> None:
-    """Warn of missing inputs of a forecast, and of cells that get none.
-
-    Args:
-        series: the history.
-        missing: `(inputs, cells)` bool.
-        unknown: `(cells,)` bool, cells without a forecast.
-    """
+    """Warn of missing inputs `(inputs, cells)`, and of the `unknown` cells without a forecast."""
     partly = missing.any(axis=0) & ~unknown
     for cells, what in (
         (unknown, "no observed inputs: they get no forecast"),
@@ -177,6 +165,25 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
                 "%s: %d of %d cells, such as %s, have %s",
                 series.name, cells.sum(), len(cells), series.cells[cells][0], what,
             )  # fmt: skip
+
+
+def warn_of_level(series: Series, model: FittedModel) -> None:
+    """Warn of cells whose last values are far from those of the training, as in another unit.
+
+    Args:
+        series: the history.
+        model: the model that reads it.
+    """
+    recent = model.scaler.transform(series.values)[-model.config.window.reach :]
+    known = np.isfinite(recent).any(axis=0)
+    level = np.zeros(len(known))
+    level[known] = np.abs(np.nanmedian(recent[:, known], axis=0))
+    if (far := level > FAR_LEVEL).any():
+        log.warning(
+            "%s: %d of %d cells, such as %s, were lately %.3g standard deviations away from the "
+            "mean of the training; check the unit of the history, or fit the model anew",
+            series.name, far.sum(), len(far), series.cells[level.argmax()], level.max(),
+        )  # fmt: skip
 
 
 def warn_of_past_events(series: Series) -> None:
@@ -219,12 +226,7 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
 
 
 def warn_of_outliers(series: Series, fitted: slice) -> None:
-    """Warn of cells of which a few values hide all others, as z-scores are single precision.
-
-    Args:
-        series: the observed values.
-        fitted: steps of the training part.
-    """
+    """Warn of cells of which a few values hide all others, as z-scores are single precision."""
     values = series.values[fitted]
     low, high = np.nanquantile(values, (0.25, 0.75), axis=0)
     hidden = (high > low) & (np.nanstd(values, axis=0) > HIDDEN * (high - low))
@@ -240,12 +242,9 @@ def warn_of_outliers(series: Series, fitted: slice) -> None:
 
 
 def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:
-    """Warn of bounds that leave the observed range of their cell several times over.
+    """Warn of bounds `(cells,)` that leave a cell's observed range several times over.
 
-    Args:
-        series: the observed values.
-        lowest: `(cells,)` lowest bounds in the data's units; infinite ones are not warned of.
-        highest: `(cells,)` highest bounds.
+    Bounds are in the data's units; infinite ones are not warned of.
     """
     away = ranges_outside(lowest, highest, series.values)
     far = np.isfinite(lowest) & np.isfinite(highest) & (away > FAR)

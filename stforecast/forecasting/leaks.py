@@ -71,9 +71,6 @@ def forecast_leaks(
         starts: `(windows,)` first target steps to choose from.
         spec: the windows' shape.
         calendar: the series' wall clock, with its covariates.
-
-    Returns:
-        The leaks, in order of the windows; empty if none was found.
     """
     probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
     rng = np.random.default_rng(SEED)

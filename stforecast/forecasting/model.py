@@ -27,22 +27,11 @@ from stforecast.data.dates import WEEK
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits, Scaler
 from stforecast.data.series import LOCAL, Series, zeros
-from stforecast.federated.runs.model_files import (
-    AGAIN,
-    check_finite,
-    read_model,
-    restoring,
-    write_model,
-)
+from stforecast.federated.runs import model_files
+from stforecast.federated.runs.model_files import AGAIN
+from stforecast.forecasting import history as histories
 from stforecast.forecasting.config import Config, read_by, resolve
 from stforecast.forecasting.fit import restore
-from stforecast.forecasting.history import (
-    missing_inputs,
-    read_history,
-    warn_of_far_bounds,
-    warn_of_missing,
-    warn_of_past_events,
-)
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.tables import Interval
@@ -121,17 +110,12 @@ class FittedModel:
 
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
         """Read the series of its cells from a history; see `Forecaster.read`."""
-        return read_history(history, self, events)
+        return histories.read_history(history, self, events)
 
     def predict(
         self, series: Series, steps: int | None = None, limits: Limits | None = None
     ) -> pd.DataFrame:
-        """Forecast what follows a history; see `Forecaster.predict`.
-
-        Args:
-            series: the history, from `read`.
-            steps: number of steps; by default the horizon.
-            limits: lowest and highest possible value; forecasts outside become these.
+        """Forecast what follows a history from `read`; see `Forecaster.predict`.
 
         Raises:
             InputError: if `steps` is no whole number from 1, no input was observed, or a forecast
@@ -139,8 +123,8 @@ class FittedModel:
         """
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)
-        warn_of_missing(series, missing, unknown)
-        warn_of_past_events(series)
+        histories.warn_of_missing(series, missing, unknown)
+        histories.warn_of_past_events(series)
         z, n_steps = self.scaler.transform(series.values), len(series.values)
         calendar = self.scaler.calendar(series)
         while len(z) < n_steps + steps:
@@ -180,7 +164,7 @@ class FittedModel:
             tables.append(table.clip(*(limits or self.limits)))
         interval = Interval(*tables)
         lowest, highest = interval.lower.min().to_numpy(), interval.upper.max().to_numpy()
-        warn_of_far_bounds(series, lowest, highest)
+        histories.warn_of_far_bounds(series, lowest, highest)
         return interval
 
     def _n_steps(self, steps: int | None) -> int:
@@ -196,16 +180,13 @@ class FittedModel:
 
         An adapted model forecasts cells without any input, too.
         """
-        missing = missing_inputs(series, self.config.window, self.predictor.reads_windows)
+        missing = histories.missing_inputs(series, self.config.window, self.predictor.reads_windows)
         return missing, np.asarray(missing.all(axis=0)) & (not self.adapted)
 
     def _table(self, z: np.ndarray, series: Series, unknown: np.ndarray) -> pd.DataFrame:
-        """Return forecast z-scores as a table in the data's units.
+        """Return forecast z-scores `(steps, cells)` after a series as a table in the data's units.
 
-        Args:
-            z: `(steps, cells)` z-scores.
-            series: the history before them.
-            unknown: `(cells,)` bool, cells without any observed input; their values become NaN.
+        Those of `unknown` cells `(cells,)`, without any observed input, become NaN.
         """
         steps = self.step * np.arange(1, len(z) + 1)
         times = pd.DatetimeIndex(series.times[-1] + steps, name="time")
@@ -232,21 +213,17 @@ class FittedModel:
         }  # fmt: skip
         if not self.clients.by_cell:
             about["clients"] = self.clients.labels
-        write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
+        model_files.write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
 
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
-        """Read a saved model, and forecast once with it.
-
-        Args:
-            folder: its folder, or that of its run.
-            device: device to compute on.
+        """Read a saved model from its folder or that of its run, and forecast once with it.
 
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        folder, about, arrays = read_model(folder, MODEL, "Forecaster.save")
-        with restoring(folder):
+        folder, about, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
+        with model_files.restoring(folder):
             settings = {**about["settings"], "device": device}
             config = resolve(**read_by(settings["method"], settings))
             model = cls._restored(config, about, arrays)
@@ -262,12 +239,7 @@ class FittedModel:
     def _restored(
         cls, config: Config, about: Mapping[str, Any], arrays: dict[str, np.ndarray]
     ) -> Self:
-        """Restore a model from the contents of its files.
-
-        Raises:
-            InputError: if an array does not fit the settings.
-            KeyError: if an array or an entry is missing.
-        """
+        """Restore a model from the contents of its files."""
         scaler = _saved_scaler(arrays)
         of_bounds = {n: arrays.pop(n) for n in list(arrays) if n.startswith(PREFIX)}
         step, cells, clients = _saved_cells(about)
@@ -303,7 +275,7 @@ def _saved_scaler(arrays: dict[str, np.ndarray]) -> Scaler:
     names = ["scaler/mean", "scaler/std"]
     names += [name for name in arrays if name.startswith("scaler/") and name not in names]
     saved = {name: arrays.pop(name) for name in names}
-    check_finite(saved)
+    model_files.check_finite(saved)
     for name, values in saved.items():
         if name.endswith("std") and not (values > 0).all():
             raise InputError(f"{name} has values that are not above 0; {AGAIN}")

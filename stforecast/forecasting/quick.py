@@ -151,13 +151,6 @@ def make_plan(
 ) -> Plan:
     """Choose what is not given: the service, the split, intervals and rounds.
 
-    Args:
-        cube: the data.
-        horizon: number of steps to forecast.
-        service: variable to forecast, or None.
-        method: name of the method.
-        given: settings that were given.
-
     Raises:
         InputError: if the service is unknown, the horizon is below 1 or the data have one step.
     """
@@ -210,11 +203,7 @@ def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | W
 
 
 def check_forecasts(forecasts: xr.Dataset) -> Check:
-    """Return the errors of forecasts and of the day before, where both are known.
-
-    Args:
-        forecasts: result of `Forecaster.test_forecasts`.
-    """
+    """Return the errors of tested forecasts and of the day before, where both are known."""
     y = forecasts["y"].to_numpy()
     found = {"mae": forecasts["y_hat"].to_numpy()}
     known = np.isfinite(y) & np.isfinite(found["mae"])

@@ -30,7 +30,7 @@ from data_prep.base.errors import InputError, reading
 from data_prep.cube import check_axes, check_values
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
-from stforecast.federated.runs.run_folder import AGAIN, Run, read_csv
+from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
@@ -79,17 +79,18 @@ class ForecastRun(Run):
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients and horizons are text."""
-        table = read_csv(self.folder / "metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
+        table = self.read_table("metrics.csv", ("value",), METRIC_COLUMNS[4:-1])
         return table.assign(fold=self.fold) if self.fold else table
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`; empty for reference forecasters."""
-        return read_csv(self.folder / "rounds.csv", ROUND_COLUMNS)
+        return self.read_table("rounds.csv", ROUND_COLUMNS)
 
     def refits(self) -> pd.DataFrame:
         """`refits.csv`; empty where nothing was refitted."""
-        path = self.folder / "refits.csv"
-        return read_csv(path, REFIT_COLUMNS) if path.exists() else pd.DataFrame()
+        name = "refits.csv"
+        written = name in self.about.get(LINES, {}) or (self.folder / name).exists()
+        return self.read_table(name, REFIT_COLUMNS) if written else pd.DataFrame()
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""

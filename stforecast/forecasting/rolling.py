@@ -103,12 +103,6 @@ def roll(
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model through the test part.
 
-    Args:
-        config: settings; `refit` is daily or weekly.
-        fitted: the trained model.
-        data: the series.
-        checkpointer: saves each refit of a federated method and resumes after the saved ones.
-
     Returns:
         The models, and the costs of each refit: `time` of its first forecast, `windows` it was
         fitted on, `rounds`, `bytes_down`, `bytes_up` and `seconds`.
@@ -171,8 +165,9 @@ def _continue(
     """Train further rounds on the known windows; return the method and its traffic."""
     options = config.rolling
     method = copy.copy(fitted.method)
-    lr = options.refit_lr or config.training.lr / 10
-    method.training = dataclasses.replace(config.training, schedule="constant", lr=lr)
+    method.training = dataclasses.replace(
+        config.training, schedule="constant", lr=config.training.lr / 10
+    )
     federation = federate(config, method, data, train=known, validation=known[:0])
     state = _resumed(fitted.snapshot, federation.state, method.training)
     state.clients.memory |= method.sample_memory(federation.train)

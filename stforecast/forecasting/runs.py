@@ -18,6 +18,7 @@ from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
 from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
@@ -151,7 +152,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
-            "content": forecaster.content(),
+            "content": fingerprint(*forecaster.data_.series.identity()),
             **_privacy(forecaster),
         }
 
@@ -176,7 +177,7 @@ def facts_of(forecaster: Forecaster) -> dict[str, Any]:
         "settings": forecaster.asked.flat(),
         "window": dataclasses.asdict(forecaster.config.window),
         "chosen": _chosen(forecaster),
-        "parts": forecaster.parts(),
+        "parts": forecaster.data_.parts(),
         "service": forecaster.service,
         "units": forecaster.units,
         "clients": len(forecaster.cells),
@@ -191,7 +192,7 @@ def facts_of(forecaster: Forecaster) -> dict[str, Any]:
 
 def _division(forecaster: Forecaster) -> dict[str, Any]:
     """Return each client's number of cells, and the roads cut between clients, if not by cell."""
-    clients, roads = forecaster.clients, forecaster.roads()
+    clients, roads = forecaster.clients, forecaster.data_.series.adjacency
     if clients.by_cell:
         return {}
     cells = dict(zip(clients.names, clients.sizes.tolist(), strict=True))

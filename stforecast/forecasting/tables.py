@@ -65,11 +65,7 @@ def tidy(forecasts: xr.Dataset) -> pd.DataFrame:
 
 
 def on_clock(table: pd.DataFrame, clock: str) -> pd.DataFrame:
-    """Return a forecast with its times on a clock.
-
-    Args:
-        table: forecast of a cube.
-        clock: `utc`, or `local` for the cube's own time zone.
+    """Return a forecast of a cube with its times in `utc`, or in the cube's own zone (`local`).
 
     Raises:
         InputError: for `utc`, if the cube's times are local without an offset.

@@ -43,10 +43,6 @@ BLOCK = 2**28
 def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]:
     """Give what makes the trainer of a run, which works within the context.
 
-    Args:
-        config: settings.
-        n_clients: clients of the run.
-
     Raises:
         InputError: if the engine is ray and it is not installed, the method cannot be split, or
             there are fewer clients or cores than actors.
@@ -57,7 +53,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
         return
     # Importing them takes a while.
     from stforecast.bench.ray_actors import ray_actors
-    from stforecast.federated.engine.actors import SpreadTrainer, check_parts
+    from stforecast.federated.engine.actors import check_parts, spread_trainer
 
     if METHODS[config.method].pooled:
         raise InputError(
@@ -70,7 +66,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
 
         def make_trainer(*args: Any, **options: Any) -> Trainer:
             fixed = {"actors": actors, "workers": threads, "device": "cpu"}
-            return SpreadTrainer(*args, **{**options, **fixed})
+            return spread_trainer(*args, **{**options, **fixed})
 
         yield make_trainer
 
@@ -159,13 +155,7 @@ class TrainedMethod:
     def from_state(
         cls, config: Config, arrays: Mapping[str, np.ndarray], round: int, clients: Partition
     ) -> TrainedMethod:
-        """Restore a trained method from its `state`, on the configured device.
-
-        Args:
-            config: settings of the run.
-            arrays: arrays returned by `state`.
-            round: round of the state.
-            clients: the client of each cell that it was trained on.
+        """Restore a trained method from the arrays of `state`, on the configured device.
 
         Raises:
             InputError: if the arrays do not fit the configured model or are not finite.
@@ -197,10 +187,6 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
 
     Its tensors have the shapes of the client with most cells. A client's own tensors are those of
     a model of its cells alone, so they do not depend on other clients.
-
-    Args:
-        config: settings.
-        clients: the cells of each client.
     """
     window, name, run = config.window, config.run.model, config.run
     outputs = dataclasses.replace(window, horizon=window.horizon * config.loss.n_outputs)
@@ -232,12 +218,6 @@ def train(
     checkpointer: Checkpointer | None = None,
 ) -> tuple[dict[str, TrainedMethod], Federation]:
     """Train the configured method on the training part and track its validation loss.
-
-    Args:
-        config: settings.
-        data: the series.
-        after_round: called with each round's report.
-        checkpointer: writes checkpoints and resumes from the newest one.
 
     Returns:
         The method after the `last` and after the `best` round (the last one, if there is no

@@ -58,7 +58,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
@@ -91,7 +91,6 @@ class FedDAOptions(CheckedOptions):
             initialised.
         warmup_lr: learning rate of the warm-up, divided by 10 after half and by 100 after three
             quarters of the epochs. 0.1 overfits the mean windows of a few weeks.
-        warmup_momentum: momentum of the warm-up's SGD.
         warmup_batch_size: windows per batch of the warm-up.
         profile_periods: periods in a "week" of the profile; 7 for weeks of days.
         profile_zscore: whether clients z-score their mean windows by the mean and deviation of
@@ -106,7 +105,6 @@ class FedDAOptions(CheckedOptions):
     epsilon: PositiveFloat = 1.0
     warmup_epochs: NonNegativeInt = 150
     warmup_lr: PositiveFloat = 1e-4
-    warmup_momentum: NonNegativeFloat = 0.9
     warmup_batch_size: PositiveInt = 64
     profile_periods: PositiveInt = 7
     profile_zscore: bool = True
@@ -274,7 +272,7 @@ class FedDA(FedAvg):
         model = self.population.parameters(1, device) | self.population.buffers(1, device)
         model |= {name: t[None].clone() for name, t in initial.items()}
         params = [model[name].requires_grad_() for name in self.population.parameters(1)]
-        optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=o.warmup_momentum)
+        optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=0.9)
         falls = [o.warmup_epochs // 2, 3 * o.warmup_epochs // 4]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
         pooled = {name: sample[name].flatten(0, 1)[None] for name in ("x", "y", "mask")}
@@ -344,18 +342,7 @@ def server_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: float) -> Params:
-    """Move a model towards uploads and the quasi-global model by one step (formula above).
-
-    Args:
-        model: w, `(…)` by layer.
-        uploads: w_i, `(n, …)`.
-        quasi: w_Q, `(…)`.
-        rho: ρ.
-        epsilon: ε.
-
-    Returns:
-        The model after the step.
-    """
+    """Move a model `(…)` by one step towards uploads `(n, …)` and the quasi-global model."""
     far = torch.stack([(w - quasi[name]).norm() for name, w in model.items()])
     moved = {}
     for (name, w), pull in zip(model.items(), far.softmax(0), strict=True):

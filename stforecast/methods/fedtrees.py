@@ -130,7 +130,7 @@ class FedTrees(Method):
     views = ("global",)
     sends_sums = True
     sums = "clients"
-    unread = (names_of(Training) | {"model", "refit_lr"}) - {
+    unread = (names_of(Training) | {"model"}) - {
         "rounds", "participation", "full_start", "patience"
     }  # fmt: skip
     Options = FedTreesOptions

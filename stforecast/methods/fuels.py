@@ -118,11 +118,7 @@ class Fuels(Method):
         return {"jsd": torch.zeros(n, n, device=device), **kept}
 
     def _check(self, sizes: Tensor) -> None:
-        """Refuse settings under which row b of a batch is not slot b; note what is not the paper's.
-
-        Raises:
-            InputError: with the setting.
-        """
+        """Refuse settings under which row b of a batch is not slot b, and note departures."""
         period, slots = self.task.n_keys, self.training.batch_size
         if self.training.shuffle:
             raise InputError(
@@ -152,11 +148,7 @@ class Fuels(Method):
             )
 
     def sample_memory(self, data: ClientData) -> Params:
-        """Refuse clients without a whole period, and note few batches; there is no memory.
-
-        Raises:
-            InputError: with the number of samples.
-        """
+        """Refuse clients without a whole period, and note few batches; there is no memory."""
         if self.options.prototypes == "concat":
             return {}
         period, fewest = self.task.n_keys, int(data.n_groups.min())
@@ -189,9 +181,8 @@ class Fuels(Method):
             draw = to.round if self.options.positives == "random" else 0
             keys = [(int(server["seed"]), draw, i, POSITIVES) for i in to.ids.tolist()]
             positive = as_many_at_random(positive, others, keys)
-        chosen = positive | (similar & ~others) if self.options.include_self else positive
         return {
-            "positive": weighted_prototypes(prototypes, chosen.float()),
+            "positive": weighted_prototypes(prototypes, positive.float()),
             "negative": weighted_prototypes(prototypes, (others & ~positive).float()),
         }
 
@@ -239,7 +230,7 @@ class Fuels(Method):
         x = torch.cat([batch["x"], batch["shifted"]], dim=1) if o.intra else batch["x"]
         encoded = self.population.encode(cohort.state, x)
         features, contrasts = self.contrasts(cohort, encoded, batch, payload)
-        if cohort.last_epoch and o.prototype_pass == "training":
+        if cohort.last_epoch:
             cohort.scratch["means"].add(features, self._keys(batch))
         pred = self.task_loss(cohort, features, batch)
         return contrasts + (o.rho * pred if o.loss_form == "alg1" else pred)
@@ -315,11 +306,6 @@ class Fuels(Method):
         if not self.options.inter:
             return {}
         means: PrototypeMeans = cohort.scratch["means"]
-        if self.options.prototype_pass == "fresh":
-            with torch.no_grad():
-                for batch in cohort.data.chunks(self.training.batch_size):
-                    features = self.population.encode(cohort.state, batch["x"])
-                    means.add(features, self._keys(batch))
         sent = {"prototypes": means.means()}
         if self.options.partition == "profiles":
             sent["profiles"] = self.profiles(cohort)
@@ -423,7 +409,7 @@ class Fuels(Method):
     def _used(self, cohort: Cohort) -> int:
         """Samples that ordered full batches reach."""
         size, b = int(cohort.data.sizes[0]), self.training.batch_size * cohort.data.group
-        return size if self.options.prototype_pass == "fresh" else size // b * b
+        return size // b * b
 
     def _keys(self, batch: Batch) -> Tensor:
         """Return the slot of each sample, or its number for concatenated prototypes."""

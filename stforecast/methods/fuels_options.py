@@ -1,7 +1,4 @@
-"""Settings of FUELS (`stforecast.methods.fuels`), and where they leave the paper.
-
-How FUELS (`stforecast.methods.fuels`) divides clients into positives and negatives.
-"""
+"""Settings of FUELS, where they leave the paper, and how it divides clients by them."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ class FuelsOptions(CheckedOptions):
             Algorithm 1 reads as if the augmented data D' were made once.
         prototypes: `periodic`: mean by slot of the period (Eq. 8); `concat`: one per sample (Eq. 7,
             ablation "w/o p-aware").
-        prototype_pass: `training`: average the representations of the last local epoch (Algorithm
-            1); `fresh`: those of one more pass after it.
         divergence: JSD of the softmax over the whole prototype (`flat`) or the mean of those over
             its rows (`rows`). The paper does not say how real vectors become distributions.
         partition: what clients are compared by, their `prototypes` (the paper) or the `profiles` of
@@ -54,7 +49,6 @@ class FuelsOptions(CheckedOptions):
         positives: the positives of a client: those with a `divergence` of at most β (Eq. 9), or as
             many at `random`, drawn anew in each round, or once for the run (`random-once`); the
             others are its negatives.
-        include_self: whether a client's own prototype counts as positive.
         compared: clients that all are compared with, drawn anew in each round; the global
             prototypes and β are then estimates from these, and time and memory no longer grow with
             the square of the clients. 0 compares all with all, as the paper.
@@ -73,11 +67,9 @@ class FuelsOptions(CheckedOptions):
     shift: Share = 0.5
     shift_draw: Literal["batch", "once"] = "batch"
     prototypes: Literal["periodic", "concat"] = "periodic"
-    prototype_pass: Literal["training", "fresh"] = "training"
     divergence: Literal["flat", "rows"] = "flat"
     partition: Literal["prototypes", "profiles"] = "prototypes"
     positives: Literal["divergence", "random", "random-once"] = "divergence"
-    include_self: bool = False
     compared: NonNegativeInt = 0
 
 

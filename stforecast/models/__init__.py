@@ -16,14 +16,10 @@ MODELS: Registry[Any] = Registry(
 
 
 def build_model(name: str, window: WindowSpec, options: Any, cells: Cells | None) -> SplitModel:
-    """Build a new model.
+    """Build a new model by its name.
 
-    Args:
-        name: name of one of `MODELS`.
-        window: input and target steps.
-        options: an instance of the model's `Options`.
-        cells: the cells that a client holds, of that with most, for models that distinguish them
-            (`of_cells`); None if each client is one cell.
+    The cells are those of the client with most, for models that distinguish them (`of_cells`); None
+    if each client is one cell.
     """
     kind = MODELS[name]
     further = (cells,) if hasattr(kind, "of_cells") else ()

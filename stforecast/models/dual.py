@@ -1,22 +1,18 @@
-"""Parts of the dual models: recurrent networks over both parts of a window, and a head.
+"""Dual models: one recurrent network over the closeness window, one over the periodic window.
 
-Dual GRU: one GRU over the closeness window, one over the periodic window (FUELS, Eq. 2).
-
-Liu et al., AAAI 2025, arXiv 2404.03702, section 3.1 and appendix D.1; the encoder follows FedDA
-(Zhang et al., INFOCOM 2021).
-
-Dual LSTM: one stacked LSTM over the closeness window, one over the periodic window (FedDA).
-
-Zhang, Dang, Shihada, Alouini: Dual Attention-Based Federated Learning for Wireless Traffic
-Prediction, INFOCOM 2021, arXiv 2110.05183. Sizes, dropout and the sum of the two hidden states are
-those of the released code; its two unused fusion weights are left out.
+The dual GRU is that of FUELS (Eq. 2; Liu et al., AAAI 2025, arXiv 2404.03702, section 3.1 and
+appendix D.1). The dual LSTM is that of FedDA (Zhang, Dang, Shihada, Alouini: Dual Attention-Based
+Federated Learning for Wireless Traffic Prediction, INFOCOM 2021, arXiv 2110.05183). Its sizes,
+dropout and the sum of the two hidden states are those of the released code; its two unused fusion
+weights are left out.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -30,13 +26,8 @@ from stforecast.federated.core.population import SplitModel
 class DualEncoder(nn.Module):
     """Last hidden states over the closeness and over the periodic window, side by side.
 
-    Args:
-        window: input steps; the network of `closeness` or `periods` is left out if it is 0.
-        make: builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`.
-        reader: name of the model, for the error.
-
-    Raises:
-        InputError: if the windows have other inputs.
+    `make` builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`;
+    that of `closeness` or `periods` is left out if it is 0.
     """
 
     def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
@@ -93,32 +84,39 @@ class DualGRUOptions(CheckedOptions):
     fusion: Literal["sum", "concat"] = "sum"
 
 
-class DualGRU(SplitModel):
-    """Two GRUs, over `closeness` recent and over `periods` periodic values.
-
-    Args:
-        window: input steps; the GRU of `closeness` or `periods` is left out if it is 0.
-        options: sizes.
-
-    Raises:
-        InputError: if the windows have other inputs.
+class Dual(SplitModel):
+    """Two recurrent networks, over `closeness` recent and over `periods` periodic values.
 
     Shapes:
         encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.
         head: features to `(clients, batch, horizon)`.
     """
 
+    Options: ClassVar[type]
+
+    def __init__(self, window: WindowSpec, options: Any = None) -> None:
+        options = options or self.Options()
+        encoder = DualEncoder(window, lambda: self.network(options), reader=self.name)
+        sizes = encoder.n_parts, options.hidden_size
+        super().__init__(encoder, FusionHead(*sizes, options.fusion, window.horizon))
+
+    @staticmethod
+    @abstractmethod
+    def network(options: Any) -> nn.Module:
+        """Build a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`."""
+
+
+class DualGRU(Dual):
+    """Two GRUs, over `closeness` recent and over `periods` periodic values."""
+
     name = "dual_gru"
     summary = "one GRU for the recent window, one for the periodic window (FUELS, FedDA)"
     Options = DualGRUOptions
 
-    def __init__(self, window: WindowSpec, options: DualGRUOptions | None = None) -> None:
-        options = options or DualGRUOptions()
-        encoder = DualEncoder(window, lambda: ClientGRU(1, options.hidden_size), reader=self.name)
-        super().__init__(
-            encoder,
-            FusionHead(encoder.n_parts, options.hidden_size, options.fusion, window.horizon),
-        )
+    @staticmethod
+    def network(options: DualGRUOptions) -> nn.Module:
+        """Build a GRU."""
+        return ClientGRU(1, options.hidden_size)
 
 
 @dataclass(frozen=True)
@@ -134,31 +132,17 @@ class DualLSTMOptions(CheckedOptions):
     hidden_size: Width = 64
     num_layers: Depth = 2
     dropout: ShareBelowOne = 0.2
+    fusion: ClassVar[Literal["sum"]] = "sum"
 
 
-class DualLSTM(SplitModel):
-    """Two stacked LSTMs, over `closeness` recent and over `periods` periodic values.
-
-    Args:
-        window: input steps; the LSTM of `closeness` or `periods` is left out if it is 0.
-        options: sizes.
-
-    Raises:
-        InputError: if the windows have other inputs.
-
-    Shapes:
-        encoder: `(clients, batch, closeness + periods)` to `(clients, batch, 2 hidden_size)`.
-        head: features to `(clients, batch, horizon)`.
-    """
+class DualLSTM(Dual):
+    """Two stacked LSTMs, over `closeness` recent and over `periods` periodic values."""
 
     name = "dual_lstm"
     summary = "two stacked LSTMs, for the recent and for the periodic window (FedDA)"
     Options = DualLSTMOptions
 
-    def __init__(self, window: WindowSpec, options: DualLSTMOptions | None = None) -> None:
-        options = options or DualLSTMOptions()
-        sizes = (1, options.hidden_size, options.num_layers, options.dropout)
-        encoder = DualEncoder(window, lambda: ClientLSTM(*sizes), reader=self.name)
-        super().__init__(
-            encoder, FusionHead(encoder.n_parts, options.hidden_size, "sum", window.horizon)
-        )
+    @staticmethod
+    def network(options: DualLSTMOptions) -> nn.Module:
+        """Build a stacked LSTM."""
+        return ClientLSTM(1, options.hidden_size, options.num_layers, options.dropout)

@@ -79,16 +79,9 @@ class GraphWaveNetOptions(CheckedOptions):
 
 
 class GraphWaveNet(SplitModel):
-    """Graph WaveNet: forecasts of all cells at once.
+    """Graph WaveNet: forecasts of all cells of a client at once, by their roads if asked.
 
-    Args:
-        window: input steps; `closeness` is the sequence, other inputs are added to every step.
-        options: sizes.
-        cells: the cells of a client, with the roads between them if `graph` is `both`.
-
-    Raises:
-        InputError: if a client is a single cell, roads are missing, or the window is longer than
-            the receptive field.
+    `closeness` is the sequence; other inputs are added to every step.
 
     Shapes:
         encoder: `(clients, batch * cells, window.n_inputs)`, cells fastest, to the same rows of
@@ -228,9 +221,6 @@ def transitions(cells: Cells, roads: bool) -> Tensor:
 
     >>> transitions(Cells(2, np.array([[1.0, 3.0], [0.0, 1.0]])), roads=True).tolist()
     [[[0.25, 0.75], [0.0, 1.0]], [[1.0, 0.0], [0.75, 0.25]]]
-
-    Raises:
-        InputError: if roads are needed but missing.
     """
     if not roads:
         return torch.zeros(0, cells.n, cells.n)

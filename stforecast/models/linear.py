@@ -1,13 +1,11 @@
-"""Linear: one linear map of the window to the horizon, with or without the last value subtracted.
+"""Small models: one linear map of the window to the horizon, and a multilayer perceptron.
 
 Zeng, Chen, Zhang, Xu: Are Transformers Effective for Time Series Forecasting?, AAAI 2023, arXiv
 2205.13504: `Linear` and `NLinear`. The map is the encoder and the intercept the head, so a method
 that shares only encoders shares the slopes and leaves each client its own level.
 
-Multilayer perceptron: a small model that reads all inputs of a window.
-
-Its size suits a few weeks of records: with further lags and the calendar it has 3,457 parameters
-for 20 inputs, fewer than the values of one FUELS client's prototypes.
+The perceptron's size suits a few weeks of records: with further lags and the calendar it has 3,457
+parameters for 20 inputs, fewer than the values of one FUELS client's prototypes.
 """
 
 from __future__ import annotations
@@ -41,11 +39,8 @@ class LinearOptions(CheckedOptions):
 class Linear(SplitModel):
     """`y = x W + b`, or with the last value v `y = (x - v) W + v + b`.
 
-    Where y is a difference, `window.target`, v is subtracted but not added.
-
-    Args:
-        window: input and target steps; calendar inputs are read unchanged.
-        options: whether the last value is subtracted.
+    Where y is a difference, `window.target`, v is subtracted but not added. Calendar inputs are
+    read unchanged.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, window.horizon)`.
@@ -65,9 +60,7 @@ class Linear(SplitModel):
 class Slopes(Stacked):
     """The map W of each client `(n_inputs, horizon)`.
 
-    Args:
-        window: input steps; the last value is that of the smallest lag.
-        subtract: whether to subtract the last value and, from levels, to add it again.
+    If `subtract`, the value of the smallest lag is subtracted and, from levels, added again.
     """
 
     def __init__(self, window: WindowSpec, subtract: bool) -> None:
@@ -90,11 +83,7 @@ class Slopes(Stacked):
 
 
 class Intercept(Stacked):
-    """Intercept of each client and step, initially 0.
-
-    Attributes:
-        in_features: size of the features.
-    """
+    """Intercept of each client and step, initially 0."""
 
     def __init__(self, horizon: int) -> None:
         super().__init__()
@@ -123,10 +112,6 @@ class MLPOptions(CheckedOptions):
 
 class MLP(SplitModel):
     """Two hidden layers with SiLU, then a linear head.
-
-    Args:
-        window: input and target steps.
-        options: sizes.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, feature_size)`.

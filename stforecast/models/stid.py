@@ -8,7 +8,8 @@ A client learns and keeps the spatial identities of its cells (`SplitModel.own`)
 average models leave them out, so they distinguish the cells under a global model. A client of one
 cell has one vector; one of several cells, or of all (pooled data), a table as in the paper.
 
-Time identities come from the windows' calendar. The time of day is looked up in a table. The day's
+Time identities come from the windows' calendar. The time of day is looked up in a table with
+an entry for each step of the period, 288 for steps of 5 minutes. The day's
 identity is the sum of the vectors of all indicators that hold: with `calendar` "weekdays" that is
 the paper's table of seven, with "week" it distinguishes weekdays, Saturday and Sunday; a holiday
 adds its own. Both are those of the first target; the released code takes those of the last input.
@@ -31,7 +32,7 @@ from torch.nn import functional as F
 
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.clients import Cells
-from stforecast.data.window_spec import Steps, WindowSpec
+from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientLinear, Stacked
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.core.population import SplitModel
@@ -70,24 +71,16 @@ class STIDOptions(CheckedOptions):
         identity_size: width of each identity: of the cell, the time of day and the day.
         num_layers: residual layers.
         dropout: dropout rate inside a residual layer.
-        day_slots: entries of the table of times of day; 0 takes the windows' period, which is
-            usually a day (288 for steps of 5 minutes).
     """
 
     embed_size: Width = 32
     identity_size: Width = 32
     num_layers: Depth = 3
     dropout: ShareBelowOne = 0.15
-    day_slots: Steps = 0
 
 
 class STID(SplitModel):
     """Residual layers on a window's embedding and the identities of its cell and time.
-
-    Args:
-        window: input steps; `calendar` gives the time identities.
-        options: sizes.
-        cells: cells that a client holds, of that with most; by default one.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, d)`, where d is the width
@@ -119,10 +112,9 @@ class STIDEncoder(nn.Module):
         if not n_times:
             log.warning("stid: the windows have no calendar, so times of day have no identity")
         self.sizes = [window.n_inputs - window.n_known, n_times, window.n_known - n_times]
-        slots = options.day_slots or window.period
         self.series = ClientLinear(window.n_inputs, options.embed_size)
         self.cell = CellIdentity(width) if cells is None else CellIdentities(cells.n, width)
-        self.time = TimeOfDay(slots, width) if n_times else None
+        self.time = TimeOfDay(window.period, width) if n_times else None
         self.day = DayIdentity(self.sizes[-1], width) if self.sizes[-1] else None
         parts = (self.cell, self.time, self.day)
         self.size = options.embed_size + width * sum(part is not None for part in parts)

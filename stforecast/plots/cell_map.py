@@ -72,7 +72,7 @@ def map(  # The command is called so.
     refuse_different_tests(runs)
     where = _places(curves[0].runs[0])
     shown = curves[:1] if show == "load" else curves
-    values = [_values(curve, show, metric, runs) for curve in shown]
+    values = [_values(curve, show, metric) for curve in shown]
     order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
     norm = _scale(values, show, curves)
     in_row = min(columns(width), len(shown))
@@ -111,12 +111,10 @@ def _places(run: ForecastRun) -> Places:
     return found
 
 
-def _values(
-    curve: Curve[ForecastRun], show: str, metric: str, beside: Sequence[ForecastRun]
-) -> np.ndarray:
+def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
     """Return the value of each cell `(cells,)`, NaN where there is none."""
     if show == "error":
-        return errors_by_cell(curve, metric, beside=beside)[ALL].to_numpy()
+        return errors_by_cell(curve, metric)[ALL].to_numpy()
     if show == "coverage":
         levels = joined_coverages(curve.runs)
         return levels[max(levels)].by_cell()

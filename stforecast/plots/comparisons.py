@@ -302,11 +302,11 @@ def cells(
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
-    base = _errors_of(reference, curves, metric, runs)
+    base = _errors_of(reference, curves, metric)
     others = [curve for curve in curves if curve.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
-    ratios = [errors_by_cell(curve, metric, beside=runs)[ALL] / base for curve in others]
+    ratios = [errors_by_cell(curve, metric)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
     fig, (ax,) = panels(width, 0.6 + ROW * len(others))
     ax.set_xscale("log")
@@ -326,16 +326,14 @@ def cells(
     return fig
 
 
-def _errors_of(
-    reference: str, curves: Sequence[Curve[ForecastRun]], metric: str, runs: Sequence[ForecastRun]
-) -> pd.Series:
+def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
     """Return the errors of the reference by cell."""
     named = {curve.name: curve for curve in curves}
     if reference in named:
-        return errors_by_cell(named[reference], metric, beside=runs)[ALL]
+        return errors_by_cell(named[reference], metric)[ALL]
     if reference != SEASONAL:
         raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0], metric, naive=True, beside=runs)[ALL]
+    return errors_by_cell(curves[0], metric, naive=True)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:

@@ -1,4 +1,4 @@
-"""Runs of which only some cells, or some times of the test part, are drawn."""
+"""Runs whose errors are computed anew: of some cells or times, or on the scale of another run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, close_to
-from stforecast.comparison.errors import SCALES, SEASONAL, variables
+from stforecast.comparison.errors import SCALES, SEASONAL, scale_of, variables
+from stforecast.comparison.rows import check_targets, scaled_as
 from stforecast.forecasting.results import ForecastRun
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
+
+ALL_SCALES = ("std", *SCALES.values())
+"""Variables of `forecasts.nc` that errors are divided by."""
 
 MOST_HOURS = 10**6
 """Longer than any test part."""
@@ -68,17 +72,19 @@ class Span:
 
 @dataclass(frozen=True)
 class PartRun(ForecastRun):
-    """A run whose errors are those of some cells and times of its test part.
+    """A run whose errors are computed anew from its forecasts.
 
     Attributes:
         whole: the run.
         cells: ids, separated by commas; None keeps all.
         span: times of the targets to keep.
+        first: run whose scales it has; None keeps its own.
     """
 
     whole: ForecastRun
-    cells: str | None
-    span: Span
+    cells: str | None = None
+    span: Span = Span()
+    first: ForecastRun | None = None
 
     @property
     def is_tested(self) -> bool:
@@ -92,6 +98,8 @@ class PartRun(ForecastRun):
     @cached_property
     def _part(self) -> xr.Dataset:
         ds = self.whole.forecasts()
+        if self.first is not None:
+            ds = scaled_as(self.first.forecasts(), self.whole, ds, set(ALL_SCALES))
         if self.cells is not None:
             ds = take_cells(ds, named_cells(ds.indexes["cell"], self.cells), self.whole)
         inside = _inside(ds, self.span, self.whole)
@@ -122,6 +130,46 @@ class PartRun(ForecastRun):
     def open_forecasts(self) -> xr.Dataset:
         """Forecasts of the part."""
         return self._part
+
+
+def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
+    """Return the runs with scaled errors that can be compared.
+
+    Scaled errors, such as those of z-scores, have the scales of the first run that was tested on
+    the same targets: those of other training parts differ. A run without forecasts keeps its own.
+
+    Args:
+        runs: finished runs.
+        metric: name of the error; if it is unknown, runs keep their scales.
+    """
+    known = metric.removeprefix("raw_") in {*METRICS, *INTERVAL_METRICS}
+    scale = scale_of(metric) if known else None
+    if scale is None or len(runs) < 2:
+        return list(runs)
+    firsts: list[tuple[ForecastRun, xr.DataArray]] = []
+    return [_as_first(run, scale, firsts) for run in runs]
+
+
+def _as_first(
+    run: ForecastRun, scale: str, firsts: list[tuple[ForecastRun, xr.DataArray]]
+) -> ForecastRun:
+    """Return a run on the scale of the first one tested on its targets, which it may be itself."""
+    try:
+        with run.open_forecasts() as ds:
+            own = ds[scale].load()
+    except (InputError, KeyError):
+        return run
+    for first, values in firsts:
+        if first.facts() == run.facts() and first.fold == run.fold:
+            if own.equals(values):
+                return run
+            try:
+                check_targets(run, run.forecasts(), first.forecasts())
+            except InputError:
+                continue
+            return PartRun(run.folder, run.about, run, first=first)
+    firsts.append((run, own))
+    return run
 
 
 def parts_of(

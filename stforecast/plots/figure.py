@@ -35,7 +35,7 @@ from stforecast.bench.drawing import (
 )
 from stforecast.bench.run_groups import group_runs
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
-from stforecast.plots.excerpt import parts_of
+from stforecast.plots.excerpt import on_one_scale, parts_of
 from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FittedRun(ForecastRun):
         """
         from stforecast.forecasting.runs import facts_of
 
-        about = {"label": forecaster.config.method, "data": forecaster.data_name}
+        about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
         about |= facts_of(forecaster)
         return cls(Path(f"forecaster {place}"), about, forecaster)
 
@@ -281,7 +281,7 @@ def figure_of_training(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figure]:
     own = inspect.signature(draw)
-    draws_parts = "cells" in own.parameters
+    draws_parts, scored = "cells" in own.parameters, "metric" in own.parameters
 
     @listed
     @functools.wraps(draw)
@@ -290,6 +290,9 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
         height: float | None = None, title: str = "", **options: Any,
     ) -> Figure:  # fmt: skip
         found = as_runs(runs)
+        metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
+        if scored:
+            found = on_one_scale(found, metric)
         among = (*current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
@@ -297,7 +300,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
                 _refuse(draw.__name__, shown)
             found = parts_of(found, **shown)
         if top is not None:
-            found = best(found, top, str(options.get("metric", "mse")))
+            found = best(found, top, metric)
         with looking(Look(ax, _names(highlight), among)):
             fig = draw(found, **options)
         if isinstance(fig, PlainFigure):

@@ -12,7 +12,7 @@ from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import pooled, select
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.names import short_title
-from stforecast.comparison.rows import check_targets, joined_errors
+from stforecast.comparison.rows import check_targets, folds_of, joined_errors
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 
@@ -108,9 +108,10 @@ def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | N
     """
     if metric.removeprefix("raw_") not in METRICS or different_tests(runs):
         return None
-    with runs[0].open_forecasts() as forecasts:
-        if SEASONAL not in variables(forecasts):
-            return None
+    for run in folds_of(runs).values():
+        with run.open_forecasts() as forecasts:
+            if SEASONAL not in variables(forecasts):
+                return None
     return joined_errors(runs, metric, SEASONAL)
 
 

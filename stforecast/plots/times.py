@@ -74,7 +74,7 @@ def hours(
     refuse_different_tests(runs)
     first = joined_targets(runs)
     busy = busy_hours(first)
-    tables = [_by_hour(curve, metric, busy, runs) for curve in curves]
+    tables = [_by_hour(curve, metric, busy) for curve in curves]
     order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
     curves, tables = [curves[i] for i in order], [tables[i] for i in order]
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
@@ -114,10 +114,10 @@ def _axis(forecasts: xr.Dataset) -> str:
 
 
 def _by_hour(
-    curve: Curve[ForecastRun], metric: str, busy: Sequence[int], beside: Sequence[ForecastRun]
+    curve: Curve[ForecastRun], metric: str, busy: Sequence[int]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return errors by hour `(24, runs)`, and the mean over runs in busy and in other hours."""
-    errors = [joined_errors(r, metric, beside=beside) for r in by_seed(curve.runs)]
+    errors = [joined_errors(r, metric) for r in by_seed(curve.runs)]
     others = [hour for hour in range(24) if hour not in busy]
     split = {
         name: float(np.mean([found.in_hours(chosen) for found in errors]))

@@ -22,6 +22,7 @@ from stforecast.bench.drawing import Look, looking
 from stforecast.comparison.leaderboard import Overall, Task, compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots.excerpt import on_one_scale
 from stforecast.report.section import PlainSection, Section, section
 from stforecast.report.tables import Arrays, Table, as_json, packed
 
@@ -66,6 +67,7 @@ class Page:
             InputError: if runs of one task were tested on different targets, or the metric or
                 reference is unknown.
         """
+        runs = on_one_scale(runs, metric)
         tasks = compare(runs, metric, reference)
         room = MOST_VALUES // len(tasks)
         with looking(Look(among=labels_of(runs))):

@@ -43,6 +43,11 @@ def cut(n_bytes):
     return lambda path: path.write_bytes(path.read_bytes()[:-n_bytes])
 
 
+def first_lines(n):
+    """Keeps only the first lines, or all but the last ones."""
+    return lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:n]))
+
+
 def hdf5(change):
     """Changes an HDF5 file, netCDF included."""
 
@@ -433,6 +438,7 @@ RUN = {
     "run.json": {
         "lacks its settings": (json_of(lambda a: a.pop("settings")), "no settings in it"),
         "has settings of no kind": (json_of(lambda a: a.update(settings=[])), "no settings in it"),
+        "has a list of lines": (json_of(lambda a: a.update(lines=[])), "no lines in it"),
         "has a list as service": (json_of(lambda a: a.update(service=["a"])), "no service in it"),
     },
     "metrics.csv": {
@@ -441,11 +447,19 @@ RUN = {
         "lacks a field": (text(("raw_mae,", "raw_mae,1,2,")), "cannot be read as a table|no"),
         "is cut": (cut(1), r"metrics\.csv: line \d+, the last one, was cut"),
         "is cut within its last number": (cut(5), r"metrics\.csv: line \d+, the last one, was cut"),
+        "is cut at a line end": (
+            first_lines(-3),
+            r"metrics\.csv: holds (\d+) rows below its first line, expected \d+; delete",
+        ),
     },
     "rounds.csv": {
         "lacks a column": (text(("train_task_loss", "loss")), "no column 'train_task_loss'"),
         "has words for numbers": (text(("\n1,", "\none,")), "no numbers in column 'round'"),
         "is cut": (cut(1), r"rounds\.csv: line 2, the last one, was cut"),
+        "is cut at a line end": (
+            first_lines(1),
+            "holds 0 rows below its first line, expected 1; delete",
+        ),
     },
     "forecasts.nc": {
         "lacks an array": (hdf5(lambda f: f.pop("y_hat")), "no 'y_hat' with dimensions"),

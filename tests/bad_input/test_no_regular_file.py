@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from data_prep.base.errors import InputError, no_file
-from data_prep.download import File, download
+from data_prep.download import File
+from data_prep.download.fetch import download
 from data_prep.sets import metr_la, milan
 from vision.datasets.registry import load
 

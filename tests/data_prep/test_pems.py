@@ -11,13 +11,13 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
 from data_prep.download import Archive
-from data_prep.sets import pems03, pems04, pems07, pems08
+from data_prep.sets.pems import PEMS03, PEMS04, PEMS07, PEMS08
 
 SETS = {
-    "PEMS03": (pems03, "2018-09-01", 1),
-    "PEMS04": (pems04, "2018-01-01", 3),
-    "PEMS07": (pems07, "2017-05-01", 1),
-    "PEMS08": (pems08, "2016-07-01", 3),
+    "PEMS03": (PEMS03, "2018-09-01", 1),
+    "PEMS04": (PEMS04, "2018-01-01", 3),
+    "PEMS07": (PEMS07, "2017-05-01", 1),
+    "PEMS08": (PEMS08, "2016-07-01", 3),
 }
 NAN = np.nan
 
@@ -54,10 +54,10 @@ def test_channels_times_and_cells(tmp_path, name):
 
 
 def test_published_shapes_and_sources():
-    assert pems03.PEMS03.shape == (91 * 288, 358, 1)
-    assert pems04.PEMS04.shape == (59 * 288, 307, 3)
-    assert pems07.PEMS07.shape == (98 * 288, 883, 1)
-    assert pems08.PEMS08.shape == (62 * 288, 170, 3)
+    assert PEMS03.shape == (91 * 288, 358, 1)
+    assert PEMS04.shape == (59 * 288, 307, 3)
+    assert PEMS07.shape == (98 * 288, 883, 1)
+    assert PEMS08.shape == (62 * 288, 170, 3)
     archives = [source for module, _, _ in SETS.values() for source in module.SOURCES]
     assert all(isinstance(archive, Archive) for archive in archives)
     assert len({archive.name for archive in archives}) == 4  # they may share a folder
@@ -65,17 +65,17 @@ def test_published_shapes_and_sources():
 
 def test_another_shape_than_the_published_one_is_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        pems04.read(write(tmp_path, "PEMS04", values()))
+        PEMS04.read(write(tmp_path, "PEMS04", values()))
     assert "data of shape (6, 3, 3), published is (16992, 307, 3)" in caplog.text
 
 
 def test_roads_are_the_listed_ones_from_cell_to_cell(tmp_path):
-    ds = pems04.read(write(tmp_path, "PEMS04", values()))
+    ds = PEMS04.read(write(tmp_path, "PEMS04", values()))
     np.testing.assert_array_equal(ds["adjacency"], [[1, 1, 0], [0, 1, 1], [0, 0, 1]])
     assert ds["adjacency"].dims == ("cell", "cell_to")
     write(tmp_path, "PEMS04", values(), "from,to,cost\n2,0,100.5\n2,0,90\n")
     np.testing.assert_array_equal(
-        pems04.read(tmp_path)["adjacency"], [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
+        PEMS04.read(tmp_path)["adjacency"], [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
     )
 
 
@@ -83,7 +83,7 @@ def test_pems03_is_named_by_its_file_of_ids(tmp_path):
     roads = "from,to,distance\n317842,312564,1.433\n318711,317842,3.1\n"
     write(tmp_path, "PEMS03", values(1), roads)
     (tmp_path / "PEMS03.txt").write_text("312564\n317842\n318711\n")
-    ds = pems03.read(tmp_path)
+    ds = PEMS03.read(tmp_path)
     assert ds["cell"].values.tolist() == ["312564", "317842", "318711"]
     np.testing.assert_array_equal(ds["adjacency"], [[1, 0, 0], [1, 1, 0], [0, 1, 1]])
 
@@ -97,22 +97,22 @@ def test_names_of_the_mirror_and_of_the_authors(tmp_path, caplog, name, others):
     for other in others:
         (tmp_path / other).write_text("from,to,cost\n0,1,1\n1,2,2\n")
     with caplog.at_level(logging.WARNING):
-        ds = pems04.read(tmp_path)
+        ds = PEMS04.read(tmp_path)
     assert ("adjacency" in ds) == bool(others)
     assert ("no PEMS04.csv beside it; the cube has no roads" in caplog.text) != bool(others)
 
 
 def test_zeros_are_data_unless_they_are_said_to_be_missing(tmp_path):
     write(tmp_path, "PEMS04", values())
-    assert observed(pems04.read(tmp_path), "flow")[0, 0] == 0
-    assert np.isnan(observed(pems04.read(tmp_path, zero_is_missing=True), "flow")[0, 0])
+    assert observed(PEMS04.read(tmp_path), "flow")[0, 0] == 0
+    assert np.isnan(observed(PEMS04.read(tmp_path, zero_is_missing=True), "flow")[0, 0])
 
 
 def test_longer_steps_are_means(tmp_path):
     data = values()
     data[1, 0, 0], data[2, 1, 0] = 0, NAN
     write(tmp_path, "PEMS04", data)
-    longer = pems04.read(tmp_path, step="15min")
+    longer = PEMS04.read(tmp_path, step="15min")
     assert list(longer.indexes["time"]) == list(
         pd.date_range("2018-01-01", periods=2, freq="15min")
     )
@@ -120,7 +120,7 @@ def test_longer_steps_are_means(tmp_path):
     np.testing.assert_allclose(
         longer["flow"][0, :2], [data[:3, 0, 0].mean(), data[:2, 1, 0].mean()]
     )
-    masked = pems04.read(tmp_path, step="15min", zero_is_missing=True)
+    masked = PEMS04.read(tmp_path, step="15min", zero_is_missing=True)
     assert masked["flow"][0, 0] == data[2, 0, 0]  # the two others are 0
 
 
@@ -140,7 +140,7 @@ def test_longer_steps_are_means(tmp_path):
 def test_arrays_that_do_not_fit(tmp_path, arrays, message):
     np.savez(tmp_path / "PEMS04.npz", **arrays)
     with pytest.raises(InputError, match=rf"PEMS04\.npz: .*{message}") as raised:
-        pems04.read(tmp_path)
+        PEMS04.read(tmp_path)
     assert "\n" not in str(raised.value)
 
 
@@ -155,7 +155,7 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, message):
 def test_distances_that_do_not_fit(tmp_path, roads, message):
     write(tmp_path, "PEMS04", values(), f"from,to,cost\n{roads}")
     with pytest.raises(InputError, match=message):
-        pems04.read(tmp_path)
+        PEMS04.read(tmp_path)
 
 
 def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
@@ -163,7 +163,7 @@ def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
     with pytest.raises(
         InputError, match=r"sensor 317842 is not in .* 0, 1, 2; .* file of sensor ids"
     ):
-        pems03.read(tmp_path)
+        PEMS03.read(tmp_path)
     for text, found in {
         "1\n2\n": "2 ids",
         "1\n2\n2\n": "'2' among them",
@@ -171,7 +171,7 @@ def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
     }.items():
         (tmp_path / "PEMS03.txt").write_text(text)
         with pytest.raises(InputError, match=rf"PEMS03\.txt: .*{found}.*each of the 3 sensors"):
-            pems03.read(tmp_path)
+            PEMS03.read(tmp_path)
 
 
 def test_the_records_of_another_set_are_refused_by_their_name(tmp_path):
@@ -179,7 +179,7 @@ def test_the_records_of_another_set_are_refused_by_their_name(tmp_path):
     with pytest.raises(
         InputError, match=r"PEMS08\.npz: its name is that of .*use stforecast prepare pems08"
     ):
-        pems04.read(tmp_path)
+        PEMS04.read(tmp_path)
 
 
 def test_files_that_are_not_there_and_pickles(tmp_path):
@@ -187,9 +187,9 @@ def test_files_that_are_not_there_and_pickles(tmp_path):
     with pytest.raises(
         InputError, match=r"none\.csv: no file here .* give one such as PEMS04\.csv"
     ):
-        pems04.read(tmp_path, adjacency=tmp_path / "none.csv")
+        PEMS04.read(tmp_path, adjacency=tmp_path / "none.csv")
     with pytest.raises(InputError, match=r"no file or folder here .* give PEMS08\.npz"):
-        pems08.read(tmp_path / "nowhere")
+        PEMS08.read(tmp_path / "nowhere")
     (tmp_path / "adj_mx.pkl").write_bytes(pickle.dumps([1]))
     with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle .* give the \.csv of distances"):
-        pems04.read(tmp_path, adjacency=tmp_path / "adj_mx.pkl")
+        PEMS04.read(tmp_path, adjacency=tmp_path / "adj_mx.pkl")

@@ -128,3 +128,14 @@ def test_shorter_steps_begin_with_the_hours_of_the_zone(caplog):
     ds = from_frame(wide(SPRING), options=six)
     assert ds["time"].dt.hour.values[:2].tolist() == [23, 5]
     assert "steps of 360 minutes begin at other hours of Europe/Rome where day" in caplog.text
+
+
+def test_times_without_an_offset_in_a_given_zone_are_told_to_be_utc(caplog):
+    """Who means the wall clock sees the first time in both."""
+    df = wide(SPRING[:24])
+    from_frame(df, options=TableOptions(time_zone="Europe/Rome"))
+    assert "2024-03-29 00:00:00 is 2024-03-29 01:00:00 in Europe/Rome" in caplog.text
+    caplog.clear()
+    from_frame(df, options=TableOptions(**ROME))
+    from_frame(df, options=TableOptions())
+    assert "read as UTC" not in caplog.text

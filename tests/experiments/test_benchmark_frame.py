@@ -56,6 +56,20 @@ def test_a_command_writes_its_options_but_no_paths_and_its_rows(tmp_path):
     assert logging.getLogger("stforecast").isEnabledFor(logging.WARNING)  # again
 
 
+def test_a_later_call_replaces_options_but_not_what_is_fixed(tmp_path):
+    first = Results(tmp_path / "a.json", {"times": 30, "seed": 1, "rounds": 6}, goes_on=True)
+    first.fix(rounds=6)
+    first.add({"kill": 1})
+    later = Results(tmp_path / "a.json", {"times": 60, "seed": 2, "rounds": 6}, goes_on=True)
+    later.fix(rounds=6)
+    later.add({"kill": 2})
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert (found["times"], found["seed"], len(found["rows"])) == (60, 2, 2)
+    other = Results(tmp_path / "a.json", {"rounds": 7}, goes_on=True)
+    with pytest.raises(InputError, match="was begun with 6 for rounds, not 7"):
+        other.fix(rounds=7)
+
+
 def test_a_mistake_in_an_option_is_told_without_a_traceback():
     done = CliRunner().invoke(main, ["secure-sum", "--nodes", "3,x"])
     assert (done.exit_code, "give whole numbers" in done.output) == (1, True)

@@ -1,10 +1,11 @@
-"""The benchmark of few cells, and that of new ones."""
+"""The benchmarks of few cells, of new ones, and of changes of the clock."""
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 from experiments.benchmarks import cells as few_cells
+from experiments.benchmarks import daylight
 from experiments.benchmarks.frame import main
 
 
@@ -25,3 +26,16 @@ def test_what_is_measured_is_kept_and_tabulated(town, tmp_path, monkeypatch):
     assert [float(cell) for cell in cells] == pytest.approx(expected, abs=0.51)
     monkeypatch.setattr(few_cells, "measure_few", None)  # Nothing is measured twice.
     assert CliRunner().invoke(main, words, catch_exceptions=False).output == first.output
+
+
+def test_days_that_repeat_on_the_wall_clock_are_forecast_better_there(tmp_path, monkeypatch):
+    """Only the hour that the clock skips is wrong a day later."""
+    monkeypatch.setattr(daylight, "METHODS", ("seasonal_day",))
+    times = pd.date_range("2024-07-01", "2024-10-10", freq="h", name="time")
+    table = pd.DataFrame({c: times.hour + 10.0 * c for c in (1, 2)}, times)
+    table.to_csv(tmp_path / "wall.csv")
+    words = ["daylight", str(tmp_path / "wall.csv"), "--out", str(tmp_path)]
+    CliRunner().invoke(main, words, catch_exceptions=False)
+    rows = pd.read_csv(tmp_path / "daylight.csv").set_index("clock")["mae"]
+    assert rows.index.tolist() == ["wall", "unchanged"]
+    assert 0 < rows["wall"] < rows["unchanged"] / 5

@@ -13,7 +13,7 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
-from stforecast.federated.engine.actors import MOST_LOST, Lost, SpreadTrainer, split
+from stforecast.federated.engine.actors import MOST_LOST, Lost, split, spread_trainer
 from stforecast.federated.engine.faults import DIVERGED
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.uplink import Uplink
@@ -72,7 +72,7 @@ def spread(federate):
     def make(actors, method, *args, **settings):
         settings = {
             "cohort_size": 4,
-            "make_trainer": partial(SpreadTrainer, actors=actors),
+            "make_trainer": partial(spread_trainer, actors=actors),
         } | settings
         return federate(method, *args, **settings)
 
@@ -168,10 +168,14 @@ def test_actors_that_are_lost_again_and_again_end_the_run(spread):
 
 def test_actors_receive_their_clients_state_only_if_they_lack_it(spread, monkeypatch):
     others = spread(Inside(2, {("train", 2, 0): 1}), FEDAVG, SIZES)
-    sent, send = [], others.trainer._sent
-    monkeypatch.setattr(
-        others.trainer, "_sent", lambda i: sent.append((i, len((s := send(i)).clients))) or s
-    )
+    parts = others.trainer.parts
+    sent, send = [], parts._sent
+
+    def noted(i):
+        sent.append((i, len((state := send(i)).clients)))
+        return state
+
+    monkeypatch.setattr(parts, "_sent", noted)
     others.run()
     assert sent[:2] == [(0, 4), (1, 4)]
     assert [call for call in sent[2:] if call[1]] == [(0, 4)]

@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.predictions import predictions
-from stforecast.federated.nodes.secure_node import summand_weights
+from stforecast.federated.nodes.masker import summand_weights
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL

@@ -1,7 +1,4 @@
-"""A frozen network that all clients share, with cached features and optional prompts.
-
-Cache of features, keyed by the content of their inputs, in memory and on disk.
-"""
+"""A frozen network that all clients share, with optional prompts and a cache of its features."""
 
 from __future__ import annotations
 

@@ -127,16 +127,10 @@ def load_backbone(
 def vit_from(
     tensors: Mapping[str, Tensor], origin: str, heads: int | None = None, blocks: int = 0
 ) -> ViT:
-    """Build a ViT with given weights, in single precision.
+    """Build a ViT in single precision from weights under timm's names, without their head.
 
-    Args:
-        tensors: weights under timm's names; a classification head is ignored.
-        origin: source of the weights, for messages.
-        heads: attention heads; by default one per 64 features.
-        blocks: number of blocks to keep, from the first; 0 keeps all.
-
-    Raises:
-        InputError: if the weights are not those of a plain ViT, or it has fewer blocks.
+    By default there is one attention head per 64 features; 0 `blocks` keep all. `origin` names the
+    source of the weights in messages.
     """
     own = {
         name: t.float()
@@ -170,11 +164,7 @@ def _check_names(weights: Mapping[str, Tensor], origin: str) -> None:
 
 
 def _check_shapes(weights: Mapping[str, Tensor], geometry: Geometry, origin: str) -> None:
-    """Refuse weights that are not those of a ViT of these sizes; uses no memory.
-
-    Raises:
-        InputError: naming the first weight, the shape found and the one expected.
-    """
+    """Refuse weights that are not those of a ViT of these sizes; uses no memory."""
     with torch.device("meta"):
         expected = {name: tuple(t.shape) for name, t in ViT(geometry).state_dict().items()}
     found = {name: tuple(t.shape) for name, t in weights.items()}

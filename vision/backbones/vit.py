@@ -169,12 +169,9 @@ class LayerScale(nn.Module):
 
 
 def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geometry:
-    """Infer the sizes of a plain ViT from its weights.
+    """Infer the sizes of a plain ViT from its weights under timm's names.
 
-    Args:
-        weights: weights under timm's names.
-        heads: attention heads, which cannot be inferred; by default one per 64 features, as in
-            every standard ViT.
+    Heads cannot be inferred; by default there is one per 64 features, as in every standard ViT.
 
     Raises:
         KeyError: if a weight of a ViT is missing; names the weight.

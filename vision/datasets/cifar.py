@@ -28,12 +28,6 @@ def cifar10(root: Path) -> ImageSet:
 
     Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the
     official binary version, `cifar-10-batches-bin`, or from a file `cifar10*.npz`.
-
-    Args:
-        root: folder with the files or with that folder.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     files = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
     return _read(root, "cifar10", "cifar-10-batches-bin", files, "batches.meta.txt", 1)
@@ -46,12 +40,6 @@ def cifar100(root: Path) -> ImageSet:
     Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the
     official binary version, `cifar-100-binary`, or from a file `cifar100*.npz`. The 20 coarse
     classes are not used.
-
-    Args:
-        root: folder with the files or with that folder.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     files = ["train.bin", "test.bin"]
     return _read(root, "cifar100", "cifar-100-binary", files, "fine_label_names.txt", 2)
@@ -86,16 +74,10 @@ def _read(
 def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read a binary file of label bytes followed by 1,024 bytes each of red, green and blue.
 
-    Args:
-        path: file.
-        n_labels: label bytes per record; the last is the (fine) class.
-        n_classes: number of classes.
+    Of the `n_labels` label bytes of a record the last is the (fine) class.
 
     Returns:
         `(n, 3, 32, 32)` uint8 and `(n,)` int64.
-
-    Raises:
-        InputError: if the file ends within a record or a label is out of range.
     """
     length = n_labels + PIXELS
     with reading(path, f"as records of {length} bytes", SOURCE):

@@ -1,17 +1,4 @@
-"""Common parts of the data sets of digits.
-
-Digits of 8 × 8 pixels that are part of scikit-learn.
-
-MNIST: handwritten digits.
-
-USPS: handwritten digits of postcodes.
-
-SVHN: digits of house numbers.
-
-SYN (Synthetic Digits): drawn digits, from the user's files.
-
-Digits-DG: digits in handwriting, on photos, of house numbers and in fonts.
-"""
+"""Data sets of digits: scikit-learn's, MNIST, USPS, SVHN, SYN and Digits-DG."""
 
 from __future__ import annotations
 
@@ -38,11 +25,7 @@ Part = tuple[np.ndarray, np.ndarray]
 
 
 def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
-    """Build a set of digits from its official training and test part; its domain has its name.
-
-    Raises:
-        InputError: if the images of the two parts differ in size.
-    """
+    """Build a set of digits from its official training and test part; its domain has its name."""
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(
             f"{name}: training images are {train[0].shape[1:]}, test images {test[0].shape[1:]}; "
@@ -69,13 +52,6 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
 
     The test part of Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
     Learning Repository, 1998. Values from 0 to 16 are scaled to 0 to 255 and rounded.
-
-    Args:
-        test_share: share of each class that becomes the test part.
-        seed: seed of the split.
-
-    Raises:
-        InputError: if the share is not between 0 and 1.
     """
     from sklearn.datasets import load_digits
 
@@ -109,12 +85,6 @@ def mnist(root: Path) -> ImageSet:
     LeCun, Bottou, Bengio, Haffner, "Gradient-Based Learning Applied to Document Recognition",
     Proceedings of the IEEE 86(11), 1998. Read from the four official IDX files, plain or `.gz`, in
     `root` or its `MNIST/raw` (torchvision's layout).
-
-    Args:
-        root: folder with the files.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     train, test = (_part(root, part) for part in ("train", "t10k"))
     return digit_set("mnist", train, test, "MNIST, official IDX files and split")
@@ -137,17 +107,10 @@ def _file(root: Path, name: str) -> Path:
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
-    """Read the array of an IDX file of unsigned bytes.
+    """Read the array of an IDX file of unsigned bytes, plain or `.gz`.
 
     The layout: bytes 0, 0, 8 (unsigned byte), number of dimensions; each dimension as a big-endian
     32-bit integer; the data, last dimension fastest.
-
-    Args:
-        path: file, plain or `.gz`.
-        dims: expected number of dimensions.
-
-    Raises:
-        InputError: if the file is damaged or of another format.
     """
     expected = f"an IDX file of unsigned bytes with {dims} dimensions"
     with reading(path, f"as {expected}", MNIST_SOURCE), open_file(path) as file:
@@ -183,12 +146,6 @@ def usps(root: Path) -> ImageSet:
     Hull, "A Database for Handwritten Text Recognition Research", IEEE TPAMI 16(5), 1994. Read from
     the two LIBSVM files, `.bz2` or plain: labels 1 to 10 for the digits 0 to 9, then 256 values in
     [-1, 1], which are scaled to 0 to 255 and rounded.
-
-    Args:
-        root: folder with the files.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     train, test = (
         read_libsvm(find(root, (f"{name}.bz2", name), USPS_FOLDERS, USPS_SOURCE))
@@ -203,11 +160,7 @@ def _cost(text: bytes) -> int:
 
 
 def read_libsvm(path: Path) -> Part:
-    """Read images `(n, 1, 16, 16)` uint8 and digits `(n,)` from a file.
-
-    Raises:
-        InputError: if the file is damaged or its values are out of range.
-    """
+    """Read images `(n, 1, 16, 16)` uint8 and digits `(n,)` from a file, plain or `.bz2`."""
     from sklearn.datasets import load_svmlight_file
 
     expected = "lines of a label from 1 to 10 and 256 values in [-1, 1]"
@@ -238,12 +191,6 @@ def svhn(root: Path) -> ImageSet:
     Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", NIPS
     Workshop on Deep Learning and Unsupervised Feature Learning, 2011. Read from the official
     MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
-
-    Args:
-        root: folder with the files.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     train, test = (
         read_digits_mat(find(root, (f"{part}_32x32.mat",), SVHN_FOLDERS, SVHN_SOURCE), SVHN_SOURCE)
@@ -267,15 +214,6 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     Windows fonts in many positions, colours and degrees of blur. Read from the authors'
     `synth_train_32x32.mat` and `synth_test_32x32.mat`, or else from a folder `syn` (or `SYN`) of
     image files, `train/3/*.png` and `test/3/*.png` (also `imgs_train` and `imgs_valid`).
-
-    Args:
-        root: folder with the files.
-        size: height and width for image files of different sizes.
-        test_share: share of the test part if image files have none.
-        seed: seed of that split.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     file = find(
         root, ("synth_train_32x32.mat", "imgs_train", "train"), FOLDERS, SYN_SOURCE, Path.exists
@@ -307,15 +245,5 @@ def digits_dg(
     Generalisation", AAAI 2020. 600 images of each digit in MNIST, MNIST-M, SVHN and SYN. Read from
     the folders `DOMAIN/train/DIGIT` and `DOMAIN/val/DIGIT`, whose split is used, or from a file
     `digits-dg*.npz`.
-
-    Args:
-        root: folder with the domains' folders, or with `digits_dg`.
-        size: height and width; None keeps 32.
-        test_share: share of each digit in each domain that becomes the test part, if the folders
-            have no parts.
-        seed: seed of that split.
-
-    Raises:
-        InputError: if a domain is missing or a file is damaged.
     """
     return DIGITS_DG.read(root, size=size, test_share=test_share, seed=seed)

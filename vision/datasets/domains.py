@@ -1,15 +1,4 @@
-"""Data sets of several domains, read from folders or from one `.npz` file.
-
-DomainNet: objects as clip art, infographics, paintings, sketches by hand and photos.
-
-Office-31: office objects from a shop's website and from two cameras.
-
-Office-Caltech10: the ten common classes of Office-31 and Caltech-256.
-
-Office-Home: everyday objects as art, clip art, product pictures and photos.
-
-PACS: objects as photos, art, cartoons and sketches.
-"""
+"""Data sets of several domains, read from folders `DOMAIN/CLASS` or from one `.npz` file."""
 
 from __future__ import annotations
 
@@ -49,17 +38,7 @@ class DomainFolders:
     split: Callable[[Tree], Tree] = lambda tree: tree
 
     def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
-        """Read the folders, or else the `.npz` file.
-
-        Args:
-            root: the user's folder.
-            size: height and width for files of different sizes.
-            test_share: share of each class in each domain that becomes the test part.
-            seed: seed of that split.
-
-        Raises:
-            InputError: if neither exists, a domain is missing or a file is damaged.
-        """
+        """Read the folders, or else the `.npz` file."""
         for folder in (root / f for f in self.folders):
             names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
             found = [names[_bare(d)] for d in self.domains if _bare(d) in names]
@@ -108,10 +87,6 @@ def official_split(tree: Tree) -> Tree:
     The lists are `DOMAIN_train.txt` and `DOMAIN_test.txt` with lines `DOMAIN/CLASS/FILE NUMBER`,
     beside the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
     as in the cleaned version.
-
-    Raises:
-        InputError: if a domain lacks a list that another has, or a list names an image that is
-            missing.
     """
     places = [tree.folder / folder for folder in LIST_FOLDERS]
     home = next((place for place in places if any(place.glob("*_test.txt"))), None)
@@ -159,15 +134,6 @@ def domainnet(
     sketch 69,128. Read from the folders `DOMAIN/CLASS` and the official lists
     `DOMAIN_train.txt` and `DOMAIN_test.txt`, or from a file `domainnet*.npz`. The whole set takes
     7 GB of memory at 64 pixels; a folder with some of the classes, in all domains, does as well.
-
-    Args:
-        root: folder with the domains' folders, or with `domainnet`.
-        size: height and width of all images.
-        test_share: share of each class in each domain that becomes the test part, without lists.
-        seed: seed of that split.
-
-    Raises:
-        InputError: if a domain, a list, a listed image or `size` is missing, or a file is damaged.
     """
     return DOMAINNET.read(root, size=size, test_share=test_share, seed=seed)
 
@@ -190,15 +156,6 @@ def office31(
     Saenko, Kulis, Fritz, Darrell, "Adapting Visual Category Models to New Domains", ECCV 2010.
     Amazon 2,817, DSLR 498, webcam 795. Read from the folders `DOMAIN/images/CLASS` or
     `DOMAIN/CLASS`, or from a file `office31*.npz`. There is no official split.
-
-    Args:
-        root: folder with the domains' folders, or with `office31`.
-        size: height and width of all images.
-        test_share: share of each class in each domain that becomes the test part.
-        seed: seed of the split.
-
-    Raises:
-        InputError: if a domain or `size` is missing, or a file is damaged.
     """
     return OFFICE31.read(root, size=size, test_share=test_share, seed=seed)
 
@@ -220,15 +177,6 @@ def office_caltech10(
     Gong, Shi, Sha, Grauman, "Geodesic Flow Kernel for Unsupervised Domain Adaptation", CVPR 2012.
     Amazon 958, Caltech 1,123, DSLR 157, webcam 295. Read from the folders `DOMAIN/CLASS`, or from
     a file `office-caltech10*.npz`. There is no official split.
-
-    Args:
-        root: folder with the domains' folders, or with `office_caltech_10`.
-        size: height and width of all images.
-        test_share: share of each class in each domain that becomes the test part.
-        seed: seed of the split.
-
-    Raises:
-        InputError: if a domain or `size` is missing, or a file is damaged.
     """
     return OFFICE_CALTECH10.read(root, size=size, test_share=test_share, seed=seed)
 
@@ -254,16 +202,6 @@ def office_home(
     Adaptation", CVPR 2017. Art 2,427, clip art 4,365, product 4,439, real world 4,357. Read from
     the folders `DOMAIN/CLASS`, such as `Real World/Alarm_Clock`, or from a file `office-home*.npz`.
     There is no official split.
-
-    Args:
-        root: folder with the domains' folders, or with `OfficeHomeDataset_10072016`.
-        size: height and width of all images.
-        test_share: share of each class in each domain that becomes the test part, if the folders
-            have no parts `train` and `val`.
-        seed: seed of the split.
-
-    Raises:
-        InputError: if a domain or `size` is missing, or a file is damaged.
     """
     return OFFICE_HOME.read(root, size=size, test_share=test_share, seed=seed)
 
@@ -286,14 +224,5 @@ def pacs(
     Photo 1,670, art 2,048, cartoon 2,344, sketch 3,929. Read from the folders `DOMAIN/CLASS`, or
     from a file `pacs*.npz`. The official lists hold out whole domains, which is another task; here
     the test part is a share of each class in each domain.
-
-    Args:
-        root: folder with the domains' folders, or with `PACS` or `PACS/kfold`.
-        size: height and width; None keeps 227.
-        test_share: share of each class in each domain that becomes the test part.
-        seed: seed of the split.
-
-    Raises:
-        InputError: if a domain is missing or a file is damaged.
     """
     return PACS.read(root, size=size, test_share=test_share, seed=seed)

@@ -48,9 +48,6 @@ def find(
         folders: folders below `root` to search, in this order; "" is `root` itself.
         source: where to get the file, for messages.
         wanted: test of a path, by default for a regular file.
-
-    Raises:
-        InputError: if nothing is found, or a path is neither a file nor a folder.
     """
     for folder in folders:
         for name in names:
@@ -71,12 +68,8 @@ def open_file(path: Path) -> IO[bytes]:
 def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     """Read the bytes of a file, decompressed if its name ends in `.gz` or `.bz2`.
 
-    Args:
-        path: the file.
-        cost: memory in bytes that a part of the content needs after parsing.
-
-    Raises:
-        InputError: if they are too many for the compressed size or for the memory.
+    `cost` returns the bytes of memory that parsing a part of the content needs. Files that need
+    too many are refused.
     """
     if path.suffix not in OPENERS:
         check_size(path.stat().st_size, path)
@@ -85,11 +78,7 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:
-    """Read the words of a text file, each the plain name of a class or of its folder.
-
-    Raises:
-        InputError: if there are no names, or one occurs twice or could be a path.
-    """
+    """Read the words of a text file, each the plain name of a class or of its folder."""
     with reading(path, "as text", source):
         names = tuple(read_bounded(path, MAX_TEXT).decode().split())
     odd = next((n for n in names if not n.isprintable() or len(n) > 255 or Path(n).name != n), None)
@@ -104,9 +93,6 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
-
-    Raises:
-        InputError: if the file is damaged or of another layout.
     """
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):

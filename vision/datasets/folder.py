@@ -1,11 +1,4 @@
-"""Any folder of images.
-
-Search for image files below folders, with checks for missing images and links.
-
-Image files in folders that are named after class, domain and part.
-
-Decoding of image files into one tensor.
-"""
+"""Image files in folders that are named after class, domain and part: search, checks, decoding."""
 
 from __future__ import annotations
 
@@ -41,20 +34,11 @@ LARGE, LARGE_SIZE = threading.Lock(), 2**22
 
 
 def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
-    """Decode image files as RGB, in parallel threads: Pillow releases the interpreter's lock.
+    """Decode image files as RGB in parallel threads: `(n, 3, height, width)` uint8.
 
-    Args:
-        paths: at least one file.
-        size: height and width of all; an image of another size is resized (bilinear, antialiased,
-            proportions not kept). None if all files have the same size.
-        source: advice for a damaged file, for messages.
-
-    Returns:
-        `(n, 3, height, width)` uint8.
-
-    Raises:
-        InputError: if a file is damaged or has more pixels than Pillow accepts (89 million), if
-            sizes differ and `size` is None, or if the images would not fit in memory.
+    With a `size`, others are resized (bilinear, antialiased, proportions not kept); without one,
+    all must be equal. Pillow releases the interpreter's lock, and refuses more than 89 million
+    pixels.
     """
     with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -114,12 +98,8 @@ BESIDE = {"__MACOSX"}
 def image_files(tops: Iterable[Path]) -> list[Path]:
     """Return the sorted image files below folders; names that begin with a dot are ignored.
 
-    Args:
-        tops: the folders.
-
-    Raises:
-        InputError: if a folder cannot be read, is a link, has no images although a sibling has, or
-            contains something that is neither a file nor a folder, such as a dangling link.
+    An unreadable folder, a link to a folder, a folder without images beside one that has some, and
+    what is neither file nor folder (such as a dangling link) are errors.
     """
     images: list[Path] = []
     leaves: dict[Path, dict[Path, bool]] = defaultdict(dict)
@@ -147,15 +127,7 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
 
 
 def check_links(folder: Path, paths: Sequence[Path]) -> None:
-    """Raise an error for links out of a folder, which could expose any file of the system.
-
-    Args:
-        folder: folder that should contain the files.
-        paths: paths of the files.
-
-    Raises:
-        InputError: if a file is such a link; names the first.
-    """
+    """Refuse links out of a folder, which could expose any file of the system."""
     home = os.path.realpath(folder)
     for path in paths:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
@@ -209,10 +181,6 @@ class Tree:
             test_share: share of each class in each domain that becomes the test part, if the
                 folders have no parts.
             seed: seed of that split.
-
-        Raises:
-            InputError: if a file is damaged or a link out of the folder, if sizes differ and `size`
-                is None, if a class has test images only, or if a name is not UTF-8.
         """
         check_links(self.folder, self.paths)
         for kind, names in (("class", self.classes), ("domain", self.domains)):
@@ -266,10 +234,6 @@ def find_images(
         domains: the domains' folders, if there are other folders too; None takes all.
         ignored: names of folders to skip, such as Office-31's `images`.
         splits: folder names of the parts; True is test.
-
-    Raises:
-        InputError: if there are no images, a class has none, a folder is a link, or not all images
-            have the same levels of class, domain and part.
     """
     tops = [folder] if domains is None else [folder / d for d in domains]
     paths = image_files(tops)
@@ -339,18 +303,7 @@ REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
 def folder(
     root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
 ) -> ImageSet:
-    """Any folder of images: `[DOMAIN/]CLASS/*.jpg`, with `train/` and `test/` before or between.
-
-    Args:
-        root: the folder.
-        size: height and width of all images; None if all files have the same size.
-        test_share: share of each class in each domain that becomes the test part, if there are no
-            folders `train` and `test` (or `val`, `valid`, `validation`).
-        seed: seed of that split.
-
-    Raises:
-        InputError: if the folder is missing or has another layout, or a file is damaged.
-    """
+    """Any folder of images: `[DOMAIN/]CLASS/*.jpg`, with `train/` and `test/` before or between."""
     if not root.is_dir():
         raise InputError(f"{root}: no folder here; {REMEDY}")
     tree = find_images(root, REMEDY)

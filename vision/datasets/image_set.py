@@ -134,10 +134,6 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
     Args:
         sets: at least one.
         size: height and width of all images; None if they are equal already.
-
-    Raises:
-        InputError: if the classes differ, if two domains have the same name, or if the sizes differ
-            and `size` is None.
     """
     first, *others = sets if size is None else [s.resized(size) for s in sets]
     name = "+".join(s.name for s in sets)

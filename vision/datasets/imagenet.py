@@ -1,7 +1,4 @@
-"""ImageNet-R: 200 classes of ImageNet as art, cartoons, toys and other renditions.
-
-Tiny-ImageNet: 200 classes of ImageNet at 64 × 64 pixels.
-"""
+"""Subsets of ImageNet: ImageNet-R and Tiny-ImageNet, 200 classes each."""
 
 from __future__ import annotations
 
@@ -41,9 +38,6 @@ def imagenet_r(
             otherwise there is one domain.
         test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
-
-    Raises:
-        InputError: if there are no images, a file is damaged, or `size` is missing.
     """
     tree = find_images(
         find(root, ("imagenet-r",), ("",), IMAGENET_R_SOURCE, Path.is_dir),
@@ -66,13 +60,6 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
     official layout: `wnids.txt`, `train/WNID/images/*.JPEG`, `val/images/*.JPEG` and
     `val/val_annotations.txt`. The validation part is the test part, since the labels of the
     official test images are secret. Class names are WordNet ids.
-
-    Args:
-        root: folder with `tiny-imagenet-200`, or that folder.
-        size: height and width; None keeps 64.
-
-    Raises:
-        InputError: if a file is missing or damaged.
     """
     wnids = find(root, ("wnids.txt",), ("tiny-imagenet-200", ""), TINY_IMAGENET_SOURCE)
     classes = read_names(wnids, TINY_IMAGENET_SOURCE)

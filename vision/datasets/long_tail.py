@@ -21,20 +21,8 @@ def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
 
     Class c of C keeps `n_max · factor^(-c/(C-1))` images, rounded down but at least one, where
     n_max is the size of the smallest class (Cao et al., "Learning Imbalanced Datasets with
-    Label-Distribution-Aware Margin Loss", NeurIPS 2019, arXiv 1906.07413). The test part is not
-    changed.
-
-    Args:
-        images: set with a training part.
-        factor: imbalance factor, the ratio of the first class's size to the last's; 1 keeps all
-            images.
-        seed: seed of the choice of images.
-
-    Returns:
-        The thinned set.
-
-    Raises:
-        InputError: if the factor is below 1, or a class has no training image.
+    Label-Distribution-Aware Margin Loss", NeurIPS 2019, arXiv 1906.07413). The factor is the ratio
+    of the first class's size to the last's; 1 keeps all images. The test part is not changed.
     """
     if factor < 1:
         raise InputError(f"imbalance is {factor:g}; it must be 1 or more")
@@ -51,19 +39,7 @@ def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
 
 
 def hold_out(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """Hold out a balanced set of training images for the server.
-
-    Args:
-        images: set with a training part.
-        shots: images to hold out of each class.
-        seed: seed of the choice.
-
-    Returns:
-        The remaining set and the held-out set.
-
-    Raises:
-        InputError: if no training image of a class would remain.
-    """
+    """Return the set without `shots` training images of each class, and these, for the server."""
     if (least := _smallest_class(images)) <= shots:
         raise InputError(
             f"surrogate is {shots}; a class of {images.name} has {least} training images and must "

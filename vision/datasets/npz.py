@@ -28,28 +28,14 @@ REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 @listed
 def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
-    """Any data set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`.
-
-    Args:
-        root: the `.npz` file.
-        test_share: share of each class in each domain that becomes the test part, if the file has
-            no `is_test`.
-        seed: seed of that split.
-
-    Raises:
-        InputError: if the file is missing or damaged, or its arrays are inconsistent.
-    """
+    """Any data set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`."""
     if not root.is_file():
         raise no_file(root, ".npz file", f"give a file with {KEYS}")
     return read_npz(root, root.stem, test_share=test_share, seed=seed)
 
 
 def find_npz(root: Path, name: str) -> Path | None:
-    """Return the file `NAME*.npz` of a folder, or None; `cifar100.npz` is not one of `cifar10`.
-
-    Raises:
-        InputError: if there are several files.
-    """
+    """Return the file `NAME*.npz` of a folder, or None; `cifar100.npz` is not one of `cifar10`."""
     files = [p for p in sorted(root.glob(f"{name}*.npz")) if not p.name[len(name)].isdigit()]
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
@@ -65,15 +51,6 @@ def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -
     The arrays: `images` uint8 `(n, height, width)`, `(n, height, width, 1 or 3)` or
     `(n, 1 or 3, height, width)`; `labels` and `domains` `(n,)` integers; `is_test` `(n,)` bool;
     `class_names` and `domain_names` text, by default the numbers. Nothing is unpickled.
-
-    Args:
-        path: file.
-        name: name of the set, and of its only domain if it has no `domains`.
-        test_share: share of each class in each domain for testing, if there is no `is_test`.
-        seed: seed of that split.
-
-    Raises:
-        InputError: if the file is damaged, or its arrays differ from the above.
     """
     arrays = _arrays(path)
     try:

@@ -18,7 +18,8 @@ DATASETS: Registry[Reader] = Registry(
 """Readers by the user's name for the data set, with dashes: `office-caltech10`.
 
 A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the user's folder;
-the others are its options.
+the others are its options. Most have `size`, the height and width of all images (None if those of
+the files are equal), and `test_share` and `seed`, which split sets without an official split.
 """
 
 
@@ -48,10 +49,6 @@ def load(
         size: height and width of all images; None keeps their size.
         options: options of the readers, e.g. `test_share`, `seed` or `n_images`; each is passed to
             the readers that accept it.
-
-    Raises:
-        InputError: if a name or option is unknown, a file is missing or damaged, or the sets are
-            inconsistent.
 
     >>> load("digits8x8", size=16).images.shape
     torch.Size([1797, 1, 16, 16])

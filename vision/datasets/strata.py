@@ -13,28 +13,16 @@ TEST_SPLIT = (0, 0, 1)
 
 
 def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
-    """Choose a share of each stratum at random.
+    """Choose a share of each stratum `(n,)` at random; returns `(n,)` bool.
 
-    Args:
-        strata: `(n,)` int64, 0 or more, the stratum of each item.
-        share: in (0, 1]; of a stratum of m items, `share * m` are chosen, rounded half up, but at
-            least one.
-        rng: random generator.
-
-    Returns:
-        `(n,)` bool.
+    Of m items, `share * m` are chosen, rounded half up, but at least one.
     """
     quota = (share * strata.bincount().double() + 0.5).floor().long().clamp(min=1)
     return random_ranks(strata, rng) < quota[strata]
 
 
 def random_ranks(strata: Tensor, rng: torch.Generator) -> Tensor:
-    """Rank the items of each stratum in random order, `(n,)` from 0.
-
-    Args:
-        strata: `(n,)` int64, 0 or more, the stratum of each item.
-        rng: random generator.
-    """
+    """Rank the items of each stratum `(n,)` in random order, `(n,)` from 0."""
     order = torch.randperm(len(strata), generator=rng)
     order = order[strata[order].argsort(stable=True)]
     counts = strata.bincount()
@@ -45,21 +33,9 @@ def random_ranks(strata: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
-    """Hold out a share of the images of each class in each domain as a test part.
+    """Hold out a share of the images of each class in each domain as a test part, `(n,)` bool.
 
     Every class of a domain keeps at least one training image; a single image is for training.
-
-    Args:
-        labels: `(n,)` class of each image.
-        domains: `(n,)` domain of each image.
-        share: share of the test part, in (0, 1).
-        seed: the same seed gives the same split.
-
-    Returns:
-        `(n,)` bool.
-
-    Raises:
-        InputError: if the share is not between 0 and 1.
     """
     if not 0 < share < 1:
         raise InputError(f"test_share is {share}; it must be between 0 and 1")

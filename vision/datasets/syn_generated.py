@@ -55,9 +55,6 @@ def syn_generated(
         n_images: number of images; image i shows the digit i mod 10.
         test_share: share of each digit that becomes the test part.
         seed: seed of the images and the split.
-
-    Raises:
-        InputError: if `n_images` or `size` is not positive or `test_share` not between 0 and 1.
     """
     side = 32 if size is None else size
     if n_images < 1 or side < 1:

@@ -51,12 +51,7 @@ def held(cohort: Cohort, before: Mapping[str, Tensor]) -> Params:
 
 
 def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
-    """Return the indices of the anchors with the nearest keys, `(clients, batch, 1)` (Eq. 4).
-
-    Args:
-        features: F_out, `(clients, batch, d)`.
-        keys: `(clients, anchors, d)`.
-    """
+    """Return indices of the anchors of the nearest keys to F_out, `(clients, batch, 1)` (Eq. 4)."""
     return cosines(features, keys).argmax(-1, keepdim=True)
 
 
@@ -112,30 +107,23 @@ def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Ten
     return cosines(features, prototypes).masked_fill(~known[:, None], -torch.inf)
 
 
-def selected_prototypes(local: Tensor, holders: Tensor, same_class: str) -> tuple[Tensor, Tensor]:
+def selected_prototypes(local: Tensor, holders: Tensor) -> tuple[Tensor, Tensor]:
     """Select for each class the local prototype least similar to all others (Eq. 9 and 10).
 
     Args:
         local: `(clients, n_classes, width)`.
         holders: `(clients, n_classes)` whether a client has the class.
-        same_class: `one`: two prototypes of one class, or a prototype and itself, have similarity
-            1; `exclude`: the average leaves such pairs out.
 
     Returns:
         `(n_classes, width)`, and the average similarity of each, `(n_classes,)`: infinite for a
-        class that no client has, or that is compared with no other.
+        class that no client has. Two prototypes of one class, or one and itself, have similarity 1.
     """
     label = holders.nonzero()[:, 1]
     rows = local[holders]
     similarity = cosines(rows[None], rows[None])[0]
     same = label[:, None] == label
-    if same_class == "one":
-        average = similarity.masked_fill(same, 1.0).mean(1)
-    else:
-        average = similarity.masked_fill(same, 0.0).sum(1) / (~same).sum(1)
-        average = average.masked_fill(same.all(1), torch.inf)  # Nothing to compare with.
     averages = torch.full(holders.shape, torch.inf, dtype=local.dtype, device=local.device)
-    averages[holders] = average
+    averages[holders] = similarity.masked_fill(same, 1.0).mean(1)
     lowest, who = averages.min(0)
     return local[who, torch.arange(len(who), device=local.device)], lowest
 

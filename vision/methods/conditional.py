@@ -1,4 +1,4 @@
-"""Common parts of label-conditional methods: draws of labels, noise and a normalised layer."""
+"""Parts of label-conditional generators: draws of labels and noise, and a normalised layer."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -54,8 +54,9 @@ FEATURES = (8, 0, 0)
 RETRAINED, GRADIENT = "retrained/", "gradient/"
 """Prefixes of names: of the re-trained classifier, and of gradients with respect to it."""
 
-RETRAIN_BATCH = 32
-"""Batch size of the released code, to which its learning rate refers."""
+MATCH_LR, RETRAIN_LR, RETRAIN_BATCH = 0.1, 0.01, 32
+"""Learning rates of gradient matching and of the new classifier, and the batch size to which the
+latter refers, of the released code."""
 
 EPS = 1e-6
 """Term added to the product of norms in a cosine, as in the released code."""
@@ -68,17 +69,13 @@ class CReFFOptions(CheckedOptions):
     Attributes:
         features: federated features per class (released code: 100).
         match_steps: steps of gradient matching per round (released code: 100).
-        match_lr: learning rate of gradient matching (released code: 0.1).
         retrain_steps: steps of the new classifier, each on all features (released code: 300
             epochs).
-        retrain_lr: learning rate of the new classifier per 32 features (released code: 0.01).
     """
 
     features: PositiveInt = 100
     match_steps: NonNegativeInt = 100
-    match_lr: PositiveFloat = 0.1
     retrain_steps: NonNegativeInt = 300
-    retrain_lr: PositiveFloat = 0.01
 
 
 class CReFF(FedAvg):
@@ -192,7 +189,7 @@ class CReFF(FedAvg):
             pairs = zip(made, (real[name] for name in copies), strict=True)
             distances = sum((gradient_distance(a, b) for a, b in pairs), torch.zeros_like(losses))
             (slope,) = torch.autograd.grad(distances.sum(), features)
-            features = features - o.match_lr * slope
+            features = features - MATCH_LR * slope
         return features.detach()
 
     def retrained(self, features: Tensor) -> Params:
@@ -203,7 +200,7 @@ class CReFF(FedAvg):
         """
         initial, x = self.population.initial(), features.flatten(0, 1)[None]
         head = {n: initial[n].to(x.device).clone().requires_grad_() for n in self.head}
-        lr = self.options.retrain_lr * math.ceil(x.shape[1] / RETRAIN_BATCH)
+        lr = RETRAIN_LR * math.ceil(x.shape[1] / RETRAIN_BATCH)
         optimizer = torch.optim.SGD(head.values(), lr=lr)
         labels = torch.arange(len(features), device=x.device)
         y = labels.repeat_interleave(features.shape[1])[None]

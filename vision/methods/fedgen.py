@@ -176,13 +176,9 @@ class FedGen(FedAvg):
     def trained(
         self, server: dict[str, Tensor], round: int, heads: Payload, counts: Tensor
     ) -> dict[str, Tensor]:
-        """Train the generator for a round; return its tensors and moments.
+        """Train the generator a round on the participants' heads; return its tensors and moments.
 
-        Args:
-            server: the server's state.
-            round: index of the round, from 0.
-            heads: the participants' models `(n, …)`.
-            counts: their numbers of samples of each class `(n, classes)`.
+        `counts` are their numbers of samples of each class `(n, classes)`.
         """
         names = self.generator.parameters
         own = {n: server[n][None].clone() for n in (*names, *self.generator.buffers)}

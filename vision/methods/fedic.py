@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -52,6 +52,9 @@ SERVER = (0, 5)
 TEACHER = "teacher/"
 """Prefix of the names of the teacher's parameters."""
 
+DECAY = 2e-4
+"""L2 penalty of models on the server, not of the teacher, of the released code."""
+
 ROWS = 256
 """Images that run through all clients' models at once on the server."""
 
@@ -63,7 +66,6 @@ class FEDICOptions(CheckedOptions):
     Attributes:
         server_steps: Adam's steps in each of the server's three tasks (released code: 100).
         server_lr: Adam's learning rate on the server (released code: 1e-3).
-        server_decay: L2 penalty of models, not of the teacher (released code: 2e-4).
         labelled_batch: images in a batch with labels (released code: 20).
         distilled_batch: images in a batch for distillation (released code: 128).
         temperature: temperature of the distillation (released code: 2).
@@ -72,7 +74,6 @@ class FEDICOptions(CheckedOptions):
 
     server_steps: NonNegativeInt = 100
     server_lr: PositiveFloat = 1e-3
-    server_decay: NonNegativeFloat = 2e-4
     labelled_batch: PositiveInt = 20
     distilled_batch: PositiveInt = 128
     temperature: PositiveFloat = 2.0
@@ -93,11 +94,7 @@ class FEDIC(FedAvg):
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Start as FedAvg does, with a teacher that averages the even ensemble and the tuned copy.
-
-        Raises:
-            InputError: if the server has no images.
-        """
+        """Start as FedAvg does; the teacher averages the even ensemble and the tuned copy."""
         server = super().init(clients, sizes, seed)
         if getattr(self.task, "surrogate", None) is None:
             raise InputError(
@@ -176,7 +173,7 @@ class FEDIC(FedAvg):
         model = _stacked({name: t.clone() for name, t in start.items()})
         trainable = [n for n, _ in self.population.model.named_parameters() if n in model]
         self.population.train()
-        self.descend(model, trainable, self.options.server_decay, lambda: loss(model))
+        self.descend(model, trainable, DECAY, lambda: loss(model))
         return {name: t.detach()[0] for name, t in model.items()}
 
     def fitted_teacher(

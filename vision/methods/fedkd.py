@@ -259,13 +259,7 @@ class FedKD(TwoModels):
         return loss_t + loss_s + trust * (taught + learned)
 
     def compressed(self, cohort: Cohort, before: Params, ranks: Tensor) -> Payload:
-        """Compress the updates of the matrices, and add the `ranks` needed in the next round.
-
-        Args:
-            cohort: the clients after their training.
-            before: the received matrices.
-            ranks: announced ranks `(clients, matrices)`, the same for all clients.
-        """
+        """Compress the updates of the matrices, and add the `ranks` needed in the next round."""
         upload: Payload = {}
         needed = []
         for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):

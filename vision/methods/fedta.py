@@ -68,7 +68,7 @@ read; "related code" is that of FedMGP, by the same first author):
 - A prototype is compared "with all local prototypes" of the round. Without the selection, the
   global prototype is the plain mean of the clients'.
 - The constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look more
-  similar; `same_class="exclude"` leaves these pairs out.
+  similar, so fewer are fixed.
 - "w/o TA" (`tail_anchor=False`) is the second stage on F_out alone, with a head that trains as
   long, so that only the anchors differ. H_e serves the first stage only.
 - The paper counts 253,440 trainable parameters. Its own numbers give 76,800 for the pool, 76,800
@@ -150,7 +150,6 @@ class FedTAOptions(PoolOptions):
         lambda3: weight λ₃ of the pull on the selected anchor's key.
         temperature: temperature τ of the contrast.
         threshold: average similarity (Thr) below which a global prototype is fixed.
-        same_class: whether pairs of one class count as similarity `one` or are left out.
         head_epochs: epochs of the second stage, which trains the head that predicts; by default
             those of the first.
         fusion_epochs: the server's epochs on the surrogate set; by default the clients'.
@@ -169,7 +168,6 @@ class FedTAOptions(PoolOptions):
     lambda3: NonNegativeFloat = 0.1
     temperature: PositiveFloat = 0.1
     threshold: float = 0.15
-    same_class: Literal["one", "exclude"] = "one"
     head_epochs: PositiveInt | None = None
     fusion_epochs: PositiveInt | None = None
     input_enhancement: bool = True
@@ -277,12 +275,9 @@ class FedTA(Method):
         return standardised(features, payload[moments]) if self.options.standardise else features
 
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
-        """Return features `(clients, batch, d)` under the selected prompts (Eq. 2).
+        """Return features `(clients, batch, d)` under the selected prompts (Eq. 2), or the query.
 
-        Args:
-            params: the pool, its keys and the statistics.
-            x: images.
-            query: their frozen features, which are returned without input enhancement.
+        `params` are the pool, its keys and the statistics; the query is the frozen feature of `x`.
         """
         if not self.options.input_enhancement:
             return query
@@ -340,14 +335,7 @@ class FedTA(Method):
         return mix(features, anchors.view_as(features), params, self.options.mix), chosen
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
-        """Return the loss of the second stage (Eq. 6).
-
-        Args:
-            cohort: clients that train.
-            batch: samples with F_out, `feature`.
-            payload: the server's message.
-            before: anchors and keys at the start of the round, which fixed ones keep.
-        """
+        """Return the loss of the second stage (Eq. 6); fixed anchors and keys stay as `before`."""
         o, mixed = self.options, batch["feature"]
         pull = torch.zeros(len(cohort), device=mixed.device)
         if o.tail_anchor:
@@ -387,7 +375,7 @@ class FedTA(Method):
             server |= self.pool_of(server, of, uploads)
         free = ~server["fixed"] & holders.any(0)
         if self.options.selection:
-            new, similarity = selected_prototypes(local, holders, self.options.same_class)
+            new, similarity = selected_prototypes(local, holders)
             if not first:  # Until then, each client's prototypes are on its own scale.
                 fixed = free & (similarity < self.options.threshold)
                 server["fixed"] = server["fixed"] | fixed

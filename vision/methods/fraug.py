@@ -64,6 +64,9 @@ from vision.methods.conditional import (
 )
 from vision.task import entropy
 
+BATCH_WEIGHT = 0.3
+"""Weight of a batch in the moving average of a class's embeddings, of the released code."""
+
 
 @dataclass(frozen=True)
 class FRAugOptions(CheckedOptions):
@@ -76,7 +79,6 @@ class FRAugOptions(CheckedOptions):
         lam_generator: weight of the generator's distance to the client's embeddings (released code:
             Digits 1, PACS 10).
         lam_transform: weight of the RTNet's distance to the client's embeddings (released code: 1).
-        ema: weight of a batch in the moving average of a class's embeddings (released code: 0.3).
         noise_width: size of the noise and of the RTNet's hidden layer; by default half of the
             embedding's (released code).
     """
@@ -85,7 +87,6 @@ class FRAugOptions(CheckedOptions):
     gamma: NonNegativeFloat = 0.01
     lam_generator: NonNegativeFloat = 1.0
     lam_transform: NonNegativeFloat = 1.0
-    ema: Share = 0.3
     noise_width: PositiveInt | None = None
 
 
@@ -188,7 +189,7 @@ class FRAug(FedAvg):
         seen.add(embeddings, self.task.keys(batch))
         means, met = cohort.memory["class_means"], cohort.memory["class_met"]
         present = seen.counts > 0
-        weight = torch.where(met, self.options.ema, 1.0) * present
+        weight = torch.where(met, BATCH_WEIGHT, 1.0) * present
         means.lerp_(seen.means(), weight[..., None])
         met |= present
 
@@ -202,12 +203,6 @@ class FRAug(FedAvg):
         self, cohort: Cohort, embeddings: Tensor, batch: Batch, *, training: bool
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Make synthetic embeddings around real samples and around class means.
-
-        Args:
-            cohort: the clients.
-            embeddings: embeddings of the batch, `(clients, batch, d)`.
-            batch: the batch.
-            training: whether the RTNet is being trained.
 
         Returns:
             For both kinds: the synthetic embeddings, the original ones and the labels.

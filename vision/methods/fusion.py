@@ -21,14 +21,9 @@ from vision.methods.prompts import chosen_prompts, prompt_tokens
 
 
 def surrogate_images(task: Task, classes: Tensor) -> Batch | None:
-    """Return the server's images `x` and labels `y` of some classes, `(1, m, …)`.
+    """Return the server's images `x` and labels `y` of some classes, `(1, m, …)`, if it has any.
 
-    Args:
-        task: a task, with or without a surrogate set.
-        classes: `(n_classes,)` whether to take a class's images; the result is on its device.
-
-    Returns:
-        None without a surrogate set.
+    `classes` `(n_classes,)` tells which to take; the result is on its device.
     """
     surrogate = getattr(task, "surrogate", None)
     if surrogate is None:

@@ -140,11 +140,6 @@ class DataFreeFedAvg(FedAvg):
             return {**server, **self.learned(server, random)}
 
     def taught(self, tensors: Payload, features: Tensor) -> Tensor:
-        """Return the teacher's logits of features.
-
-        Args:
-            tensors: tensors that include the teacher's, `(clients, …)`.
-            features: `(clients, batch, d)`; gradients flow to them.
-        """
+        """Return the teacher's logits of features `(clients, batch, d)`; gradients flow to them."""
         teacher = {name: tensors[TEACHER + name] for name in self.shared}
         return self.population.decode(teacher, features)

@@ -32,7 +32,7 @@ Choices where the paper contradicts itself or gives no details:
 - Algorithm 1 gives clients the global prototypes of the start of a global round in all its stages.
   The text after Eq. 12 aggregates them "for the next stage", as the body; this is done here.
 - Uploads are C of Eq. 6, without the moving average; the later code sends the average and has none
-  on the server (`server_beta=0`).
+  on the server.
 - "Generally t < s", body first; the later code trains the head first, 5 epochs, then the body, 25
   (`fedrep_order` with `body_epochs=25` of 30 epochs).
 - Eq. 13 predicts the class of the nearest prototype: the client's (view `local`, GLDP-LP), among
@@ -90,8 +90,7 @@ class GLDPOptions(CheckedOptions):
         lam: weight λ of the local relation L_LP; the global one L_GP has 1 - λ (paper: 0.5). 0 uses
             only the global relation, 1 only the local one.
         relations: whether to use the relations; otherwise the loss is L_CE only.
-        beta: weight β of the old prototype in a client's moving average (paper: 0.5).
-        server_beta: weight of the old prototype on the server; by default `beta`.
+        beta: weight β of the old prototype in the moving averages (paper: 0.5).
         body_epochs: local epochs t of the body; the other epochs s, at least one, are the head's.
             By default a sixth, at least one (paper: t + s = 30, t < s).
         fedrep_order: whether to train the head before the body.
@@ -103,7 +102,6 @@ class GLDPOptions(CheckedOptions):
     lam: Share = 0.5
     relations: bool = True
     beta: Share = 0.5
-    server_beta: Share | None = None
     body_epochs: PositiveInt | None = None
     fedrep_order: bool = False
     form: Literal["feature", "head"] = "feature"
@@ -210,8 +208,7 @@ class GLDP(FedAvg):
         held = holders > 0
         if "prototypes" not in server:
             return {**body, "prototypes": mean, "known": held}
-        beta = o.beta if o.server_beta is None else o.server_beta
-        moved = moving_average(server["prototypes"], server["known"], mean, held, beta)
+        moved = moving_average(server["prototypes"], server["known"], mean, held, o.beta)
         return {**body, "prototypes": moved, "known": server["known"] | held}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:

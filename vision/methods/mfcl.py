@@ -59,6 +59,9 @@ from vision.methods.conditional import normal
 from vision.methods.generator import DataFreeFedAvg, feature_generator
 from vision.task import cross_entropy
 
+CONTENT_TEMPERATURE = 1000.0
+"""Divisor of the teacher's logits in its cross-entropy, of the released code."""
+
 
 @dataclass(frozen=True)
 class MFCLOptions(CheckedOptions):
@@ -69,7 +72,6 @@ class MFCLOptions(CheckedOptions):
         fine_tuning: weight of the fine-tuning loss.
         replay: samples that a client generates in each step.
         diversity: weight of the generator's information entropy.
-        content_temperature: divisor of the teacher's logits in its cross-entropy.
         noise_width: size of the generator's noise.
         hidden: size of the generator's hidden layer (the code's is convolutional).
         server_steps: the generator's steps when a task ends.
@@ -81,7 +83,6 @@ class MFCLOptions(CheckedOptions):
     fine_tuning: NonNegativeFloat = 1.0
     replay: PositiveInt = 128
     diversity: NonNegativeFloat = 1.0
-    content_temperature: PositiveFloat = 1000.0
     noise_width: PositiveInt = 1000
     hidden: PositiveInt = 256
     server_steps: PositiveInt = 100
@@ -142,7 +143,7 @@ class MFCL(DataFreeFedAvg):
             noise = normal([random], o.server_batch_size, o.noise_width).to(former.device)
             features = self.generator(own, noise, training=True)
             logits = self.taught(stacked, features)[..., former]
-            content = cross_entropy(logits / o.content_temperature, logits.argmax(-1)).mean(1)
+            content = cross_entropy(logits / CONTENT_TEMPERATURE, logits.argmax(-1)).mean(1)
             optimizer.step(content + o.diversity * unevenness(logits))
         return {name: t.detach()[0] for name, t in own.items()}
 

@@ -1,6 +1,4 @@
-"""Common parts of prompt methods: FedAvg of prompts and a head, and training of parts.
-
-Pools of prompts with keys, and their selection.
+"""Parts that prompt methods share: FedAvg of prompts and a head, pools of prompts with keys.
 
 L2P's pool (Wang et al., CVPR 2022, arXiv 2112.08654, section 4.1): a prompt is selected by the
 cosine of its key and the frozen feature of the image, the query; a loss pulls the selected keys
@@ -142,14 +140,10 @@ def train_parts(
     data: Batch,
     loss: Callable[[Batch], Tensor],
 ) -> None:
-    """Train only the parameters with some prefixes.
+    """Train only the parameters with some prefixes, on samples `(clients, samples, …)`.
 
-    Args:
-        cohort: clients of equal sizes.
-        parts: prefixes of the names of parameters.
-        epochs: number of epochs; None takes the run's.
-        data: training samples `(clients, samples, …)`.
-        loss: loss of each client on a batch, `(clients,)`.
+    Clients have equally many samples. Without `epochs` it takes the run's. The loss of a batch is
+    `(clients,)`.
     """
     whole = cohort.data
     cohort.data = ClientData(data, whole.sizes)
@@ -223,14 +217,7 @@ class PoolOptions(CheckedOptions):
 def new_pool(
     part: str, n_clients: int, options: PoolOptions, width: int, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw a pool and its keys, the same for all clients.
-
-    Args:
-        part: prefix of their names, such as `prompt.`.
-        n_clients: number of clients.
-        options: sizes of the pool.
-        width: size of a token and of a key.
-        rng: random generator.
+    """Draw a pool and its keys, the same for all clients, under names with a prefix.
 
     Returns:
         `PARTpool` `(clients, pool, length, width)` and `PARTkeys` `(clients, pool, width)`.

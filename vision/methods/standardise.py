@@ -20,11 +20,7 @@ SMALLEST = 1e-3
 
 
 def moments_of(features: Tensor) -> Tensor:
-    """Return means and logarithms of standard deviations of features, `(clients, 2, d)`.
-
-    Args:
-        features: `(clients, samples, d)`.
-    """
+    """Return means and log standard deviations `(clients, 2, d)` of `(clients, samples, d)`."""
     deviation = features.std(1, correction=0).clamp(min=SMALLEST)
     return torch.stack([features.mean(1), deviation.log()], dim=1)
 

@@ -58,8 +58,11 @@ from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, feature_generator
 from vision.task import cross_entropy, divergence
 
-BETAS = (0.5, 0.999)
-"""Adam's betas for generator and noise, as in the released code."""
+BETAS, NOISE_LR = (0.5, 0.999), 0.01
+"""Adam's betas for generator and noise and its learning rate for the noise, as in the code."""
+
+LABEL_WEIGHT, STUDENT_TEMPERATURE = 0.5, 20.0
+"""Weight of the generator's cross-entropy and temperature of the student, as in the code."""
 
 Logits = Callable[[Tensor], Tensor]
 """Function from features `(1, batch, d)` to logits of former classes."""
@@ -77,15 +80,11 @@ class TARGETOptions(CheckedOptions):
         synthetic: samples that the server generates when a task ends (8000).
         noise_width: size of the generator's noise (256).
         hidden: size of the generator's hidden layer (the code's is convolutional).
-        label_weight: weight of the generator's cross-entropy (0.5).
-        adversarial: weight of the divergence from the student (1).
         server_batch_size: batch size of the generator and of the student (256).
         server_steps: steps of the generator per batch (10).
         server_lr: Adam's learning rate for the generator and the student (0.002).
-        noise_lr: Adam's learning rate for the noise (0.01).
         warm_up: batches before the student is trained (20).
         student_steps: the student's steps after each later batch (400).
-        student_temperature: temperature of the student's distillation (20).
     """
 
     split: bool = True
@@ -95,15 +94,11 @@ class TARGETOptions(CheckedOptions):
     synthetic: PositiveInt = 8000
     noise_width: PositiveInt = 256
     hidden: PositiveInt = 256
-    label_weight: NonNegativeFloat = 0.5
-    adversarial: NonNegativeFloat = 1.0
     server_batch_size: PositiveInt = 256
     server_steps: PositiveInt = 10
     server_lr: PositiveFloat = 2e-3
-    noise_lr: PositiveFloat = 0.01
     warm_up: NonNegativeInt = 20
     student_steps: NonNegativeInt = 400
-    student_temperature: PositiveFloat = 20.0
 
 
 class TARGET(DataFreeFedAvg):
@@ -167,19 +162,14 @@ class TARGET(DataFreeFedAvg):
     ) -> Tensor:
         """Generate a batch `(1, batch, d)`, the features with the lowest loss of all steps.
 
-        Args:
-            tensors: the generator's tensors, changed in place.
-            teacher: the global model.
-            student: the adversary, or None.
-            n_former: number of former classes, from which labels are drawn uniformly.
-            random: random generator for labels and noise.
+        The generator's `tensors` change in place. Labels are drawn uniformly from former classes.
         """
         o, device = self.options, next(iter(tensors.values())).device
         labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)
         noise = normal([random], o.server_batch_size, o.noise_width).to(device).requires_grad_()
         groups: list[dict[str, Any]] = [
             {"params": [tensors[name] for name in self.generator.parameters]},
-            {"params": [noise], "lr": o.noise_lr},
+            {"params": [noise], "lr": NOISE_LR},
         ]
         adam = torch.optim.Adam(groups, lr=o.server_lr, betas=BETAS)
         tried: list[tuple[float, Tensor]] = []
@@ -196,11 +186,11 @@ class TARGET(DataFreeFedAvg):
         self, features: Tensor, labels: Tensor, teacher: Logits, student: Logits | None
     ) -> Tensor:
         """Return the generator's loss, a scalar."""
-        o, logits = self.options, teacher(features)
-        loss = o.label_weight * cross_entropy(logits, labels).mean()
+        logits = teacher(features)
+        loss = LABEL_WEIGHT * cross_entropy(logits, labels).mean()
         if student is None:
             return loss
-        return loss - o.adversarial * agreed_divergence(logits, student(features))
+        return loss - agreed_divergence(logits, student(features))
 
 
 class _Student:
@@ -225,8 +215,8 @@ class _Student:
         for _ in range(o.student_steps):
             rows = torch.randint(len(target), (o.server_batch_size,), generator=random)
             rows = rows.to(made.device)
-            loss = distillation_loss(self(made[:, rows])[0], target[rows], o.student_temperature)
-            self._optimizer.step(o.student_temperature**2 * loss[None])
+            loss = distillation_loss(self(made[:, rows])[0], target[rows], STUDENT_TEMPERATURE)
+            self._optimizer.step(STUDENT_TEMPERATURE**2 * loss[None])
 
 
 def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:

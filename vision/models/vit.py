@@ -96,15 +96,7 @@ class FrozenViT(SplitModel):
 
 
 def backbone_of(population: Population, method: str) -> Backbone:
-    """Return the frozen backbone of a model.
-
-    Args:
-        population: the model.
-        method: name of the method that needs it, for the message.
-
-    Raises:
-        InputError: if the model has none.
-    """
+    """Return the frozen backbone of a model, or raise an error that names the method."""
     encoder = population.model.encoder
     if not isinstance(encoder, FrozenEncoder):
         raise InputError(

@@ -1,11 +1,4 @@
-"""Dirichlet partition: the images of each class are divided in random proportions.
-
-IID partition: every client has a random sample of the images.
-
-n-way k-shot partition: each client has a few classes and a few images of each.
-
-Shards partition: images sorted by class are cut into equal shards, some for each client.
-"""
+"""Partitions by label: Dirichlet, IID, n-way k-shot, and shards of images sorted by class."""
 
 from __future__ import annotations
 

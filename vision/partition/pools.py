@@ -56,15 +56,8 @@ class Pool:
 def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[Pool]:
     """Make one pool for each domain that some client has, or one for all domains.
 
-    Args:
-        images: the set.
-        domains: `mixed`, `random` or counts, see `Partitioner.domains`.
-        clients: number of clients.
-        seed: seed of the draw.
-
-    Raises:
-        InputError: if the counts cannot be read, name an unknown domain or do not add up to
-            `clients`, or if a pool has no training or no test images.
+    `domains` is `mixed`, `random` or counts, see `Partitioner.domains`. A pool without training or
+    test images is an error, and so are counts that do not add up to `clients`.
     """
     if domains == "mixed":
         pools = [_pool(images, "all domains", range(clients), torch.ones_like(images.is_test))]
@@ -135,12 +128,6 @@ def deal_classes(
         shots: images per class for each client; None divides all images evenly among the clients
             that have the class.
         rng: random generator.
-
-    Returns:
-        Ids of the images of each client.
-
-    Raises:
-        InputError: if a class has fewer images than its clients ask for, or fewer than clients.
     """
     ids = pool.train if part == "train" else pool.test
     there = pool.counts(ids).tolist()
@@ -171,12 +158,6 @@ def deal_mix(
         shots: test images per class, on average over a client's classes; None takes as many as the
             rarest class allows, with one ratio of test to training images for all clients.
         rng: random generator.
-
-    Returns:
-        Ids of the images of each client.
-
-    Raises:
-        InputError: if a class has too few test images, or a client would have none.
     """
     have = torch.stack([pool.counts(ids) for ids in train])
     there, sent = pool.counts(pool.test), have.sum(0)

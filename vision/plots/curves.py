@@ -1,11 +1,4 @@
-"""Curves of image runs, one per method and model, averaged over seeds.
-
-Accuracy over rounds, and communication per round.
-
-Test accuracy by method, and against a setting.
-
-Knowledge retention over time and among clients.
-"""
+"""Curves and bars of image runs, one per method and model, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -42,11 +35,7 @@ EVERY = "every"
 
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
-    """Return a curve for each group of runs.
-
-    Raises:
-        InputError: if the runs have different data or partitions.
-    """
+    """Return a curve for each group of runs."""
     if len({tuple(run.facts().values()) for run in runs}) > 1:
         raise InputError(
             "these runs are of different images or scenarios; draw those of one at a time"

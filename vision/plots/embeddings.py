@@ -1,7 +1,4 @@
-"""t-SNE of image features before and after FedTA's tail anchors.
-
-t-SNE of the prototypes of clients.
-"""
+"""t-SNE of features before and after FedTA's tail anchors, and of clients' prototypes."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ def anchors(
     *,
     client: int = 0,
     stage: int = 0,
-    perplexity: float = 15,
     width: float = TWO_COLUMNS,
 ) -> Figure:
     """t-SNE of test images before and after the tail anchors, after all tasks (Figure 5).
@@ -53,7 +49,6 @@ def anchors(
         runs: finished runs of fedta, e.g. with different numbers of anchors.
         client: client whose anchors to draw.
         stage: task whose test images to draw; the first was learned longest ago.
-        perplexity: perplexity of t-SNE, roughly the number of neighbours of an image.
         width: width of the figure in inches.
     """
     from sklearn.metrics import silhouette_score
@@ -76,7 +71,7 @@ def anchors(
     columns = min(len(drawn), 3)
     fig, axes = panels(width, width / columns + 0.7, len(drawn), n_columns=columns)
     for ax, (title, features) in zip(axes, drawn, strict=True):
-        _panel(ax, features, labels, perplexity)
+        _panel(ax, features, labels)
         score = silhouette_score(features, labels, metric="cosine")
         ax.set_title(f"{title}\nsilhouette {score:.2f}", fontsize=TEXT)
     names = [runs[0].about["classes"][label] for label in np.unique(labels)]
@@ -96,11 +91,7 @@ class _Features:
 
 
 def _features(run: ImageRun, client: int, stage: int) -> _Features:
-    """Compute the features of a client's test images of a stage, under the shared anchor pool.
-
-    Raises:
-        InputError: if the client or stage is unknown, or there are too few images to draw.
-    """
+    """Compute the features of a client's test images of a stage, under the shared anchor pool."""
     learner = Learner.load(run.folder)
     config, (method, state) = learner.config, learner.fitted()
     assert isinstance(method, FedTA)
@@ -130,13 +121,11 @@ def _unit(features: Tensor) -> np.ndarray:
     return F.normalize(features[0], dim=-1).cpu().double().numpy()
 
 
-def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float) -> None:
+def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
     from sklearn.manifold import TSNE
 
     most = (len(features) - 1) / NEIGHBOURS
-    flat = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0).fit_transform(
-        features
-    )
+    flat = TSNE(perplexity=min(15, most), init="pca", random_state=0).fit_transform(features)
     for place, label in enumerate(np.unique(labels)):
         color, marker = point_look(place)
         x, y = flat[labels == label].T
@@ -147,9 +136,7 @@ def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray, perplexity: float
 
 
 @listed
-def prototypes(
-    runs: Sequence[ImageRun], *, perplexity: float = 10, width: float = TWO_COLUMNS
-) -> Figure:
+def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
     """t-SNE of the local prototypes of a PFPL run and of each client's mixtures (Figure 3).
 
     A panel for each domain shows its clients' prototypes in the colour of their class, joined by
@@ -159,7 +146,6 @@ def prototypes(
 
     Args:
         runs: finished runs of pfpl; the first is drawn.
-        perplexity: perplexity of t-SNE, roughly the number of neighbours of a prototype.
         width: width of the figure in inches.
     """
     from sklearn.manifold import TSNE
@@ -171,7 +157,7 @@ def prototypes(
     if len(local) <= 3:
         raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
     flat = TSNE(
-        perplexity=min(perplexity, (2 * len(local) - 1) / 3), init="pca", random_state=0
+        perplexity=min(10, (2 * len(local) - 1) / 3), init="pca", random_state=0
     ).fit_transform(np.concatenate([local, mixed]))
     here, there = flat[: len(local)], flat[len(local) :]
     home = _home(run)[client]

@@ -53,15 +53,7 @@ def division(
     n_clients: int,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Draw the table of a partition, without training.
-
-    Args:
-        table: result of `Partition.table`.
-        classes: names of the classes.
-        domains: names of the domains.
-        n_clients: number of clients.
-        width: width of the figure in inches.
-    """
+    """Draw the table of a partition, without training."""
     n_columns = 2 if len(classes) <= SIDE_BY_SIDE else 1
     n_rows = 2 // n_columns
     height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(classes) + 0.35

@@ -42,9 +42,6 @@ def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_
         runs: finished runs with a task stream; the first is drawn.
         part: images to count, `train` or `test`.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the run has no stages, or for an unknown part.
     """
     run = runs[0]
     if "stages" not in run.about:
@@ -61,15 +58,7 @@ def stages_of(
     part: str = "train",
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Draw the table of a stream, without training.
-
-    Args:
-        table: result of `TaskStream.table`.
-        classes: names of the classes.
-        n_clients: number of clients.
-        part: images to count, `train` or `test`.
-        width: width of the figure in inches.
-    """
+    """Draw the table of a stream, without training."""
     rows = table[table["part"] == part]
     n_stages = int(table["stage"].max()) + 1
     n_columns = min(n_stages, 5 if len(classes) <= NARROW else 2)

@@ -34,17 +34,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.method import Method, Task
-from stforecast.federated.core.options import CheckedOptions, names_of
+from stforecast.federated.core.options import names_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.training import Training
@@ -141,30 +139,15 @@ class Chance(Method):
         return torch.zeros(*x.shape[:2], self.task.n_keys, device=x.device)
 
 
-@dataclass(frozen=True)
-class LinearProbeOptions(CheckedOptions):
-    """Settings of the logistic regression.
-
-    Attributes:
-        inverse_penalty: inverse of the weight of the L2 penalty, scikit-learn's C.
-        iterations: largest number of steps of L-BFGS.
-    """
-
-    inverse_penalty: PositiveFloat = 0.1
-    iterations: PositiveInt = 1000
-
-
 class LinearProbeLocal(HeadReference):
     """Logistic regression of each client on its own images."""
 
     name = "linear_probe_local"
     summary = "fits a logistic regression on each client's frozen features; nothing is sent"
-    Options = LinearProbeOptions
-    options: LinearProbeOptions
 
     def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Fit the regression to a client's features."""
-        return logistic_regression(features, labels, self.options)
+        return logistic_regression(features, labels)
 
 
 class LinearProbe(HeadReference):
@@ -173,12 +156,10 @@ class LinearProbe(HeadReference):
     name = "linear_probe"
     summary = "fits a logistic regression on all clients' frozen features, in one place"
     pooled: ClassVar[bool] = True
-    Options = LinearProbeOptions
-    options: LinearProbeOptions
 
     def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Fit the regression to all features."""
-        return logistic_regression(features, labels, self.options)
+        return logistic_regression(features, labels)
 
 
 class NearestMeanLocal(HeadReference):
@@ -204,16 +185,14 @@ class NearestMean(HeadReference):
         return class_directions(features, labels)
 
 
-def logistic_regression(
-    features: Tensor, labels: Tensor, options: LinearProbeOptions
-) -> tuple[Tensor, Tensor]:
+def logistic_regression(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Fit scikit-learn's multinomial logistic regression; see `HeadReference.head`."""
     from sklearn.linear_model import LogisticRegression  # slow to import
 
     found = labels.unique()
     if len(found) == 1:
         return features.new_zeros(features.shape[1], 1), features.new_zeros(1)
-    model = LogisticRegression(C=options.inverse_penalty, max_iter=options.iterations)
+    model = LogisticRegression(C=0.1, max_iter=1000)
     model.fit(features.double().cpu().numpy(), labels.cpu().numpy())
     weight, bias = (torch.from_numpy(t).to(features) for t in (model.coef_.T, model.intercept_))
     if len(found) == 2:  # The log-odds of the second class.

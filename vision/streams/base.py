@@ -115,7 +115,6 @@ class Streamer(CheckedOptions, ABC):
         stages: number of stages, M.
         stage_order: `inside`: all stages pass within each global round (GLDP, Algorithm 1);
             `sequential`: each stage has all its rounds before the next begins.
-        accumulate: whether training images of former stages stay with their clients.
     """
 
     name: ClassVar[str] = ""
@@ -123,7 +122,6 @@ class Streamer(CheckedOptions, ABC):
     clients: PositiveInt = 20
     stages: PositiveInt = 5
     stage_order: Order = "inside"
-    accumulate: bool = False
 
     @abstractmethod
     def deal(self, images: ImageSet, seed: int) -> tuple[Sequence[Sequence[Tensor]], ...]:
@@ -159,5 +157,4 @@ class Streamer(CheckedOptions, ABC):
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)
             for part in self.deal(images, seed)
         )
-        stream = TaskStream(train, test, self.stage_order)
-        return stream.accumulated() if self.accumulate else stream
+        return TaskStream(train, test, self.stage_order)

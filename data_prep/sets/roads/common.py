@@ -1,18 +1,10 @@
-"""Find a data set's files by the names under which they are published.
-
-The road graph in a cube, and graphs that are published as plain matrices.
-
-What the published sets of road sensors have in common.
-
-Even time steps of detector records, and longer ones.
-"""
+"""What published sets of road detectors share: files, even steps, and the cube with its roads."""
 
 from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +13,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, check_regular, no_file
+from data_prep.base.files import checksum
 from data_prep.base.text import in_minutes
-from data_prep.cube import write_cube
+from data_prep.cube import make_cube
 from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table
@@ -35,13 +28,8 @@ log = logging.getLogger(__name__)
 def find_records(raw: Path, names: Sequence[str]) -> Path:
     """Return the file of records: the one given, or the one in the folder given.
 
-    Args:
-        raw: the file, or a folder that holds it.
-        names: the published names, the usual one first; a single other file of the same ending
-            is taken, too.
-
-    Raises:
-        InputError: if there is none, or several of unknown names.
+    That one has a published name, the usual one first, or is the only other file of the same
+    ending.
     """
     if raw.is_file():
         return raw
@@ -61,16 +49,7 @@ def find_records(raw: Path, names: Sequence[str]) -> Path:
 
 
 def given_or_beside(given: Path | None, records: Path, names: Sequence[str]) -> Path | None:
-    """Return the path given, else the first file of a published name beside the records, if any.
-
-    Args:
-        given: what the user gave, if anything.
-        records: the file of records.
-        names: the published names, the usual one first.
-
-    Raises:
-        InputError: if there is no file at the path given.
-    """
+    """Return the path given, else the first file of a published name beside the records, if any."""
     if given is not None:
         if not Path(given).is_file():
             raise no_file(Path(given), "file", f"give one such as {names[0]}")
@@ -84,12 +63,7 @@ def given_or_beside(given: Path | None, records: Path, names: Sequence[str]) -> 
 
 
 def add_roads(ds: xr.Dataset, weights: np.ndarray) -> xr.Dataset:
-    """Add a road graph to a cube, as `adjacency` of dimensions `(cell, cell_to)`.
-
-    Args:
-        ds: the cube.
-        weights: `(cell, cell_to)` proximities from 0 up, in the order of its cells.
-    """
+    """Add proximities `(cell, cell_to)` from 0 up, in the order of the cells, as `adjacency`."""
     attributes = {"units": "1", "long_name": "road proximity from cell to cell_to"}
     other_end = ("cell_to", ds["cell"].to_numpy(), {"long_name": "cell that a road leads to"})
     return ds.assign(adjacency=(("cell", "cell_to"), weights, attributes)).assign_coords(
@@ -97,16 +71,38 @@ def add_roads(ds: xr.Dataset, weights: np.ndarray) -> xr.Dataset:
     )
 
 
-def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
-    """Read a `(cell, cell)` matrix of proximities from a CSV file without a header.
+def road_cube(
+    frames: Mapping[str, pd.DataFrame],
+    files: Iterable[Path | None],
+    *,
+    roads: np.ndarray | None = None,
+    places: tuple[np.ndarray, np.ndarray] | None = None,
+    license: str = "not stated by the publishers",
+    **about: Any,
+) -> xr.Dataset:
+    """Return the cube of values `(time, cell)` on a local clock, in double precision.
 
-    Args:
-        path: the file, rows and columns in the order of the records' columns.
-        n_cells: number of cells.
-
-    Raises:
-        InputError: if it has another shape, or holds values that are not numbers from 0 up.
+    It was read from the `files`, of which some may be absent. Roads are as for `add_roads`, places
+    longitudes and latitudes, and `about` is as for `make_cube`.
     """
+    first = next(iter(frames.values()))
+    lon, lat = places or (None, None)
+    ds = make_cube(
+        {name: frame.to_numpy(dtype=np.float64) for name, frame in frames.items()},
+        pd.DatetimeIndex(first.index),
+        first.columns.to_numpy(dtype=str),
+        clock="local",
+        license=license,
+        checksums={path.name: checksum(path) for path in files if path},
+        lon=lon,
+        lat=lat,
+        **about,
+    )
+    return ds if roads is None else add_roads(ds, roads)
+
+
+def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
+    """Read proximities `(cell, cell)`, in the records' order, from a CSV file without header."""
     df, origin = read_table(path, dialect=Dialect(header=False))
     if df.shape != (n_cells, n_cells):
         raise InputError(
@@ -118,11 +114,7 @@ def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
 
 
 def check_weights(matrix: np.ndarray, name: str) -> np.ndarray:
-    """Return proximities if they are finite and not negative.
-
-    Raises:
-        InputError: if they are not.
-    """
+    """Return proximities if they are finite and not negative."""
     if not (np.isfinite(matrix) & (matrix >= 0)).all():
         raise InputError(
             f"{name}: adjacency holds values that are negative or not finite, expected finite "
@@ -131,44 +123,12 @@ def check_weights(matrix: np.ndarray, name: str) -> np.ndarray:
     return matrix
 
 
-class Release(ABC):
-    """A published data set; a subclass says how to read it."""
-
-    @abstractmethod
-    def read(self, raw: Path) -> xr.Dataset:
-        """Read the published file, or the folder that holds it, as a cube."""
-
-    def prepare(self, raw: Path, out: Path, *, progress: bool = False, **options: Any) -> Path:
-        """Turn the published file into a cube.
-
-        Args:
-            raw: The published file, or a folder that holds it.
-            out: The cube to write, a .nc file.
-            progress: No effect; the file is read at once.
-            **options: Options of `read`.
-
-        Returns:
-            The path of the cube.
-
-        Raises:
-            InputError: as `read`.
-        """
-        return write_cube(self.read(raw, **options), out)
-
-
 CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""
 
 
 def step_length(step: str, base: pd.Timedelta) -> pd.Timedelta:
-    """Read the length of a step that published steps can be put into.
-
-    Args:
-        step: such as `15min`.
-        base: length of the published steps.
-
-    Raises:
-        InputError: if it is no multiple of them that divides a day.
+    """Read the length of a step: a multiple of the published one, `base`, that divides a day.
 
     >>> step_length("1h", pd.Timedelta("5min"))
     Timedelta('0 days 01:00:00')
@@ -186,16 +146,9 @@ def step_length(step: str, base: pd.Timedelta) -> pd.Timedelta:
 
 
 def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) -> pd.DataFrame:
-    """Average the observed values over longer steps, counted from midnight.
+    """Average the observed values `(time, cell)` over longer steps, counted from midnight.
 
-    Args:
-        frame: `(time, cell)` values in even steps, NaN where missing.
-        length: length of the longer steps.
-        zero_is_missing: whether a 0 was not observed either.
-
-    Returns:
-        `(step, cell)` means, NaN where nothing was observed; the frame itself if its steps have
-        this length.
+    NaN where nothing was observed. The frame itself is returned if its steps have this length.
     """
     if len(frame) > 1 and frame.index[1] - frame.index[0] == length:
         return frame
@@ -206,17 +159,10 @@ def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) ->
 def even_steps(
     frame: pd.DataFrame, name: str, base: pd.Timedelta, zone: str, allow_gaps: bool
 ) -> pd.DataFrame:
-    """Put a frame on even steps, NaN in the steps that have no row.
+    """Put values `(time, cell)` at local times on even steps, NaN in the steps that have no row.
 
-    Args:
-        frame: `(time, cell)` values at local times.
-        name: name of the file in errors.
-        base: length of the published steps.
-        zone: IANA name of the time zone. Steps that its clocks skip are no gaps.
-        allow_gaps: leave NaN at other missing steps instead of refusing the file.
-
-    Raises:
-        InputError: if times do not increase, are of another step, or are missing.
+    Steps that the clocks of the zone skip are no gaps; other missing steps are refused, unless
+    `allow_gaps`.
     """
     times = pd.DatetimeIndex(frame.index)
     backwards = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
@@ -247,23 +193,15 @@ def _skipped(axis: pd.DatetimeIndex, at: np.ndarray, zone: str, name: str) -> np
     if skipped.size:
         log.info(
             "%s: no row in %d steps from %s, which the clocks skip; left as NaN",
-            name, len(skipped), axis[skipped[0]],
-        )  # fmt: skip
+            name,
+            len(skipped),
+            axis[skipped[0]],
+        )
     return skipped
 
 
 def check_values(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
-    """Refuse negative and infinite values; NaN is accepted.
-
-    Args:
-        frame: `(time, cell)` values.
-        name: name of the file in errors.
-        what: name of the variable.
-        unit: its unit in errors.
-
-    Raises:
-        InputError: for the first such value.
-    """
+    """Refuse negative and infinite values `(time, cell)`; NaN is accepted."""
     values = frame.to_numpy()
     wrong = np.argwhere((values < 0) | np.isinf(values))
     if wrong.size:
@@ -273,8 +211,3 @@ def check_values(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
             f"{frame.columns[column]}, expected {unit} from 0 up; correct it, or save NaN where it "
             "is missing"
         )
-
-
-def values_of(frames: Mapping[str, pd.DataFrame]) -> dict[str, np.ndarray]:
-    """Return the frames' values in double precision, for a cube."""
-    return {name: frame.to_numpy(dtype=np.float64) for name, frame in frames.items()}

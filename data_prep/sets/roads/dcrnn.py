@@ -3,7 +3,7 @@
 Source: Li, Yu, Shahabi, Liu, "Diffusion Convolutional Recurrent Neural Network: Data-Driven Traffic
 Forecasting", ICLR 2018, arXiv 1707.01926.
 
-Read frames that pandas saved as HDF5, without PyTables or pickle.
+They are frames that pandas saved as HDF5, read without PyTables or pickle.
 """
 
 from __future__ import annotations
@@ -20,22 +20,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import checksum
 from data_prep.base.limits import check_expansion
-from data_prep.cube import make_cube
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array
-from data_prep.sets.roads.common import (
-    CALIFORNIA,
-    Release,
-    add_roads,
-    average,
-    check_values,
-    even_steps,
-    find_records,
-    given_or_beside,
-    step_length,
-    values_of,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
 
 LABEL = 128
@@ -46,19 +33,10 @@ DAY = 288
 
 
 def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.DataFrame:
-    """Read a frame that pandas saved with `to_hdf`, without PyTables or pickle.
+    """Read a frame `(time, cell)` that pandas saved with `to_hdf`, without PyTables or pickle.
 
-    Args:
-        path: an HDF5 file that holds one frame in pandas' fixed format.
-        year: year in which all its times must lie.
-        cells: `(cells,)` ids of sensors to read, in this order; None reads all.
-
-    Returns:
-        `(time, cell)` frame with naive times as index and text ids as columns.
-
-    Raises:
-        InputError: if there is no such frame, an axis is pickled, a sensor is missing, or a time is
-            outside the year, as happens if the time unit is misread.
+    Its index has naive times, its columns text ids; `cells` names the sensors to read, in this
+    order. A time outside the year is refused, since the time unit may be misread.
     """
     remedy = "give the published .h5 file, or download it again"
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
@@ -171,15 +149,10 @@ STEP = pd.Timedelta("5min")
 
 
 @dataclass(frozen=True)
-class Dcrnn(Release):
-    """One of the two data sets; its module uses this class's `read` and `prepare`.
+class Dcrnn:
+    """One of the two data sets; its module uses this class's `read`.
 
-    Args:
-        title: title of the cube.
-        year: year of all its records.
-        records: published names of the records, the usual one first.
-        adjacencies: names of the road graph.
-        locations: names of the table of positions.
+    Files have several published names, the usual one first.
     """
 
     title: str
@@ -214,30 +187,24 @@ class Dcrnn(Release):
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = step_length(step, STEP)
-        path = find_records(Path(raw), self.records)
-        adjacency = given_or_beside(adjacency, path, self.adjacencies)
-        locations = given_or_beside(locations, path, self.locations)
+        length = common.step_length(step, STEP)
+        path = common.find_records(Path(raw), self.records)
+        adjacency = common.given_or_beside(adjacency, path, self.adjacencies)
+        locations = common.given_or_beside(locations, path, self.locations)
         frame = read_frame(path, self.year)
-        check_values(frame, path.name, "speed", "mph, 0 if missing,")
-        frame = even_steps(frame, path.name, STEP, CALIFORNIA, allow_gaps)
-        frame = average(frame, length, zero_is_missing=True)
+        common.check_values(frame, path.name, "speed", "mph, 0 if missing,")
+        frame = common.even_steps(frame, path.name, STEP, common.CALIFORNIA, allow_gaps)
+        frame = common.average(frame, length, zero_is_missing=True)
         cells = frame.columns.to_numpy(dtype=str)
-        lon, lat = read_locations(locations, cells) if locations else (None, None)
-        ds = make_cube(
-            values_of({"speed": frame}),
-            pd.DatetimeIndex(frame.index),
-            cells,
+        return common.road_cube(
+            {"speed": frame},
+            (path, adjacency, locations),
+            roads=read_adjacency(adjacency, cells) if adjacency else None,
+            places=read_locations(locations, cells) if locations else None,
             title=self.title,
             source="DCRNN, ICLR 2018, arXiv 1707.01926",
-            license="not stated by the publishers",
             units="mile/hour",
-            time_zone=CALIFORNIA,
-            clock="local",
+            time_zone=common.CALIFORNIA,
             zero_is_missing=True,
             long_names={"speed": "mean speed of the vehicles"},
-            checksums={p.name: checksum(p) for p in (path, adjacency, locations) if p},
-            lon=lon,
-            lat=lat,
         )
-        return add_roads(ds, read_adjacency(adjacency, cells)) if adjacency else ds

@@ -28,18 +28,10 @@ def read_locations(
     cells: np.ndarray,
     columns: Sequence[str] = ("sensor_id", "latitude", "longitude"),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read a table of positions, such as DCRNN's `graph_sensor_locations.csv`.
+    """Return the longitudes and latitudes of cells in degrees, each `(cells,)`, from a table.
 
-    Args:
-        path: a table with a row for each cell, and possibly for others.
-        cells: `(cells,)` sensor ids as text.
-        columns: its columns of ids, latitudes and longitudes, in this order if it has no header.
-
-    Returns:
-        Longitudes and latitudes in degrees, each `(cells,)`, in the order of `cells`.
-
-    Raises:
-        InputError: if a cell has no row, or a row lacks a valid number.
+    Its `columns` are those of ids, latitudes and longitudes, in this order if it has no header, as
+    in DCRNN's `graph_sensor_locations.csv`. It may have other rows.
     """
     df, origin = _read_named(path, columns, n_ids=1)
     at = locate(cells, df[columns[0]].to_list(), path.name)
@@ -54,22 +46,12 @@ def read_locations(
 
 
 def read_adjacency(path: Path, cells: np.ndarray, *, neighbours: bool = False) -> np.ndarray:
-    """Read the road graph from plain arrays or from a list of road distances.
+    """Return the road graph `(cells, cells)`: weights from row to column, 1 on the diagonal.
 
-    Args:
-        path: `.npz` of `sensor_id` and `adjacency`, or `.csv` with columns `from`, `to` and `cost`
-            or `distance`, in this order if it has no header.
-        cells: `(cells,)` sensor ids as text.
-        neighbours: whether the list holds the neighbours of each sensor (ASTGCN, STSGCN) rather
-            than the roads between all sensors of a region (DCRNN). Their weight is 1, as in these
-            papers: a kernel of distances that are all short would drop most of them.
-
-    Returns:
-        `(cells, cells)` weights from row to column, in the order of `cells`, 1 on the diagonal.
-
-    Raises:
-        InputError: if the file is a pickle, cannot be read, lacks a cell, or lists neighbours of
-            other sensors.
+    The file is a `.npz` of `sensor_id` and `adjacency`, or a `.csv` with columns `from`, `to` and
+    `cost` or `distance`, in this order if it has no header. Lists of the `neighbours` of each
+    sensor (ASTGCN, STSGCN), rather than of the roads between all sensors of a region (DCRNN), have
+    weight 1, as in these papers: a kernel of distances that are all short would drop most of them.
     """
     refuse_pickle(path)
     if path.suffix == ".npz":
@@ -84,11 +66,7 @@ def read_adjacency(path: Path, cells: np.ndarray, *, neighbours: bool = False) -
 
 
 def refuse_pickle(path: Path) -> None:
-    """Refuse a pickled matrix, by its name.
-
-    Raises:
-        InputError: if the path ends in `.pkl` or `.pickle`; says what to give instead.
-    """
+    """Refuse a pickled matrix, by its name."""
     if path.suffix in (".pkl", ".pickle"):
         raise InputError(
             f"{path.name}: a pickle can run any code when it is loaded, so it is not read; give "
@@ -98,20 +76,10 @@ def refuse_pickle(path: Path) -> None:
 
 
 def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
-    """Turn distances into weights, `exp(-(d / std)^2)`, 0 where below the threshold.
+    """Turn distances `(cells, cells)` into weights, `exp(-(d / std)^2)`, 0 below the threshold.
 
     Like DCRNN's `gen_adj_mx.py`: std is over all finite distances between the cells, in single
-    precision, and the result is not made symmetric.
-
-    Args:
-        distance: `(cells, cells)` road distances, inf where there is no road.
-        threshold: smallest weight that is kept; lower ones become 0.
-
-    Returns:
-        `(cells, cells)` weights from 0 to 1.
-
-    Raises:
-        InputError: if all distances are the same.
+    precision, and the result is not made symmetric. A distance is inf where there is no road.
 
     >>> gaussian_kernel(np.array([[0.0, 1.0, np.inf], [2.0, 0.0, 8.0], [9.0, 9.0, 0.0]])).round(2)
     array([[1.  , 0.94, 0.  ],
@@ -223,16 +191,7 @@ def _has_no_header(path: Path) -> bool:
 
 
 def locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:
-    """Return the position of each cell among `ids`.
-
-    Args:
-        cells: `(cells,)` sensor ids as text.
-        ids: all ids of a file.
-        name: name of the file in errors.
-
-    Raises:
-        InputError: if a cell is not among them, or one is there twice.
-    """
+    """Return the position of each cell among `ids`."""
     positions = {sensor: i for i, sensor in enumerate(ids)}
     unknown = [str(cell) for cell in cells if cell not in positions]
     if unknown or len(positions) < len(ids):

@@ -17,21 +17,9 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import checksum
-from data_prep.cube import make_cube
 from data_prep.readers.columns import numbers
 from data_prep.readers.files import read_table
-from data_prep.sets.roads.common import (
-    Release,
-    add_roads,
-    average,
-    check_values,
-    find_records,
-    given_or_beside,
-    read_matrix_csv,
-    step_length,
-    values_of,
-)
+from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
 DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a948e7a41a08f9edc46b/data"
@@ -39,17 +27,10 @@ DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a9
 
 
 @dataclass(frozen=True)
-class Tgcn(Release):
-    """One of the data sets; its module uses this class's `read` and `prepare`.
+class Tgcn:
+    """One of the data sets; its module uses this class's `read`.
 
-    Args:
-        title: title of the cube.
-        prefix: beginning of the files' names, such as `"los"`.
-        start: local time of the first step.
-        step: length of a step.
-        units: unit of the speeds, `"1"` if it is not stated.
-        long_name: what the speeds are.
-        time_zone: IANA name of the place's time zone.
+    `prefix` begins the files' names; the first step is at the local time `start`.
     """
 
     title: str
@@ -85,39 +66,32 @@ class Tgcn(Release):
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = step_length(step or self.step, pd.Timedelta(self.step))
+        length = common.step_length(step or self.step, pd.Timedelta(self.step))
         path = self._find(Path(raw))
-        adjacency = given_or_beside(adjacency, path, (f"{self.prefix}_adj.csv",))
-        locations = given_or_beside(locations, path, ("graph_sensor_locations.csv",))
-        frame = average(self._read_frame(path), length, zero_is_missing)
+        adjacency = common.given_or_beside(adjacency, path, (f"{self.prefix}_adj.csv",))
+        locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))
+        frame = common.average(self._read_frame(path), length, zero_is_missing)
         cells = frame.columns.to_numpy(dtype=str)
-        lon, lat = read_locations(locations, cells) if locations else (None, None)
-        ds = make_cube(
-            values_of({"speed": frame}),
-            pd.DatetimeIndex(frame.index),
-            cells,
+        if adjacency:
+            refuse_pickle(adjacency)
+        return common.road_cube(
+            {"speed": frame},
+            (path, adjacency, locations),
+            roads=common.read_matrix_csv(adjacency, len(cells)) if adjacency else None,
+            places=read_locations(locations, cells) if locations else None,
             title=self.title,
             source="T-GCN, IEEE T-ITS 2020, arXiv 1811.05320",
-            license="not stated by the publishers",
             units=self.units,
             time_zone=self.time_zone,
-            clock="local",
             zero_is_missing=zero_is_missing,
             long_names={"speed": self.long_name},
-            checksums={p.name: checksum(p) for p in (path, adjacency, locations) if p},
-            lon=lon,
-            lat=lat,
         )
-        if adjacency is None:
-            return ds
-        refuse_pickle(adjacency)
-        return add_roads(ds, read_matrix_csv(adjacency, len(cells)))
 
     def _find(self, raw: Path) -> Path:
         name = f"{self.prefix}_speed.csv"
         if raw.is_dir() and not (raw / name).exists():
             raise InputError(f"{raw}: no {name} in this folder; give the path of the file")
-        return find_records(raw, (name,))
+        return common.find_records(raw, (name,))
 
     def _read_frame(self, path: Path) -> pd.DataFrame:
         """Return the speeds `(time, cell)`."""
@@ -127,5 +101,5 @@ class Tgcn(Release):
         values = np.column_stack([numbers(df[column], origin) for column in df.columns])
         times = pd.date_range(self.start, periods=len(values), freq=self.step)
         frame = pd.DataFrame(values, index=times, columns=df.columns.astype(str))
-        check_values(frame, path.name, "speed", "numbers")
+        common.check_values(frame, path.name, "speed", "numbers")
         return frame

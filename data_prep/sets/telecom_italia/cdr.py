@@ -23,16 +23,7 @@ import polars as pl
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import check_expansion, most_from
-from data_prep.sets.telecom_italia.raw_day import (
-    AGAIN,
-    FIELDS,
-    INTERVAL_MS,
-    MAX_LINE,
-    RawDay,
-    block_error,
-    open_raw,
-    repeat_error,
-)
+from data_prep.sets.telecom_italia import raw_day
 
 SERVICES = ("sms_in", "sms_out", "call_in", "call_out", "internet")
 """The measured services, in the order of the raw fields."""
@@ -69,45 +60,34 @@ class DaySums:
     checksum: str
 
 
-def read_day(day: RawDay, per_step: int = 1) -> DaySums:
-    """Read, check and sum the file of one day.
+def read_day(day: raw_day.RawDay, per_step: int = 1) -> DaySums:
+    """Read, check and sum the file of one day, for every cell that occurs in it.
 
-    Args:
-        day: the file and its rules.
-        per_step: ten-minute intervals in a step.
-
-    Returns:
-        The sums of every cell that occurs in the file.
-
-    Raises:
-        InputError: if a row is short, long, not numeric, negative, repeated, of an unknown cell or
-            of another day, or the file is truncated; names file and line.
+    `per_step` is the number of ten-minute intervals in a step.
     """
     sums, digest = _Sums(day, per_step), hashlib.sha256()
-    with open_raw(day.path) as f:
+    with raw_day.open_raw(day.path) as f:
         for block in _blocks(f, day.path):
             digest.update(block)
             try:
                 sums.add(block)
             except (_BadRowsError, pl.exceptions.PolarsError) as e:
-                raise block_error(day, block, sums.n_rows, e) from e
+                raise raw_day.block_error(day, block, sums.n_rows, e) from e
     if not sums.n_rows:
-        raise InputError(f"{day.path}: the file is empty, expected the rows of a day; {AGAIN}")
+        raise InputError(
+            f"{day.path}: the file is empty, expected the rows of a day; {raw_day.AGAIN}"
+        )
     if not block.endswith(b"\n"):
         _check_last_row(day, sums)
     if repeated := sums.repeated_row():
-        raise repeat_error(day, *repeated)
+        raise raw_day.repeat_error(day, *repeated)
     return sums.result(f"sha256:{digest.hexdigest()}")
 
 
 def text_checksum(path: Path) -> str:
-    """Return `DaySums.checksum` of a file, in about a tenth of the time of summing it.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Return `DaySums.checksum` of a file, in about a tenth of the time of summing it."""
     digest = hashlib.sha256()
-    with open_raw(path) as f:
+    with raw_day.open_raw(path) as f:
         for block in _blocks(f, path):
             digest.update(block)
     return f"sha256:{digest.hexdigest()}"
@@ -116,19 +96,19 @@ def text_checksum(path: Path) -> str:
 def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the file in blocks of whole lines; an overlong line is cut, so `add` refuses it."""
     n_bytes, most = 0, most_from(path, RATIO)
-    while block := f.read(BLOCK_BYTES) + f.readline(MAX_LINE):
+    while block := f.read(BLOCK_BYTES) + f.readline(raw_day.MAX_LINE):
         n_bytes += len(block)
         if n_bytes > MAX_BYTES:
             raise InputError(
                 f"{path}: holds more than {MAX_BYTES / 1e9:.3g} GB of rows, published days have "
-                f"about 0.3; {AGAIN}"
+                f"about 0.3; {raw_day.AGAIN}"
             )
         if n_bytes > most:
             check_expansion(n_bytes, path, f"{path}: unpacked, it", RATIO)
         yield block
 
 
-def _check_last_row(day: RawDay, sums: _Sums) -> None:
+def _check_last_row(day: raw_day.RawDay, sums: _Sums) -> None:
     """Refuse a file truncated in its last field, where the row still looks complete.
 
     Published rows are sorted by cell and time, so a complete file ends with the day's last
@@ -137,7 +117,7 @@ def _check_last_row(day: RawDay, sums: _Sums) -> None:
     if sums.last_interval != day.n_intervals - 1:
         raise InputError(
             f"{day.path}: line {sums.n_rows} ends without a newline, at "
-            f"{day.clock(sums.last_interval)} local: the file is cut; {AGAIN}"
+            f"{day.clock(sums.last_interval)} local: the file is cut; {raw_day.AGAIN}"
         )
 
 
@@ -148,7 +128,7 @@ class _BadRowsError(Exception):
 class _Sums:
     """Running sums of a day; `add` applies the rules of `RawDay.fault` to one block at a time."""
 
-    def __init__(self, day: RawDay, per_step: int) -> None:
+    def __init__(self, day: raw_day.RawDay, per_step: int) -> None:
         self.day = day
         self.per_step = per_step
         self.n_steps = day.n_steps(per_step)
@@ -174,7 +154,7 @@ class _Sums:
         )
         # Polars fills a short row with nulls; only its tabs distinguish it from empty fields.
         n_tabs = np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\t"))
-        _require(n_tabs == frame.height * (len(FIELDS) - 1))
+        _require(n_tabs == frame.height * (len(raw_day.FIELDS) - 1))
         _require(not any(frame[key].null_count() for key in _KEYS))
         cell, interval = self._cell(frame), self._interval(frame)
         bins = interval // self.per_step * len(self.occurs) + cell
@@ -200,9 +180,9 @@ class _Sums:
     def _interval(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the index of each row's interval in the day, `(row,)`."""
         elapsed = frame["interval"].to_numpy() - self.day.start_ms
-        interval = elapsed // INTERVAL_MS
+        interval = elapsed // raw_day.INTERVAL_MS
         _require(interval.min() >= 0 and interval.max() < self.n_intervals)
-        _require((interval * INTERVAL_MS == elapsed).all())
+        _require((interval * raw_day.INTERVAL_MS == elapsed).all())
         return interval
 
     def _remember(self, cell: np.ndarray, interval: np.ndarray, country: np.ndarray) -> None:

@@ -7,7 +7,7 @@ property `cellId`. Milan's file lists them under `features`, as in the standard,
 
 Source: Milan doi:10.7910/DVN/QJWLFU, Trentino doi:10.7910/DVN/FZRVSX, licence ODbL.
 
-Select the cells to keep: all that occur, a list such as `1-100,5060`, or a random sample.
+The cells to keep are all that occur, a list such as `1-100,5060`, or a random sample.
 """
 
 from __future__ import annotations
@@ -53,11 +53,7 @@ class Grid:
     checksum: str
 
     def at(self, cells: np.ndarray) -> Grid:
-        """Return the grid of these cells, in their order.
-
-        Raises:
-            InputError: if the grid lacks a cell.
-        """
+        """Return the grid of these cells, in their order."""
         unknown = np.setdiff1d(cells, self.cells)
         if len(unknown):
             listed = ", ".join(map(str, unknown[:5]))
@@ -70,17 +66,7 @@ class Grid:
 
 
 def read_grid(path: Path) -> Grid:
-    """Read a grid from `.geojson` or `.geojson.gz`.
-
-    Args:
-        path: the official file.
-
-    Returns:
-        Ids and centroids, sorted by id.
-
-    Raises:
-        InputError: if the file is not a grid of cells in degrees; names the first bad feature.
-    """
+    """Read ids and centroids, sorted by id, from `.geojson` or `.geojson.gz`."""
     features = _features(path)
     cells = np.array([_cell_id(f, i, path) for i, f in enumerate(features)])
     order = np.argsort(cells)
@@ -159,16 +145,7 @@ def _centroid(ring: list[list[float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Selection:
-    """A user's selection of cells.
-
-    Args:
-        cells: ids and inclusive ranges, separated by commas; None selects no ids.
-        sample: number of cells to draw; None draws no sample.
-        seed: random seed of the sample.
-
-    Raises:
-        InputError: if both `cells` and `sample` are given.
-    """
+    """A user's selection of cells: ids and inclusive ranges, or a random sample of them."""
 
     cells: str | None = None
     sample: int | None = None
@@ -179,27 +156,12 @@ class Selection:
             raise InputError("cells and sample are both given, expected at most one; drop one")
 
     def check(self, known: np.ndarray) -> None:
-        """Refuse invalid ids before any data are read.
-
-        Args:
-            known: `(cell,)` ids that may occur.
-
-        Raises:
-            InputError: if an id is invalid.
-        """
+        """Refuse invalid ids before any data are read."""
         if self.cells is not None:
             _require_among(known, parse_cells(self.cells))
 
     def choose(self, occurring: np.ndarray, grid: np.ndarray | None = None) -> np.ndarray:
-        """Return the ids to keep, ascending.
-
-        Args:
-            occurring: `(cell,)` ids that occur in the data, ascending.
-            grid: `(cell,)` ids of the whole grid, where known: a sample is drawn from these.
-
-        Raises:
-            InputError: if an id does not occur, or there are fewer ids than the sample needs.
-        """
+        """Return the ids to keep, ascending; a sample is one of the whole grid, if known."""
         if self.cells is not None:
             cells = parse_cells(self.cells)
             _require_among(occurring, cells)
@@ -211,9 +173,6 @@ class Selection:
 
 def parse_cells(text: str) -> np.ndarray:
     """Return the unique ids of a list of ids and ranges, ascending.
-
-    Raises:
-        InputError: if the text is not such a list.
 
     >>> parse_cells("5,1-3")
     array([1, 2, 3, 5])
@@ -237,17 +196,6 @@ def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
 
     C. Zhang, S. Dang, B. Shihada, M.-S. Alouini, "Dual attention-based federated learning for
     wireless traffic prediction", INFOCOM 2021; code: github.com/chuanting/FedDA.
-
-    Args:
-        known: `(cell,)` ids to draw from, in any order.
-        n: number of cells.
-        seed: seed of Python's generator.
-
-    Returns:
-        `(n,)` ids, ascending.
-
-    Raises:
-        InputError: if there are fewer than `n` ids.
     """
     if not 0 < n <= len(known):
         raise InputError(f"sample: cannot draw {n} cells; choose from 1 to {len(known)}")

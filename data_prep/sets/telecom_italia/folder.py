@@ -1,10 +1,8 @@
-"""Find the raw files of a period and check that no day is missing, doubled or truncated.
+"""Raw files of a period: no day may be missing, doubled or truncated; and a cache of summed days.
 
-Cache of summed days beside the result, so that a killed run continues where it stopped.
-
-The cache is a hidden folder with one `.npz` per day, which holds the checksum of the raw file. Its
-name contains a hash of everything else that the sums depend on. A day is therefore read again if
-its file or the step has changed.
+The cache lets a killed run continue where it stopped. It is a hidden folder beside the result with
+one `.npz` per day, which holds the checksum of the raw file. Its name contains a hash of everything
+else that the sums depend on. A day is therefore read again if its file or the step has changed.
 """
 
 from __future__ import annotations
@@ -49,23 +47,14 @@ class StoredDay:
 
 
 class DayStore:
-    """Folder of summed days for one result.
-
-    Args:
-        out: path of the result.
-        per_step: ten-minute intervals in a step.
-    """
+    """Folder of summed days, of steps of `per_step` ten-minute intervals, beside a result."""
 
     def __init__(self, out: Path, per_step: int) -> None:
         self.folder = out.parent / f".{out.name}.days"
         self.per_step = per_step
 
     def day(self, raw: RawDay) -> StoredDay:
-        """Return the sums of a raw day, read from its file unless they are in the folder.
-
-        Raises:
-            InputError: if `cdr.read_day` refuses the file.
-        """
+        """Return the sums of a raw day, read from its file unless they are in the folder."""
         path = self.folder / f"{raw.date}-{self._key(raw)}.npz"
         if path.exists():
             with suppress(InputError):
@@ -109,20 +98,10 @@ log = logging.getLogger(__name__)
 
 
 def find_days(raw: Path, prefix: str, cells: np.ndarray, time_zone: str) -> list[RawDay]:
-    """Return the raw days in a folder, by date.
+    """Return the raw days in a folder, or that of a single file, in order.
 
-    Args:
-        raw: one file, or a folder; its files that do not begin with `prefix` are ignored.
-        prefix: beginning of the names, such as `sms-call-internet-mi-`.
-        cells: `(cell,)` ids that may occur.
-        time_zone: IANA name of the zone of the local days.
-
-    Returns:
-        At least one day, in order.
-
-    Raises:
-        InputError: if there is no file, a name does not contain a day, a day has two files, or a
-            path with a day's name is not a file.
+    Files of the folder that do not begin with `prefix` are ignored. A name without a day, a day
+    with two files, and a path with a day's name that is not a file are refused.
     """
     if not raw.exists():
         raise InputError(
@@ -161,11 +140,7 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
 
 
 def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
-    """Refuse missing days between the first and the last, or log a warning if gaps are allowed.
-
-    Raises:
-        InputError: if days are missing and gaps are not allowed.
-    """
+    """Refuse missing days between the first and the last, or log a warning if gaps are allowed."""
     dates = [day.date for day in days]
     whole = pd.date_range(dates[0], dates[-1]).date
     missing = sorted(set(whole) - set(dates))
@@ -178,11 +153,7 @@ def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
 
 
 def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
-    """Refuse a day that lacks intervals, or log a warning if gaps are allowed.
-
-    Raises:
-        InputError: if intervals are missing and gaps are not allowed.
-    """
+    """Refuse a day that lacks intervals, or log a warning if gaps are allowed."""
     missing = np.flatnonzero(~day.recorded)
     if len(missing):
         n = len(day.recorded)
@@ -195,27 +166,17 @@ def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
 
 
 def report_gap(message: str, allow: bool) -> None:
-    """Refuse missing days or times, or log a warning if gaps are allowed.
-
-    Raises:
-        InputError: if gaps are not allowed.
-    """
+    """Refuse missing days or times, or log a warning if gaps are allowed."""
     if not allow:
         raise InputError(f"{message}; {AGAIN} ", Words("or pass {allow_gaps}", allow_gaps=True))
     log.warning("%s; left as NaN", message)
 
 
 def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
-    """Return the cells of all days, after checking that no file is cut between two lines.
+    """Return the cells of all days, ascending; refuse a file that is cut between two lines.
 
     Published files are sorted by cell, so a truncated one has all intervals of its first cells and
     lacks the last cells, which must not become "no activity". Comparison with other days shows it.
-
-    Returns:
-        `(cell,)` ids that occur on any day, ascending.
-
-    Raises:
-        InputError: if a file is truncated.
     """
     cells = np.unique(np.concatenate([day.cells for day in days]))
     for day in days:

@@ -64,17 +64,7 @@ def find_files(raw: Path, prefix: str) -> list[Path]:
 def read_days(
     files: list[Path], prefix: str, known: np.ndarray, allow_gaps: bool
 ) -> list[HourlyDay]:
-    """Read and check the days of an hourly copy.
-
-    Args:
-        files: at least one file, in order of the names.
-        prefix: beginning of their names.
-        known: `(cell,)` ids that may occur, ascending.
-        allow_gaps: leave missing hours and days as NaN instead of refusing them.
-
-    Raises:
-        InputError: if a file is damaged or incomplete, or a day is missing.
-    """
+    """Read and check the days of an hourly copy."""
     days = [_read_day(path, prefix, known) for path in files]
     for day in days:
         if (gone := np.flatnonzero(np.isnan(day.values[0]).all(axis=1))).size:
@@ -125,9 +115,9 @@ def _check_fields(path: Path) -> None:
         n_lines = n_commas = 0
         last = b"\n"
         while part := file.read(CHUNK):
-            n_lines, n_commas, last = (
-                n_lines + part.count(b"\n"), n_commas + part.count(b","), part[-1:],
-            )  # fmt: skip
+            n_lines += part.count(b"\n")
+            n_commas += part.count(b",")
+            last = part[-1:]
     n_lines += last != b"\n"
     if n_commas != (expected := HEADER.count(",") * n_lines):
         raise InputError(
@@ -183,17 +173,9 @@ def join(
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
     """Join days on one time axis.
 
-    Args:
-        days: at least one day, in order.
-        cells: `(cell,)` ids to keep.
-        time_zone: IANA name of the zone of their local time.
-
     Returns:
         The zoned hours `(step,)`, and values `(service, step, cell)`: NaN in missing days, 0 for a
         cell that does not occur in a day.
-
-    Raises:
-        InputError: if the clock changes within the days.
     """
     n_days = (days[-1].date - days[0].date).days + 1
     first = days[0].date.tz_localize(time_zone)

@@ -74,11 +74,7 @@ class RawDay:
         return int((tomorrow - self.start) // INTERVAL)
 
     def n_steps(self, per_step: int) -> int:
-        """Return the number of steps of `per_step` intervals in the day.
-
-        Raises:
-            InputError: if the day is not a whole number of steps.
-        """
+        """Return the number of steps of `per_step` intervals in the day."""
         if self.n_intervals % per_step:
             raise InputError(
                 f"{self.path}: {self.date} has {self.n_intervals} ten-minute intervals, which do "
@@ -158,11 +154,7 @@ def foreign_copy(line: bytes) -> str | None:
 
 @contextmanager
 def open_raw(path: Path) -> Iterator[BinaryIO]:
-    """Open a raw file for reading bytes, unpacking gzip whatever the file's name.
-
-    Raises:
-        InputError: if it is a zip archive or, during reading, if the gzip is damaged.
-    """
+    """Open a raw file for reading bytes, unpacking gzip whatever the file's name."""
     with reading(path, "as text", AGAIN), path.open("rb") as f:
         magic = f.read(4)
     if magic == b"PK\x03\x04":
@@ -178,13 +170,9 @@ def open_raw(path: Path) -> Iterator[BinaryIO]:
 
 
 def block_error(day: RawDay, block: bytes, n_before: int, reason: object) -> InputError:
-    """Return an error that names the first bad line of a block.
+    """Return an error that names the first bad line of a block of whole lines.
 
-    Args:
-        day: the file and its rules.
-        block: whole lines, at least one of them bad.
-        n_before: number of lines before the block.
-        reason: the parser's message, used if every single line is valid.
+    The parser's `reason` is given if every single line is valid.
     """
     lines = block.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, n_before + 1):

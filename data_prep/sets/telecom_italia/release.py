@@ -1,6 +1,6 @@
 """Convert the raw days of Telecom Italia's open data to a cube, for Milan and Trentino.
 
-`cdr` sums each day and `day_store` caches the sums; then the cube is written one day at a time.
+`cdr` sums each day and `folder` caches the sums; then the cube is written one day at a time.
 Neither step holds more than one day in memory.
 
 Source: G. Barlacchi et al., "A multi-source dataset of urban life in the city of Milan and the
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,17 +23,9 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.files import check_target
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
-from data_prep.sets.telecom_italia import hourly_copy
+from data_prep.sets.telecom_italia import folder, hourly_copy
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.cells import Grid, Selection, read_grid
-from data_prep.sets.telecom_italia.folder import (
-    DayStore,
-    StoredDay,
-    check_dates,
-    check_intervals,
-    find_days,
-    occurring_cells,
-)
 from data_prep.sets.telecom_italia.hourly_copy import HourlyDay
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 
@@ -50,27 +42,17 @@ LONG_NAMES = {
 """The cube's variables. Activity is proportional to the number of records and has no unit."""
 
 
-Spread = Callable[[Callable[[RawDay], StoredDay], Sequence[RawDay]], Iterable[StoredDay]]
+Spread = Callable[
+    [Callable[[RawDay], folder.StoredDay], Sequence[RawDay]], Iterable[folder.StoredDay]
+]
 """Calls a function with each raw day and returns the results in order."""
-
-
-class _Origin(NamedTuple):
-    title: str
-    source: str
-    license: str
 
 
 @dataclass(frozen=True)
 class TelecomItalia:
-    """A published data set; its module uses this class's `prepare`.
+    """A published data set, whose raw files' names begin with `prefix`; its module uses `prepare`.
 
-    Args:
-        name: name in messages, e.g. `"milan"`.
-        title: title of the cube.
-        prefix: beginning of the raw files' names.
-        source: origin of the records.
-        max_cell: largest valid cell id; the smallest is 1.
-        time_zone: IANA name of the zone of the local days.
+    The smallest valid cell id is 1, the largest `max_cell`.
     """
 
     name: str
@@ -128,48 +110,40 @@ class TelecomItalia:
             occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
             chosen = selection.choose(occurring, known if grid else None)
             return write_cube(self._hourly_cube(days_of_copy, chosen, per_step, places), out)
-        raw_days = find_days(raw, self.prefix, known, self.time_zone)
+        raw_days = folder.find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
-        check_dates(raw_days, self.name, allow_gaps)
+        folder.check_dates(raw_days, self.name, allow_gaps)
 
-        store = DayStore(out, per_step)
+        store = folder.DayStore(out, per_step)
         days = []
         with tqdm(total=len(raw_days), desc=self.name, unit="file", disable=not progress) as bar:
             for day in (spread or map)(store.day, raw_days):
-                check_intervals(day, self.name, allow_gaps)
+                folder.check_intervals(day, self.name, allow_gaps)
                 days.append(day)
                 bar.update()
-        chosen = selection.choose(occurring_cells(days), known if grid else None)
-        cube = self._describe(days, chosen, per_step, places, origin)
+        chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
+        cube = self._describe(days, chosen, per_step, places=places, **origin)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out
 
-    def _origin(self, days: Sequence[RawDay]) -> _Origin:
-        """Return title, source and licence of the days, which may be simulated."""
-        folder = days[0].path.parent
-        simulation = read_marker(folder)
+    def _origin(self, days: Sequence[RawDay]) -> dict[str, str]:
+        """Return title, source and license of the days, which may be simulated."""
+        place = days[0].path.parent
+        simulation = read_marker(place)
         if simulation is None:
-            return _Origin(self.title, self.source, "ODbL-1.0")
-        simulation.check_days(self.name, (day.date for day in days), folder)
-        return _Origin(
-            f"Simulated telecommunication activity in the layout of {self.name}",
-            simulation.source,
-            "none, the records are invented",
-        )
+            return {"title": self.title, "source": self.source, "license": "ODbL-1.0"}
+        simulation.check_days(self.name, (day.date for day in days), place)
+        return {
+            "title": f"Simulated telecommunication activity in the layout of {self.name}",
+            "source": simulation.source,
+            "license": "none, the records are invented",
+        }
 
     def _hourly_cube(
-        self,
-        days: list[HourlyDay],
-        cells: np.ndarray,
-        per_step: int,
-        places: Grid | None,
+        self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: Grid | None
     ) -> xr.Dataset:
-        """Return the cube of the hourly copy.
-
-        Raises:
-            InputError: if a step is not whole hours.
-        """
+        """Return the cube of the hourly copy."""
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
         if rest:
             raise InputError(
@@ -179,19 +153,19 @@ class TelecomItalia:
             )
         hours, values = hourly_copy.join(days, cells, self.time_zone)
         shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
-        sums = values.reshape(shape).sum(axis=2)
-        origin = _Origin(f"{self.title}, hourly copy", "Kaggle's hourly copy", "ODbL-1.0")
-        checksums = {day.path.name: day.checksum for day in days}
-        times = hours[::n_hours]
-        return self._cube(_with_totals(sums), times, cells, origin, checksums, places)
+        return self._cube(
+            _with_totals(values.reshape(shape).sum(axis=2)),
+            hours[::n_hours],
+            cells,
+            places,
+            title=f"{self.title}, hourly copy",
+            source="Kaggle's hourly copy",
+            license="ODbL-1.0",
+            checksums={day.path.name: day.checksum for day in days},
+        )
 
     def _describe(
-        self,
-        days: Sequence[StoredDay],
-        cells: np.ndarray,
-        per_step: int,
-        places: Grid | None,
-        origin: _Origin,
+        self, days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int, **about: Any
     ) -> xr.Dataset:
         """Return the cube with its times, cells and attributes; its values take no memory."""
         first, last = days[0].raw, days[-1].raw
@@ -200,41 +174,35 @@ class TelecomItalia:
         nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
         checksums = {day.raw.path.name: day.checksum for day in days}
         values = dict.fromkeys(LONG_NAMES, nothing)
-        return self._cube(values, time, cells, origin, checksums, places)
+        return self._cube(values, time, cells, checksums=checksums, **about)
 
     def _cube(
         self,
         values: Mapping[str, np.ndarray],
         time: pd.DatetimeIndex,
         cells: np.ndarray,
-        origin: _Origin,
-        checksums: dict[str, str],
         places: Grid | None,
+        checksums: dict[str, str],
+        **origin: Any,
     ) -> xr.Dataset:
         """Return a cube of values `(step, cell)` at zoned times, with all its attributes."""
         here = places.at(cells) if places else None
-        grid_checksum = {places.path.name: places.checksum} if places else {}
         return make_cube(
             values,
             time.tz_convert("UTC").tz_localize(None),
             cells,
-            title=origin.title,
-            source=origin.source,
-            license=origin.license,
             units="1",
             time_zone=self.time_zone,
             long_names=LONG_NAMES,
-            checksums=checksums | grid_checksum,
+            checksums=checksums | ({places.path.name: places.checksum} if places else {}),
             lon=here.lon if here else None,
             lat=here.lat if here else None,
+            **origin,
         )
 
 
 def intervals_per_step(step: str) -> int:
     """Return the number of ten-minute intervals in a step such as `"1h"`.
-
-    Raises:
-        InputError: if the step is not a multiple of ten minutes that divides a day.
 
     >>> intervals_per_step("30min")
     3
@@ -253,7 +221,7 @@ def intervals_per_step(step: str) -> int:
 
 
 def _chunks(
-    days: Sequence[StoredDay], cells: np.ndarray, per_step: int
+    days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield each day's first time step and its values of all variables, `(step, cell)`."""
     step = INTERVAL * per_step
@@ -267,7 +235,7 @@ def _chunks(
         yield first, _variables(day, cells, per_step)
 
 
-def _variables(day: StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
+def _variables(day: folder.StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
     """Return a day's values of all variables, `(step, cell)`; 0 for cells not in the day."""
     n_steps = len(day.recorded) // per_step
     complete = day.recorded.reshape(n_steps, per_step).all(axis=1)

@@ -1,9 +1,8 @@
 """Validated options: types, ranges and choices, with the same wording in errors and help.
 
 The range of an option is part of its type, as in `lr: PositiveFloat` or `shift: Share`. Pydantic
-checks it; `range_of` describes it in words.
-
-Flat settings: assign each to the dataclass with a field of its name, and check its type.
+checks it; `range_of` describes it in words. Flat settings are each assigned to the dataclass with a
+field of that name.
 """
 
 from __future__ import annotations
@@ -24,6 +23,16 @@ from pydantic_core import ErrorDetails
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import some
+
+REMOVED: dict[str, Any] = {
+    "accumulate": False, "adversarial": 1.0, "content_temperature": 1000.0, "day_slots": 0,
+    "ema": 0.3, "include_self": False, "inverse_penalty": 0.1, "iterations": 1000,
+    "label_weight": 0.5, "match_lr": 0.1, "noise_lr": 0.01, "noise_mean": 0.0,
+    "prototype_pass": "training", "random_state": 0, "refit_lr": 0.0, "retrain_lr": 0.01,
+    "same_class": "one", "server_beta": None, "server_decay": 2e-4, "student_temperature": 20.0,
+    "warmup_momentum": 0.9,
+}  # fmt: skip
+"""Options of former versions, in whose runs they stand, and the values that hold without them."""
 
 LARGEST = 2**32 - 1
 """Largest integer of any option, which is the largest seed that generators take."""
@@ -299,7 +308,8 @@ def distribute(
     Args:
         owner: owner of the settings, for messages.
         types: name of each section to its dataclass.
-        settings: flat name to value; only lossless conversions are made.
+        settings: flat name to value; only lossless conversions are made. Those in `REMOVED` may
+            have the value that now always holds.
 
     Returns:
         Name of each section to its instance; missing fields have their defaults.
@@ -314,11 +324,19 @@ def distribute(
         names = [name for name, _ in owned]
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"{owner}: several of its sections have a field {', '.join(twice)}")
-    if unknown := settings.keys() - section_of.keys():
-        raise _unknown(f"option of {owner}", min(unknown), section_of)
+    unknown = settings.keys() - section_of.keys()
+    for name in sorted(unknown & REMOVED.keys()):
+        if settings[name] != REMOVED[name]:
+            raise InputError(
+                f"{name} is {settings[name]}, but this version has no such option and always takes "
+                f"{REMOVED[name]}; leave it out, or take the version that wrote it"
+            )
+    if strange := unknown - REMOVED.keys():
+        raise _unknown(f"option of {owner}", min(strange), section_of)
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
-        chosen[section_of[name]][name] = value
+        if name in section_of:
+            chosen[section_of[name]][name] = value
     # Dataclasses of other packages may not convert their values.
     return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 

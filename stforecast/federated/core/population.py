@@ -5,10 +5,8 @@ independent gradients. A model has an `encoder` (input to features) and a `head`
 prediction); each consists of stacked layers (`stforecast.federated.core.layers`) or is any
 `nn.Module` inside `PerClient`.
 
-Small additional networks of a method, beside the model.
-
-They are stacked like the model, but belong to a method: their tensors are kept with a separate
-prefix in the state of the clients or of the server.
+Small networks of a method, beside the model, are stacked like it. Their tensors are kept with a
+separate prefix in the state of the clients or of the server.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Part:
         """Train some clients for a round.
 
         Args:
-            sent: what the server sends, see `SpreadTrainer`.
+            sent: what the server sends, see `SpreadParts`.
             ids: `(n,)` increasing ids of the clients in the whole run; may be empty.
 
         Returns:
@@ -142,81 +142,64 @@ class Actors(Protocol):
         ...
 
     def start(self, i: int, make: Callable[[], Part]) -> None:
-        """Start the actor `i`, in place of one that may be lost.
-
-        Args:
-            i: its number.
-            make: makes its part, in the actor.
-        """
+        """Start the actor `i`, which makes its part, in place of one that may be lost."""
         ...
 
     def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        """Call a method of several parts at the same time.
-
-        Args:
-            calls: name of the method and its arguments, by actor.
-
-        Returns:
-            The results by actor, or `Lost` where the actor is gone.
-        """
+        """Call a method of several parts, with its arguments; return results or `Lost` by actor."""
         ...
 
 
-class SpreadTrainer(Trainer):
-    """Trains clients in several actors, with the interface of a trainer in this process.
+def spread_trainer(
+    *data: Any, actors: Actors, workers: int = 1, memory: int | None = None, **options: Any
+) -> Trainer:
+    """Return a trainer whose clients are trained in several actors, none of them started.
+
+    Half of `memory` is for this process, half for the actors; `workers` are those of an actor.
+    """
+    half, n = memory // 2 if memory else None, len(actors)
+    # With the workers of all actors the cohorts are those of one process.
+    trainer = Trainer(*data, workers=n * workers, memory=half, **options)
+    trainer.parts = SpreadParts(trainer, actors, workers, half // n if half else None)
+    return trainer
+
+
+class SpreadParts:
+    """Parts of a trainer's clients in actors.
 
     An actor is sent a `State`: the server's state, and that of its clients if it does not have it.
 
     Args:
-        method: the method, with its model, task and settings.
-        train: training samples of all clients, or a stream of stages of them.
-        validation: samples that select the best round, or None.
+        trainer: trainer of all clients, which keeps their state.
         actors: the actors, none of them started.
         workers: cohorts that train at the same time in each actor.
-        memory: bytes that the run may take: half for this process, half for the actors.
-        **options: further options of `Trainer`.
-
-    Raises:
-        InputError: if there are more actors than clients.
+        memory: bytes that each actor may take.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        train: ClientData | Stream,
-        validation: ClientData | None = None,
-        *,
-        actors: Actors,
-        workers: int = 1,
-        memory: int | None = None,
-        **options: Any,
-    ) -> None:
-        half, n = memory // 2 if memory else None, len(actors)
-        # With the workers of all actors the cohorts are those of one process.
-        super().__init__(method, train, validation, workers=n * workers, memory=half, **options)
+    def __init__(self, trainer: Trainer, actors: Actors, workers: int, memory: int | None) -> None:
+        self.trainer, n = trainer, len(actors)
         self._options = {
-            "seed": self.state.seed, "uplink": self.uplink, "workers": workers,
-            "memory": half // n if half else None,
+            "seed": trainer.state.seed, "uplink": trainer.uplink, "workers": workers,
+            "memory": memory, "cohort_size": trainer.cohort_size,
         }  # fmt: skip
-        self._actors, self._parts = actors, split(len(self), n, self.cohort_size)
+        self._actors, self._parts = actors, split(len(trainer), n, trainer.cohort_size)
         self._missing, self._stale = set(range(n)), set(range(n))
-        self._ready = self.state
+        self.predicting = trainer.state
 
     def _make(self, part: range) -> Callable[[], Part]:
         """Return what makes a part, with the samples of its clients only."""
-        ids = torch.tensor(part)
-        stages = Stream([stage.take(ids) for stage in self.stream.stages], self.stream.order)
-        validation = None if self.validation is None else self.validation.take(ids)
-        options = {**self._options, "cohort_size": self.cohort_size}
-        method = self.method
+        ids, whole = torch.tensor(part), self.trainer
+        stages = Stream([stage.take(ids) for stage in whole.stream.stages], whole.stream.order)
+        validation = None if whole.validation is None else whole.validation.take(ids)
+        method, options = whole.method, self._options
         return lambda: Part(method, stages, validation, part.start, **options)
 
     def train(self, ids: Tensor) -> Trained:
-        """Train some clients for a round, see `Trainer.train`."""
+        """Train some clients for a round; keep the rows of their new state."""
         bounds = torch.tensor([part.start for part in self._parts[1:]])
         of_parts = ids.tensor_split(torch.searchsorted(ids, bounds))
         answers: list[tuple[Trained, Params]] = self._ask("train", [(own,) for own in of_parts])
-        state = self.state.clients.flat()
+        state = self.trainer.state.clients.flat()
         for own, (_, rows) in zip(of_parts, answers, strict=True):
             for name, t in rows.items():
                 state[name][own] = t
@@ -224,32 +207,25 @@ class SpreadTrainer(Trainer):
 
     def ready(self) -> State:
         """Return the state that predicts, see `Trainer.ready`."""
-        self._ready = self.state
-        if self.method.personalises:
-            self._ready = copy.deepcopy(self.state)
-            whole = self._ready.clients.flat()
+        self.predicting = self.trainer.state
+        if self.trainer.method.personalises:
+            self.predicting = copy.deepcopy(self.trainer.state)
+            whole = self.predicting.clients.flat()
             for part, rows in zip(self._parts, self._ask("ready"), strict=True):
                 for name, t in rows.items():
                     whole[name][part.start : part.stop] = t
-        return self._ready
+        return self.predicting
 
-    def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
-        """Return the scores of `Trainer.scores`; the actors compute those of validation samples."""
-        if data is not self.validation or state is not self._ready:
-            return super().scores(data, state)
+    def scores(self) -> list[tuple[float, float]]:
+        """Return the scores of the validation samples, in order of the clients."""
         return [score for of_part in self._ask("scores") for score in of_part]
 
-    def restore(self, state: State) -> None:
-        """Restore a state after a round, see `Trainer.restore`."""
-        super().restore(state)
+    def forget(self) -> None:
+        """Send the clients' state again before the next round."""
         self._stale = set(range(len(self._parts)))
 
     def _ask(self, task: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
-        """Call a method of all parts; repeat it on a new actor where one was lost.
-
-        Raises:
-            InputError: if new actors are lost, too.
-        """
+        """Call a method of all parts; repeat it on a new actor where one was lost."""
         given = arguments or [()] * len(self._parts)
         found: dict[int, Any] = {}
         for _ in range(1 + MOST_LOST):
@@ -275,14 +251,14 @@ class SpreadTrainer(Trainer):
         clients = self._parts[i]
         log.warning(
             "round %d: the actor of clients %d to %d was lost (%s); a new one repeats its work",
-            self.state.round + 1, clients.start, clients.stop - 1, reason,
+            self.trainer.state.round + 1, clients.start, clients.stop - 1, reason,
         )  # fmt: skip
         self._missing.add(i)
         self._stale.add(i)
 
     def _sent(self, i: int) -> State:
         """Return what an actor receives; tensors of its clients only if it does not have them."""
-        state, ids = self.state, torch.tensor(self._parts[i])
+        state, ids = self.trainer.state, torch.tensor(self._parts[i])
         clients = Clients({}, {}, {}, torch.empty(0, dtype=torch.long))
         if i in self._stale:
             groups = {name: take(tensors, ids) for name, tensors in state.clients.groups()}
@@ -303,9 +279,6 @@ def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
     Example:
         >>> split(7, 2, 2)
         [range(0, 4), range(4, 7)]
-
-    Raises:
-        InputError: if there are fewer clients than parts.
     """
     check_parts(n_parts, n_clients)
     n_cohorts = math.ceil(n_clients / cohort_size)
@@ -315,11 +288,7 @@ def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
 
 
 def check_parts(n_parts: int, n_clients: int) -> None:
-    """Check that there is a client for each part.
-
-    Raises:
-        InputError: with both numbers.
-    """
+    """Check that there is a client for each part."""
     if n_parts > n_clients:
         raise InputError(
             f"{n_parts} actors for {counted(n_clients, 'client')}; ",

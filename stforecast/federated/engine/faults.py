@@ -48,12 +48,7 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
 
 
 def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
-    """Return why a local update failed, in words.
-
-    Args:
-        error: what it raised.
-        groups: named tensors `(clients, …)` of its clients at that time.
-        n: number of clients.
+    """Return why a local update failed, in words, given its clients' `(n, …)` tensors.
 
     Example:
         >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)

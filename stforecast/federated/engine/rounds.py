@@ -107,11 +107,7 @@ class Federation:
         return self.server.finished
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> None:
-        """Train for the settings' number of rounds, or until early stopping.
-
-        Args:
-            after_round: called with each round's report, e.g. to draw a progress bar.
-        """
+        """Train for the settings' number of rounds, or until early stopping."""
         while not self.finished:
             report = self.run_round()
             if after_round:
@@ -143,11 +139,7 @@ class Federation:
         return self.reports[-1]
 
     def participants(self) -> Participants:
-        """Return the clients of the next round.
-
-        Raises:
-            InputError: if none of those that are drawn has samples in the round's stage.
-        """
+        """Return the clients of the next round."""
         stage, draw = self.trainer.place()
         drawn = self.server.participants(draw, stage)
         if not len(drawn.ids):
@@ -183,16 +175,7 @@ class Federation:
         return total / count if count else math.nan
 
     def restore(self, state: State, best: State | None, reports: Sequence[RoundReport]) -> None:
-        """Restore what another federation of the same run had after a round.
-
-        Args:
-            state: its state.
-            best: its state of the best round.
-            reports: its reports.
-
-        Raises:
-            InputError: if the state is not of this federation's clients.
-        """
+        """Restore what another federation of the same run had after a round."""
         self.trainer.restore(state)
         self.best = self.trainer.copy(best) if best else None
         self.server.best_round = best.round if best else None

@@ -107,9 +107,7 @@ class Server:
     def participants(self, draw: int | None = None, stage: int = 0) -> Participants:
         """Draw the clients of the next round: a random share α of those that have samples.
 
-        Args:
-            draw: index that seeds the draw; by default that of the round.
-            stage: index of the stage of the task stream.
+        `draw` seeds the draw, by default by the round.
         """
         sizes, training = self.state.clients.sizes, self.method.training
         draw = self.state.round if draw is None else draw
@@ -122,13 +120,7 @@ class Server:
 
     @torch.no_grad()
     def decode(self, ids: Tensor, upload: Payload, like: Like) -> Payload:
-        """Decode the upload of the clients `ids`.
-
-        Args:
-            ids: `(n,)` increasing client ids.
-            upload: the encoded upload.
-            like: types and shapes before encoding.
-        """
+        """Decode the upload of the clients `ids`, `(n,)` and increasing."""
         return self.uplink.decode(upload, take(self.state.received, ids), like)
 
     @torch.no_grad()
@@ -175,16 +167,7 @@ class Server:
         return ids[near], take(upload, near)
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
-        """Warn of failed clients, only the first time.
-
-        Args:
-            failed: client ids and reasons.
-            n_participants: number of clients that were to train.
-
-        Raises:
-            InputError: if all participants diverged, which a smaller learning rate may prevent.
-            RuntimeError: if all failed and errors were among the reasons; no setting is to blame.
-        """
+        """Warn of failed clients, only the first time."""
         if failed and len(failed) == n_participants:
             said = f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
             if set(failed.values()) == {DIVERGED}:
@@ -205,12 +188,7 @@ class Server:
         self.record_score(report.validation_loss)
 
     def record_score(self, loss: float, best: bool | None = None) -> None:
-        """Record the validation loss after the latest round.
-
-        Args:
-            loss: the validation loss.
-            best: whether the round is the best so far; by default, whether its loss is the lowest.
-        """
+        """Record the validation loss after the latest round; by default the lowest is the best."""
         if self.is_best(loss) if best is None else best:
             self.best_round = self.state.round
         self.reports[-1] = dataclasses.replace(self.reports[-1], validation_loss=loss)

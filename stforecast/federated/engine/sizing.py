@@ -1,11 +1,8 @@
-"""Cohort size and memory of a run, predicted from the machine and the model.
+"""How a run uses the machine: its device, cohort size, memory and precision.
 
 On a CPU a cohort's parameters and gradients should fit its worker's share of the last-level cache;
-on a GPU the cohort fills the free memory.
-
-Choice of a run's precision: bfloat16 only where a measurement shows that it saves time.
-
-Choice of the device to compute on.
+on a GPU the cohort fills the free memory. A model computes in bfloat16 only where a measurement
+shows that it saves time.
 """
 
 from __future__ import annotations
@@ -30,6 +27,14 @@ from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import STEPS, Training, moment_names
 from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
 from stforecast.federated.uploads.payload import total_bytes
+
+log = logging.getLogger(__name__)
+
+REPETITIONS = 5
+"""Number of steps to measure in each precision, in turns; the fastest counts."""
+
+WORTH = 0.97
+"""Bfloat16 is taken if its time is at most this share of single precision's."""
 
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
@@ -59,15 +64,7 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 def cohort_size(
     population: Population, n_clients: int, batch_size: int, device: torch.device, workers: int = 1
 ) -> int:
-    """Return the number of clients that train together; on a CPU, all workers get equal shares.
-
-    Args:
-        population: the model.
-        n_clients: clients of the federation.
-        batch_size: samples per batch.
-        device: device to compute on.
-        workers: cohorts that train at the same time.
-    """
+    """Return the number of clients that train together; on a CPU, all workers get equal shares."""
     if population.loops(device):
         return 1
     of_client = total_bytes(population.initial())
@@ -132,14 +129,7 @@ class Memory:
         return self.training + self.data
 
     def fits(self, allowed: int | None = None) -> bool:
-        """Return whether all of it fits in memory; if not, the clients' states belong in files.
-
-        Args:
-            allowed: bytes that the run may take; by default the machine's free memory.
-
-        Raises:
-            InputError: if it does not fit even with the clients' states in files.
-        """
+        """Return whether all of it fits in memory; if not, the clients' states belong in files."""
         allowed = allowed or limits.memory()
         if self.resident > allowed:
             raise InputError(
@@ -167,16 +157,7 @@ def predicted_memory(
     *,
     best: bool,
 ) -> Memory:
-    """Predict the memory of a run, without what its method adds.
-
-    Args:
-        population: the model.
-        training: optimiser and whether its state is kept.
-        n_clients: clients of the run.
-        n_in_training: clients that train at the same time.
-        data: samples.
-        best: whether a copy of the best round is kept.
-    """
+    """Predict the memory of a run, without what its method adds."""
     of_client = total_bytes(population.initial())
     copies = 1 + sum(name != STEPS for name in moment_names(training))
     kept = 1 if training.optimizer_state == "round" else copies
@@ -191,9 +172,6 @@ def predicted_memory(
 def parse_bytes(text: str) -> int:
     """Parse a size such as 8GB.
 
-    Raises:
-        InputError: if the text is not a size.
-
     Example:
         >>> parse_bytes("8GB"), parse_bytes("500 mb")
         (8000000000, 500000000)
@@ -204,26 +182,12 @@ def parse_bytes(text: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-log = logging.getLogger(__name__)
-
-REPETITIONS = 5
-"""Number of steps to measure in each precision, in turns; the fastest counts."""
-
-WORTH = 0.97
-"""Bfloat16 is taken if its time is at most this share of single precision's."""
-
-
 def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     """Return whether a training step of a population is faster in bfloat16.
 
     The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
     It is measured anew for another model, batch, number of threads or version of torch, and if the
     processor has tiles for matrix products or no longer has them.
-
-    Args:
-        population: the model.
-        x: inputs of a batch, `(clients, batch, …)`, on a CPU.
-        threads: torch's threads in a step.
     """
     kept = _kept(population, x, threads)
     if kept and kept.is_file():
@@ -279,11 +243,7 @@ def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of this name; `auto` is a GPU if there is one, else the CPU.
-
-    Raises:
-        InputError: if the device is unknown or not available.
-    """
+    """Return the device of this name; `auto` is a GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.partition(":")[0] not in ("cpu", "cuda"):

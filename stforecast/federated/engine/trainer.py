@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -92,6 +93,29 @@ DROPOUT, UPLINK = 2, 3
 """Purposes of random draws, the last part of a generator's key; methods have others."""
 
 
+class Parts(Protocol):
+    """Trainers of parts of the clients in other processes, see `spread_trainer`."""
+
+    predicting: State
+    """The state that predicts, of which the other processes hold the clients'."""
+
+    def train(self, ids: Tensor) -> Trained:
+        """Train some clients for a round, see `Trainer.train`."""
+        ...
+
+    def ready(self) -> State:
+        """Return the state that predicts, see `Trainer.ready`."""
+        ...
+
+    def scores(self) -> list[tuple[float, float]]:
+        """Return the scores of the validation samples, see `Trainer.scores`."""
+        ...
+
+    def forget(self) -> None:
+        """Send the clients' state again before the next round: it is another one now."""
+        ...
+
+
 class Trainer:
     """Samples and state of some clients, or of all of them; trains and validates these clients.
 
@@ -121,9 +145,11 @@ class Trainer:
         found: what was computed from each client's samples of this stage, see `Cohort.kept`.
         secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
             who knows the run's settings can compute it; otherwise it is keyed to the run.
+        parts: trainers in other processes that do the work of this one, if there are any.
     """
 
     secret_noise = False
+    parts: Parts | None = None
 
     def __init__(
         self,
@@ -222,12 +248,7 @@ class Trainer:
         return state
 
     def receive(self, server: Payload, round: int) -> None:
-        """Receive the server's state before a round.
-
-        Args:
-            server: the tensors that the method's `broadcast` reads.
-            round: index of the round, from 0.
-        """
+        """Receive the tensors that the method's `broadcast` reads, before a round."""
         self.state.server, self.state.round = server, round
 
     def place(self) -> tuple[int, int]:
@@ -257,9 +278,7 @@ class Trainer:
     def copy(self, state: State, into: State | None = None) -> State:
         """Copy the part of a state that predicts: all but the optimiser's moments.
 
-        Args:
-            state: any state of these clients.
-            into: an older copy, whose tensors are overwritten where the shapes match.
+        Tensors of an older copy `into` are overwritten where the shapes match.
         """
         clients = dataclasses.replace(state.clients, moments={})
         kept, now, copies = into.flat() if into else {}, self.state.flat(), {}
@@ -274,11 +293,7 @@ class Trainer:
         return State.from_flat(copies, state.round, state.seed)
 
     def restore(self, state: State) -> None:
-        """Restore the state that the same clients had after a round, maybe in another process.
-
-        Raises:
-            InputError: if the state is not of these clients.
-        """
+        """Restore the state that the same clients had after a round, maybe in another process."""
         own, given = self.state.clients.flat(), state.clients.flat()
         for name in own.keys() | given.keys():
             shapes = [ts[name].shape if name in ts else None for ts in (own, given)]
@@ -293,6 +308,8 @@ class Trainer:
         vars(self.state).update(vars(rest))  # The server may hold this same object.
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
+        if self.parts:
+            self.parts.forget()
 
     def train(self, ids: Tensor) -> Trained:
         """Train some clients for a round; those that fail keep their state.
@@ -303,6 +320,8 @@ class Trainer:
         Raises:
             ValueError: if the method would send samples.
         """
+        if self.parts:
+            return self.parts.train(ids)
         work = cohorts(ids, self.state.clients, self.cohort_size)
         return Trained.merged([t for part in self.workers.map(self._train, work) for t in part])
 
@@ -385,6 +404,8 @@ class Trainer:
 
         A client without samples in this stage predicts with what it receives.
         """
+        if self.parts:
+            return self.parts.ready()
         if not self.method.personalises:
             return self.state
         state = copy.deepcopy(self.state)
@@ -398,17 +419,14 @@ class Trainer:
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:
-        """Return the task's score over all samples of all clients as total and count.
-
-        Args:
-            data: samples of all clients.
-            state: the state that predicts, see `ready`.
-        """
+        """Return the task's score over all samples of all clients as total and count."""
         total, count = (math.fsum(part) for part in zip(*self.scores(data, state), strict=True))
         return total, count
 
     def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
         """Return the task's score of each cohort as total and count; arguments as in `score`."""
+        if self.parts and data is self.validation and state is self.parts.predicting:
+            return self.parts.scores()
 
         @torch.no_grad()
         def of_cohort(method: Method, ids: Tensor) -> tuple[float, float]:

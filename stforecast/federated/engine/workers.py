@@ -42,11 +42,7 @@ class Store:
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """Return zeros of a tensor's shape and type, which take no space until they are written.
-
-        Raises:
-            InputError: if they do not fit on the disk.
-        """
+        """Return zeros of a tensor's shape and type, which take no space until they are written."""
         size = like.numel() * like.element_size()
         if size > (free := shutil.disk_usage(self.folder).free):
             raise InputError(

@@ -1,16 +1,12 @@
-"""GRUs over many clients, forward and backward, matrix products included, in C.
+"""Layers over many clients, forward and backward, in C: GRUs, convolutions, pooling, linear ones.
 
-They are written by hand because memory bandwidth limits a round: a client's weights and activations
-stay in the cache from the first product to the last, and gates are computed from a product's
-registers.
-
-Convolutions over many clients, and ReLU with pooling, forward and backward, in C.
+GRUs, with their matrix products, are written by hand because memory bandwidth limits a round: a
+client's weights and activations stay in the cache from the first product to the last, and gates are
+computed from a product's registers.
 
 Images are `(clients, batch, height, width, channels)` on a CPU, float32 or float64. Libraries
 rearrange an image's windows or its channels in every call; with the channels last, products read
 the images as they are.
-
-A linear layer with one output for each client, in C.
 """
 
 from __future__ import annotations
@@ -106,12 +102,6 @@ def _inputs(x: Tensor, size: int) -> tuple[int | Tensor, ...]:
     """Return the first arguments of both passes: sizes, the input and its strides."""
     clients, batch, steps, inputs = x.shape
     return clients, steps, batch, inputs, size, x, *x.stride()[:3]
-
-
-def convolution_usable(x: Tensor, weight: Tensor) -> bool:
-    """Return whether `stacked_convolution` can run on these tensors."""
-    widths = weight.shape[1:3] if x.requires_grad else weight.shape[1:2]
-    return all(usable(width, x, weight) for width in widths)
 
 
 def stacked_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:

@@ -46,11 +46,6 @@ def outliers(
     of the whole upload's, which is larger. A node's norm is that of its largest client. That of a
     client with more samples than the median one may be larger accordingly, as for sums over
     samples.
-
-    Args:
-        answers: answers with clients that trained, by node, equal in types and shapes.
-        server: the server's state, which stands for the others' if there are fewer than three.
-        sizes: `(clients,)` numbers of samples of all clients.
     """
     norms, found = {node: _norms(a, sizes) for node, a in answers.items()}, {}
     usual, most = _usual(norms.values()), FARTHEST_NORM
@@ -114,14 +109,7 @@ def fault_of(
     uploads: Iterable[Payload],
     model: Like,
 ) -> str | None:
-    """Return what is wrong with a new state of the server; None if nothing is.
-
-    Args:
-        after: the new state.
-        before: the state before the round.
-        uploads: what the new state was made from.
-        model: types and shapes of the model's own tensors.
-    """
+    """Return what is wrong with a new state of the server; None if nothing is."""
     kept = {name: t[None] for name, t in after.items() if name in before and name in model}
     if odd := [name for name, of in like_of(kept).items() if of != model[name]]:
         return f"the server's {odd[0]!r} would no longer be that of the model"

@@ -22,7 +22,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,15 @@ from stforecast.federated.nodes.messages import (
     few_parties,
     most_common,
 )
+from stforecast.federated.nodes.node_sums import NodeSums, check_sums
+from stforecast.federated.nodes.secure_sum import (
+    FEWEST,
+    Lost,
+    check_advert,
+    check_finish_advert,
+)
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -66,6 +74,9 @@ log = logging.getLogger(__name__)
 
 NOT_THERE = "it was not there for the best round, %d; its errors are those of another one"
 """Why the test errors of a node that came late do not count."""
+
+EVERYBODY = -1
+"""Number that stands for all nodes of a secure sum."""
 
 MOST_EMPTY = 3
 """Consecutive rounds without a usable answer after which the run ends."""
@@ -82,6 +93,7 @@ class Coordinator:
         uplink: processing of uploads before nodes send them.
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
+        secure: settings of secure aggregation: the server learns sums over the nodes only.
         owners: clients of each node that may join, see `Membership`.
         folder: folder of the server's checkpoints; None keeps none.
         run: identity of the run, as JSON; a checkpoint of another run is refused.
@@ -96,7 +108,8 @@ class Coordinator:
         left_out: by node, why its test errors cannot count, whatever they are.
 
     Raises:
-        InputError: if the uplink uses delta coding, or the folder holds another run.
+        InputError: if the uplink uses delta coding, the method needs more than sums where these
+            are secure, or the folder holds another run.
     """
 
     def __init__(
@@ -109,6 +122,7 @@ class Coordinator:
         uplink: Uplink | None = None,
         robust: Robust | None = None,
         patience: Patience | None = None,
+        secure: SecureSums | None = None,
         owners: Mapping[int, range] | None = None,
         folder: Path | None = None,
         run: Mapping[str, Any] | None = None,
@@ -125,6 +139,10 @@ class Coordinator:
         )
         if self.server.uplink.delta_coding:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
+        self.sums: NodeSums | None = None
+        if secure:
+            check_sums(type(method), self.server.uplink, self.server.robust)
+            self.sums = NodeSums(secure, link, self.membership)
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
@@ -138,23 +156,15 @@ class Coordinator:
             self._restore(found)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Finished]:
-        """Train for the settings' number of rounds and let the nodes finish.
-
-        Args:
-            after_round: called with each round's report.
-
-        Returns:
-            The nodes' last answers; those of nodes that did not finish are missing.
+        """Train for the settings' number of rounds; return the nodes' last answers, if they finish.
 
         Raises:
             InputError: if clients are missing at the start, or no node answers any more.
         """
         server = self.server
         if self.resumed:
-            log.info(
-                "the run goes on after round %d", server.state.round,
-                extra=event("resumed", round=server.state.round),
-            )  # fmt: skip
+            known = event("resumed", round=server.state.round)
+            log.info("the run goes on after round %d", server.state.round, extra=known)
         self.membership.gather()
         if not self.resumed:
             sizes = self.membership.known_sizes()
@@ -181,6 +191,8 @@ class Coordinator:
     def run_round(self) -> None:
         """Run one round with the connected nodes."""
         start, server = time.perf_counter(), self.server
+        if self.sums and not server.state.round and len(self.membership.numbers) < FEWEST:
+            raise InputError("a single node is connected; secure aggregation needs at least two")
         self.membership.await_any(server.state.round)
         self._tell_few()
         participants = server.participants().ids
@@ -258,7 +270,7 @@ class Coordinator:
         trained = {node: a for node, a in answers.items() if len(a.ids)}
         if not trained:
             return answers, None
-        if (n := self._n_parties(trained)) < self.patience.min_parties:
+        if (n := self.sums.parties if self.sums else len(trained)) < self.patience.min_parties:
             self._lose_round(f"{n} parties trained, at least {self.patience.min_parties} must")
             return answers, None
         merged = self._try(trained)
@@ -275,11 +287,9 @@ class Coordinator:
         self._lose_round(f"{merged}, whichever node is left out ({self._names(trained)})")
         return answers, None
 
-    def _n_parties(self, trained: Mapping[int, Answer]) -> int:
-        """Return the number of nodes that the answers are from."""
-        return len(trained)
-
     def _names(self, nodes: Iterable[int]) -> str:
+        if self.sums:
+            return "nobody knows whose values are the reason"
         return ", ".join(map(self.membership.name, nodes))
 
     def _try(self, trained: Mapping[int, Answer]) -> dict[str, Tensor] | str:
@@ -297,14 +307,13 @@ class Coordinator:
     def _lose_round(self, reason: str) -> None:
         """Report that a round is repeated, as its uploads cannot be used."""
         round, self._lost_because = self.server.state.round + 1, reason
-        log.warning(
-            "round %d is repeated: %s", round, reason,
-            extra=event("round_lost", round=round, reason=reason),
-        )  # fmt: skip
+        known = event("round_lost", round=round, reason=reason)
+        log.warning("round %d is repeated: %s", round, reason, extra=known)
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
-        state, messages, extras = self.server.state, {}, self._extras()
+        state, messages = self.server.state, {}
+        session = self.sums.begin() if self.sums else {}
         for node, numbers in self.membership.numbers.items():
             ids = torch.tensor(numbers)
             to = Participants(ids, self.membership.sizes[ids], state.round)
@@ -312,7 +321,7 @@ class Coordinator:
             train = participants[torch.isin(participants, ids)].tolist()
             about = {
                 "task": "round", "run": self.token, "round": state.round, "train": train,
-                "best": self.server.best_round, "parties": len(self.membership.numbers), **extras,
+                "best": self.server.best_round, "parties": len(self.membership.numbers), **session,
             }  # fmt: skip
             messages[node] = Message(about, payload)
             self._sent += total_bytes(payload)
@@ -321,24 +330,40 @@ class Coordinator:
         for node, message in messages.items():
             try:
                 of_node = found.get(node, f"no answer in {self.patience.answer:g} s")
-                answers[node] = self._check(of_node, message.about["train"])
+                asked = message.about["train"]
+                answers[node] = (
+                    check_advert(of_node, asked)
+                    if self.sums
+                    else check_round(of_node, asked, self.server.uplink)
+                )
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
-        return self._without_outliers(self._without_odd_shapes(answers))
+        return self._summed(self._without_outliers(self._without_odd_shapes(answers)))
 
-    def _extras(self) -> dict[str, Any]:
-        """Return what a variant of this class adds to its messages."""
-        return {}
+    def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
+        """Return the answers; under secure aggregation that of all together, unless it is lost."""
+        if self.sums is None or not answers:
+            return answers
+        try:
+            everybody = self.sums.of_round(answers, self.server.state.round + 1, self._now())
+        except Lost as e:
+            self._lose_sum(e)
+            return {}
+        finally:
+            self._sent += self.sums.bytes_down
+        return self._without_outliers({EVERYBODY: everybody})
 
-    def _check(self, answer: Message | str, asked: Sequence[int]) -> Answer:
-        """Return a node's checked answer to a round; raise `Rejected` if it is unusable."""
-        return check_round(answer, asked, self.server.uplink)
-
-    def _check_finish(self, answer: Message | str) -> Finished:
-        """Return a node's checked last answer; raise `Rejected` if it is unusable."""
-        return check_finish(answer)
+    def _lose_sum(self, why: Lost) -> None:
+        """Report that a sum is lost, and drop the nodes that spoilt it."""
+        round, self._lost_because = self.server.state.round + 1, str(why)
+        known = event("sum_lost", round=round, reason=str(why))
+        log.warning("%s: the sum is lost: %s", self._now(), why, extra=known)
+        for node in why.guilty:
+            self.membership.expel(node, "it spoilt a secure sum")
 
     def _clients_of(self, node: int) -> range:
+        if node == EVERYBODY:
+            return range(len(self.membership.sizes))
         return self.membership.numbers[node]
 
     def _ask(self, messages: Mapping[int, Message]) -> dict[int, Message | str]:
@@ -346,12 +371,13 @@ class Coordinator:
 
     def _leave_out(self, node: int, reason: str, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
+        if node == EVERYBODY:
+            self._lose_sum(Lost(reason))
+            return
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
-        log.warning(
-            "%s goes on without %s: %s", self._now(), name, reason,
-            extra=event("left_out", node=node, round=round, reason=reason, strikes=strikes),
-        )  # fmt: skip
+        known = event("left_out", node=node, round=round, reason=reason, strikes=strikes)
+        log.warning("%s goes on without %s: %s", self._now(), name, reason, extra=known)
 
     def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose tensors are not the model's, or differ from most clients'."""
@@ -395,21 +421,37 @@ class Coordinator:
     def _finish(self) -> dict[int, Finished]:
         """Send the nodes the number of the best round; each keeps its own models."""
         about = {"task": "finish", "run": self.token, "best": self.server.best_round}
-        about |= self._extras()
+        about |= self.sums.begin() if self.sums else {}
         answers = self._ask({node: Message(about) for node in self.membership.numbers})
+        check = check_finish_advert if self.sums else check_finish
         finished: dict[int, Finished] = {}
         for node in self.membership.numbers:
             try:
-                finished[node] = self._check_finish(answers.get(node, "silent"))
+                finished[node] = check(answers.get(node, "silent"))
             except Rejected as e:
-                log.warning(
-                    "%s did not finish: %s", self.membership.name(node), e,
-                    extra=event("did_not_finish", node=node, reason=str(e)),
-                )  # fmt: skip
+                known = event("did_not_finish", node=node, reason=str(e))
+                log.warning("%s did not finish: %s", self.membership.name(node), e, extra=known)
         if late := [node for node, f in finished.items() if not f.has_best]:
             self.left_out = dict.fromkeys(late, NOT_THERE % (self.server.best_round or 0))
             tell_left_out(self.left_out)
+        if self.sums:
+            self._sum_errors(self.sums, finished)
         return finished
+
+    def _sum_errors(self, sums: NodeSums, finished: Mapping[int, Finished]) -> None:
+        """Learn the mean test errors of all nodes as sums."""
+        nodes: list[int] = []
+        if finished:
+            try:
+                nodes, self.test_errors = sums.of_errors(
+                    finished, self.server.state.round + 1, self._now()
+                )
+            except Lost as e:
+                self._lose_sum(e)
+            self._sent += sums.bytes_down
+        missing = sorted(finished.keys() - self.left_out.keys() - set(nodes))
+        tell_left_out(new := dict.fromkeys(missing, "the sum of the errors is without it"))
+        self.left_out |= new
 
     def _save(self) -> None:
         """Save the server's state after a round."""

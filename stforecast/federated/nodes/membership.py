@@ -1,10 +1,7 @@
-"""The connected nodes of a federation and their clients.
+"""The connected nodes of a federation, and robust summaries of the numbers that they report.
 
-Robust summaries of numbers that nodes report, so that no single node decides them.
-
-With fewer than three nodes there is no majority, and the summaries are plain means.
-
-Events of a federation: fields of log records, for programs that read the log.
+No single node decides a summary. With fewer than three nodes there is no majority, and the
+summaries are plain means.
 """
 
 from __future__ import annotations
@@ -24,7 +21,9 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.nodes.messages import Link, Message, Rejected, Taken, check_join
+from stforecast.federated.nodes.messages import Link, Message, Rejected, check_join
+
+log = logging.getLogger(__name__)
 
 MOST_SAMPLES = 10
 """Largest weight of a client, as a multiple of the median client's."""
@@ -87,10 +86,6 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
 
 def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
     """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
-
-    Args:
-        sums: what the nodes report; with fewer than three, nothing is bounded.
-        most: see `bounded_mean`.
 
     Example:
         >>> bounded({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
@@ -201,7 +196,7 @@ def _weights(sums: Sequence[Reported], most: float) -> list[float]:
 
 
 def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Return the argument `extra` of a log call.
+    """Return the argument `extra` of a log call, for programs that read the log.
 
     >>> event("lost", node=7)
     {'fields': {'event': 'lost', 'node': 7}}
@@ -209,16 +204,11 @@ def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
     return {"fields": {"event": name, **fields}}
 
 
-log = logging.getLogger(__name__)
-
-
 def tell_left_out(left_out: Mapping[int, str]) -> None:
     """Name the nodes whose test errors do not count, with the reasons."""
     for node, why in left_out.items():
-        log.warning(
-            "node %d does not count in the test errors: %s", node, why,
-            extra=event("errors_left_out", node=node, reason=why),
-        )  # fmt: skip
+        known = event("errors_left_out", node=node, reason=why)
+        log.warning("node %d does not count in the test errors: %s", node, why, extra=known)
 
 
 @dataclass(frozen=True)
@@ -283,11 +273,7 @@ class Membership:
         self._unusable: set[int] = set()
 
     def restore(self, declared: Tensor) -> None:
-        """Restore what the nodes had declared before the server was ended.
-
-        Args:
-            declared: `(clients,)` training samples.
-        """
+        """Restore the `(clients,)` training samples that nodes declared before."""
         self.declared.copy_(declared)
         self._bound_sizes()
 
@@ -304,10 +290,8 @@ class Membership:
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
             if n != before:
-                log.info(
-                    "%d of %d clients are connected; waiting", n, len(self.sizes),
-                    extra=event("waiting", clients=n),
-                )  # fmt: skip
+                known = event("waiting", clients=n)
+                log.info("%d of %d clients are connected; waiting", n, len(self.sizes), extra=known)
                 before = n
             if time.monotonic() > end:
                 if 0 < self.patience.enough <= n:
@@ -324,23 +308,15 @@ class Membership:
                 f"{self.patience.min_parties} must; ",
                 Words("start more nodes or ask for fewer {min_parties}"),
             )
-        log.info(
-            "%d clients are connected, on %d nodes", n, len(self.numbers),
-            extra=event("gathered", clients=n),
-        )  # fmt: skip
+        known = event("gathered", clients=n)
+        log.info("%d clients are connected, on %d nodes", n, len(self.numbers), extra=known)
 
     def welcome(self, round: int) -> int:
-        """Admit new nodes and drop those that are gone; return the number of connected clients.
-
-        Args:
-            round: rounds done.
-        """
+        """Admit new nodes and drop those that are gone; return the number of connected clients."""
         here = self.link.nodes()
         for node in self.numbers.keys() - here:
-            log.warning(
-                "round %d: lost %s", round + 1, self.name(node),
-                extra=event("lost", node=node, round=round + 1),
-            )  # fmt: skip
+            known = event("lost", node=node, round=round + 1)
+            log.warning("round %d: lost %s", round + 1, self.name(node), extra=known)
             del self.numbers[node]
         now = time.monotonic()
         new = {n for n in here - self.numbers.keys() - self._unusable
@@ -352,11 +328,7 @@ class Membership:
         return sum(len(numbers) for numbers in self.numbers.values())
 
     def await_any(self, round: int) -> None:
-        """Admit new nodes; if none is connected then, wait for one as long as for an answer.
-
-        Args:
-            round: rounds done.
-        """
+        """Admit new nodes; if none is connected then, wait for one as long as for an answer."""
         end = time.monotonic() + self.patience.answer
         while not self.welcome(round) and time.monotonic() < end:
             time.sleep(self.patience.poll)
@@ -367,12 +339,10 @@ class Membership:
             self._check_owner(node, numbers)
         except Rejected as e:
             if self._refused.get(node) != str(e):
-                log.warning(
-                    "node %d is not let in: %s", node, e,
-                    extra=event("refused", node=node, reason=str(e)),
-                )  # fmt: skip
+                known = event("refused", node=node, reason=str(e))
+                log.warning("node %d is not let in: %s", node, e, extra=known)
             self._refused[node] = str(e)
-            if isinstance(answer, Message) and not isinstance(e, Taken):
+            if isinstance(answer, Message) and not e.taken:
                 self._unusable.add(node)
             return
         self.numbers[node] = numbers
@@ -398,10 +368,7 @@ class Membership:
     def strike(self, node: int, reason: str, sent: bool) -> int:
         """Count a round for which a node has no usable answer; return its strikes.
 
-        Args:
-            node: the node.
-            reason: what was wrong.
-            sent: whether it sent something that cannot be used, rather than nothing.
+        `sent` says that it sent something that cannot be used, rather than nothing.
         """
         if node not in self._struck:
             self.strikes[node] += 1
@@ -418,8 +385,8 @@ class Membership:
         for node in list(self.numbers):
             if node not in self._struck:
                 if self.strikes.pop(node, 0):
-                    log.info("%s answers again", self.name(node),
-                             extra=event("answered", node=node))  # fmt: skip
+                    known = event("answered", node=node)
+                    log.info("%s answers again", self.name(node), extra=known)
             elif 0 < most <= self.strikes[node]:
                 if reason := self._struck[node]:
                     self.expel(node, reason)
@@ -440,10 +407,8 @@ class Membership:
 
     def expel(self, node: int, reason: str) -> None:
         """Drop a node, and do not let it in again."""
-        log.warning(
-            "%s is not let in again: %s", self.name(node), reason,
-            extra=event("expelled", node=node, reason=reason),
-        )  # fmt: skip
+        known = event("expelled", node=node, reason=reason)
+        log.warning("%s is not let in again: %s", self.name(node), reason, extra=known)
         del self.numbers[node]
         self._unusable.add(node)
 

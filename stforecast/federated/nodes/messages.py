@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from data_prep.base.errors import Words
 from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
+
+if TYPE_CHECKING:  # It needs an extra.
+    from stforecast.federated.uploads.masking import PublicKeys
 
 OF_SUMS = ("share", "mask", "unmask")
 """Tasks of the messages of a secure sum, in their order."""
@@ -81,16 +84,21 @@ class Link(Protocol):
 
 
 class Rejected(Exception):
-    """Raised for an unusable answer; its text is the reason, in one line."""
+    """Raised for an unusable answer.
 
+    Args:
+        reason: why, in one line.
+        taken: whether the node claims clients of another node, which may leave.
+    """
 
-class Taken(Rejected):
-    """Raised if a node claims clients of another node."""
+    def __init__(self, reason: str, taken: bool = False) -> None:
+        super().__init__(reason)
+        self.taken = taken
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A node's checked answer to a round.
+    """A node's checked answer to a round; under secure aggregation, without its values.
 
     Attributes:
         ids: `(n,)` increasing numbers of the clients that trained.
@@ -99,6 +107,7 @@ class Answer:
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
         bytes_up: bytes of the upload.
+        keys: the node's public keys for the sum, under secure aggregation.
     """
 
     ids: Tensor
@@ -107,34 +116,32 @@ class Answer:
     losses: tuple[float, float]
     score: tuple[float, float]
     bytes_up: int
+    keys: PublicKeys | None = None
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
-    """Return the types and shapes of most clients' uploads; `before` breaks a tie.
-
-    Args:
-        answers: answers with clients that trained.
-        before: types and shapes of the previous round's uploads.
-    """
+    """Return the types and shapes of most clients' uploads; `before` breaks a tie."""
     votes = [(sum(len(b.ids) for b in answers if b.like == a.like), a.like) for a in answers]
     return max(votes, key=lambda vote: (vote[0], vote[1] == before))[1] if votes else None
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A node's checked answer at the end of a run.
+    """A node's checked answer at the end of a run; under secure aggregation, without its errors.
 
     Attributes:
         errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
         model: whether the node saved a forecaster.
         has_best: whether the errors are those of the round that the settings select.
+        keys: the node's public keys for the sum, under secure aggregation.
     """
 
     errors: dict[str, float]
     targets: int
     model: bool
     has_best: bool = True
+    keys: PublicKeys | None = None
 
 
 def untrusted(check: Callable[P, T]) -> Callable[P, T]:
@@ -156,16 +163,7 @@ def untrusted(check: Callable[P, T]) -> Callable[P, T]:
 def check_join(
     answer: Message | str, n_clients: int, taken: Iterable[range]
 ) -> tuple[range, list[int]]:
-    """Return the clients of a new node and their numbers of samples.
-
-    Args:
-        answer: the node's answer to the request to join.
-        n_clients: clients of the whole federation.
-        taken: clients of other nodes.
-
-    Raises:
-        Rejected: if the answer is invalid.
-    """
+    """Return the clients of a new node and their numbers of samples."""
     about = message_of(answer).about
     first, sizes = about.get("first"), about.get("sizes")
     if not _is_count(first) or not isinstance(sizes, list) or not all(map(_is_count, sizes)):
@@ -178,7 +176,8 @@ def check_join(
         )
     for other in taken:
         if max(numbers.start, other.start) < min(numbers.stop, other.stop):
-            raise Taken(f"its clients {first} to {numbers.stop - 1} are those of another node")
+            last = numbers.stop - 1
+            raise Rejected(f"its clients {first} to {last} are those of another node", taken=True)
     return numbers, sizes
 
 
@@ -189,14 +188,6 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     Nodes leave out clients whose values are not finite, so such an upload is rejected. A method may
     not record the task's loss, which is then NaN; neither this loss nor a validation score, which
     are sums of errors, can be negative. A whole local loss can.
-
-    Args:
-        answer: the node's answer.
-        asked: numbers of its clients that were asked to train.
-        uplink: coding of the upload.
-
-    Raises:
-        Rejected: if the answer is unusable.
     """
     message = message_of(answer)
     about = message.about
@@ -221,11 +212,7 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
 
 @untrusted
 def check_finish(answer: Message | str) -> Finished:
-    """Return a node's checked answer at the end.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a node's checked answer at the end."""
     about = message_of(answer).about
     targets = about["targets"]
     errors = {str(name): float(v) for name, v in about["errors"].items()}

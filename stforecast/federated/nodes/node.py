@@ -20,6 +20,7 @@ from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.faults import describe
 from stforecast.federated.engine.trainer import Trainer
+from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
 from stforecast.federated.nodes.messages import FEW, Message, few_parties
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -29,6 +30,7 @@ from stforecast.federated.runs.checkpoint import (
     newest_sound,
     save,
 )
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Payload
 
 log = logging.getLogger(__name__)
@@ -52,15 +54,23 @@ class Node:
         run: identity of the run, as JSON.
         before: index of the round that is asked for next: the node goes back to its state before
             it, as a server that was ended repeats the round that it lost; by default the newest.
+        secure: settings of secure aggregation: the server learns this node's numbers only as sums
+            over all nodes. Secrets are kept beside `folder`.
 
     Attributes:
         rounds: number of the run's rounds that its state has seen.
     """
 
     def __init__(
-        self, trainer: Trainer, folder: Path, run: Mapping[str, Any], before: int | None = None
+        self,
+        trainer: Trainer,
+        folder: Path,
+        run: Mapping[str, Any],
+        before: int | None = None,
+        secure: SecureSums | None = None,
     ) -> None:
         self.trainer, self.folder = trainer, folder
+        self.masker = masker_beside(folder, trainer.first, secure) if secure else None
         trainer.secret_noise = True  # The server knows the seed.
         data = trainer.train_data
         self.run = {
@@ -95,9 +105,10 @@ class Node:
         return self._newest == self._newest_on_disk()
 
     def join(self) -> Message:
-        """List this node's clients and their numbers of samples."""
-        sizes = self.trainer.train_data.sizes.tolist()
-        return Message({"first": self.trainer.first, "sizes": sizes})
+        """List this node's clients and their numbers of samples, which a secure sum hides."""
+        sizes = self.trainer.train_data.sizes
+        sizes = torch.ones_like(sizes) if self.masker else sizes
+        return Message({"first": self.trainer.first, "sizes": sizes.tolist()})
 
     def round(self, message: Message) -> Message:
         """Validate the clients with the message, then train those that it asks for.
@@ -122,7 +133,10 @@ class Node:
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
         self.rounds = about["round"] + 1
         self._save()
-        return answer
+        if self.masker is None:
+            return answer
+        known = {name: answer.about[name] for name in ("ids", "like")}
+        return self.masker.hide(message, sums_of_round(answer, trainer), known)
 
     def _validate(self) -> tuple[float, float]:
         """Return total and count of the validation score; keep the state, it may be the best."""
@@ -153,14 +167,11 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients after the `last` and after the `best` round.
-
-        A node that was not there for the best round has the best of those that it saw, or its last.
-        """
+        """Return the clients after the `last` round, and after the `best` if it was there then."""
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()
-        return {"last": last, "best": self.best or last}
+        return {"last": last, **({"best": self.best or last} if self.has_best(message) else {})}
 
     def has_best(self, message: Message) -> bool:
         """Return whether this node was there for the best round, so that it has its models."""
@@ -175,18 +186,15 @@ class Node:
         model: bool,
         has_best: bool = True,
     ) -> Message:
-        """Return the answer at the end of a run.
+        """Return the answer at the end of a run: mean test errors by metric, of so many targets.
 
-        Args:
-            message: the server's message.
-            errors: mean test errors by metric.
-            targets: number of test targets.
-            model: whether the node saved a forecaster.
-            has_best: whether the errors are those of the round that the settings select.
+        A secure sum hides the errors, and those of another round than the one that the settings
+        select (without `has_best`) do not count in it.
         """
-        return Message(
-            {"errors": dict(errors), "targets": targets, "model": model, "has_best": has_best}
-        )
+        known = {"model": model, "has_best": has_best}
+        if self.masker:
+            return self.masker.hide(message, sums_of_errors(errors, targets * has_best), known)
+        return Message({"errors": dict(errors), "targets": targets, **known})
 
     def _choose_best(self, best: int | None) -> None:
         if self.candidate and self.candidate.round == best:

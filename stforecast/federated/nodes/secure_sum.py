@@ -10,9 +10,8 @@ the answers to a message before.
    mask; for each that was lost after it dealt, they reveal shares of the key of its pairwise masks.
 
 Beyond the paper, dealers commit themselves to shares, so that a false share is found and its sender
-named. Each secret needs as many shares as the threshold says; with fewer, the sum is lost.
-
-The server's checks of nodes' untrusted answers in a secure sum.
+named. Each secret needs as many shares as the threshold says; with fewer, the sum is lost. All
+answers of nodes are untrusted, and checked.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
+from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import (
     Answer,
@@ -38,7 +38,6 @@ from stforecast.federated.nodes.messages import (
     message_of,
     untrusted,
 )
-from stforecast.federated.nodes.secure_node import SUM
 from stforecast.federated.uploads.masking import (
     KEY,
     SHARE,
@@ -57,33 +56,18 @@ from stforecast.federated.uploads.masking import (
 )
 from stforecast.federated.uploads.payload import Like, Payload, total_bytes
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FEWEST = 2
+"""Fewest nodes of a sum."""
+
 HASH = 32
 """Bytes of a commitment."""
 
 SEALED = 2 * SHARE + 16
 """Bytes of two sealed shares."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Advert(Answer):
-    """A node's answer to a round, without its values.
-
-    Attributes:
-        keys: its public keys for the sum.
-    """
-
-    keys: PublicKeys
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishAdvert(Finished):
-    """A node's answer at the end, without its errors.
-
-    Attributes:
-        keys: its public keys for the sum.
-    """
-
-    keys: PublicKeys = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -102,16 +86,8 @@ class Dealt:
 
 
 @untrusted
-def check_advert(answer: Message | str, asked: Collection[int]) -> Advert:
-    """Return a node's answer to a round, without its values.
-
-    Args:
-        answer: the node's answer.
-        asked: numbers of its clients that were asked to train.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
+    """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
     ids = [int(i) for i in about["ids"]]
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
@@ -123,19 +99,15 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Advert:
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
-    return Advert(trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, keys=_keys(about))
+    return Answer(trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, keys=_keys(about))
 
 
 @untrusted
-def check_finish_advert(answer: Message | str) -> FinishAdvert:
-    """Return a node's answer at the end, without its errors.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+def check_finish_advert(answer: Message | str) -> Finished:
+    """Return a node's answer at the end, without its errors."""
     about = message_of(answer).about
     model, has_best = bool(about.get("model")), about["has_best"] is True
-    return FinishAdvert({}, 0, model, has_best, keys=_keys(about))
+    return Finished({}, 0, model, has_best, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> PublicKeys:
@@ -147,16 +119,7 @@ def _keys(about: Mapping[str, Any]) -> PublicKeys:
 
 @untrusted
 def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) -> Dealt:
-    """Return the shares that a member dealt.
-
-    Args:
-        answer: the member's answer.
-        dealer: its number.
-        members: numbers of all members.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return the shares that a member dealt."""
     about = message_of(answer).about
     sealed, checks = dict(about["sealed"]), dict(about["checks"])
     everyone = {str(i) for i in members}
@@ -173,16 +136,7 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
 @untrusted
 def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int]) -> \
         tuple[Tensor, list[int]]:  # fmt: skip
-    """Return a member's masked vector, and the members whose shares it could not use.
-
-    Args:
-        answer: the member's answer.
-        shapes: names and shapes of the sum's tensors.
-        others: numbers of the other members.
-
-    Raises:
-        Rejected: if the answer is unusable.
-    """
+    """Return a member's masked vector, and the members whose shares it could not use."""
     message = message_of(answer)
     vector, n = message.payload[SUM], sum(math.prod(shape) for shape in shapes.values())
     if vector.dtype != torch.int64 or vector.shape != (n,) or len(message.payload) > 1:
@@ -192,15 +146,7 @@ def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int])
 
 @untrusted
 def check_revealed(answer: Message | str, checks: Mapping[int, str]) -> dict[int, bytes]:
-    """Return the shares that a member reveals.
-
-    Args:
-        answer: the member's answer.
-        checks: commitment to each share that it holds, by dealer, as hexadecimal text.
-
-    Raises:
-        Rejected: if a share is missing, or another one than was dealt.
-    """
+    """Return the shares that a member reveals, given the commitment to each, by dealer."""
     shares = {
         int(i): _read_bytes(text, SHARE) for i, text in message_of(answer).about["shares"].items()
     }
@@ -215,14 +161,6 @@ def _read_bytes(text: object, n: int) -> bytes:
     if not isinstance(text, str) or len(text) != 2 * n:
         raise Rejected(f"it sent {text!r:.40}, expected {n} bytes")
     return bytes.fromhex(text)
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-FEWEST = 2
-"""Fewest nodes of a sum."""
 
 
 class Lost(Exception):
@@ -404,10 +342,8 @@ class SecureSum:
                 found[self.members[node]] = check(self.members[node], answer)
             except Rejected as e:
                 self.left[node] = task
-                log.warning(
-                    "%s leaves the sum at %r: %s", self.name(node), task, e,
-                    extra=event("left_sum", node=node, task=task, reason=str(e)),
-                )  # fmt: skip
+                known = event("left_sum", node=node, task=task, reason=str(e))
+                log.warning("%s leaves the sum at %r: %s", self.name(node), task, e, extra=known)
         return found
 
     def _name(self, member: int) -> str:

@@ -90,10 +90,6 @@ def is_spaced(round: int, newest: int) -> bool:
 
     Of those of 2ⁱ to 2ⁱ⁺¹ - 1 rounds ago, one is kept.
 
-    Args:
-        round: its round.
-        newest: the newest round.
-
     Example:
         >>> [r for r in range(101) if is_spaced(r, 100)]
         [0, 64, 80, 88, 96, 98, 99, 100]
@@ -136,18 +132,7 @@ def save(
 
 
 def go_back(folder: Path, round: int) -> list[int]:
-    """Remove the checkpoints after a round, so that the run goes on from there.
-
-    Args:
-        folder: folder of all checkpoints.
-        round: the round, of which there has to be an intact checkpoint.
-
-    Returns:
-        The rounds of the removed checkpoints, the newest first.
-
-    Raises:
-        InputError: if there is none of the round, or it is damaged.
-    """
+    """Remove the checkpoints after a round, which has an intact one; return their rounds."""
     rounds = {_round_of(path): path for path in newest_first(folder)}
     if round not in rounds:
         kept = ", ".join(map(str, sorted(rounds)))
@@ -214,11 +199,7 @@ def _round_of(path: Path) -> int:
 
 
 def load(folder: Path) -> Checkpoint:
-    """Read one checkpoint.
-
-    Raises:
-        InputError: if a file is missing, damaged or of another version.
-    """
+    """Read one checkpoint."""
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
     with reading(folder / ABOUT, "as JSON", remedy):
@@ -242,11 +223,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def _check_about(about: dict[str, Any], folder: Path) -> None:
-    """Check that numbers are valid and consistent.
-
-    Raises:
-        InputError: with the first invalid one.
-    """
+    """Check that numbers are valid and consistent."""
     done, reports, best = about["round"], about["reports"], about["best_round"]
     named = FOLDER.fullmatch(folder.name)
     expected = {

@@ -238,16 +238,8 @@ class Checkpointer:
     ) -> None:
         """Save a step after the training, such as a refit, beside the checkpoints.
 
-        It is skipped if checkpoints are, see `every`.
-
-        Args:
-            name: name of the step.
-            of: identity of the step besides settings and training data, as JSON.
-            state: clients and server after the step.
-            notes: notes about the step, as JSON.
-
-        Raises:
-            InputError: if it cannot be written.
+        It is skipped if checkpoints are, see `every`. `of` is the identity of the step
+        besides settings and training data, as JSON.
         """
         if not (self._affordable(total_bytes(state.flat())) if self.every is None else self.every):
             return
@@ -268,11 +260,7 @@ def _fingerprints(federation: Federation) -> list[str]:
 
 
 def _check_fits(state: State, federation: Federation, folder: Path) -> None:
-    """Check that a state may be one of the federation.
-
-    Raises:
-        InputError: if its round or seed is of another run.
-    """
+    """Check that a state may be one of the federation."""
     rounds = federation.server.rounds
     for name, found, fits in (
         ("round", state.round, state.round <= rounds),

@@ -33,14 +33,7 @@ AGAIN = "fit and save it again"
 def write_model(
     folder: Path, name: str, about: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> None:
-    """Write both files atomically, with the version and the arrays' checksum.
-
-    Args:
-        folder: folder of the model; created if missing.
-        name: file name of the description, such as `forecaster.json`.
-        about: description, for JSON.
-        arrays: arrays by name.
-    """
+    """Write both files atomically, with the version and the arrays' checksum."""
     with atomic_path(folder / STATE) as part:
         # Unlike ascontiguousarray, require keeps arrays without axes.
         save_file({name: np.require(a, requirements="C") for name, a in arrays.items()}, part)
@@ -80,14 +73,7 @@ def read_model(
 
 @contextmanager
 def restoring(folder: Path) -> Iterator[None]:
-    """Convert any failure within the context to an error about the saved model, in one line.
-
-    Args:
-        folder: folder of the model.
-
-    Raises:
-        InputError: for any exception, with the folder in it.
-    """
+    """Convert any failure within the context to an error about the saved model, in one line."""
     try:
         with reading(folder, "as a saved model", AGAIN):
             yield
@@ -99,15 +85,7 @@ def restoring(folder: Path) -> Iterator[None]:
 
 
 def read_description(path: Path, saver: str) -> dict[str, Any]:
-    """Read the description of a model alone.
-
-    Args:
-        path: the file.
-        saver: command that writes such files, for messages.
-
-    Raises:
-        InputError: if it is missing, damaged or of another version.
-    """
+    """Read the description of a model alone."""
     remedy = f"give the folder of a run or of {saver}"
     try:
         about = json.loads(path.read_text())
@@ -141,27 +119,14 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
 
 
 def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
-    """Check that arrays hold neither NaN nor infinity.
-
-    Raises:
-        InputError: with the name of the first invalid array.
-    """
+    """Check that arrays hold neither NaN nor infinity."""
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"{name} has values that are not finite; {AGAIN}")
 
 
 def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: int) -> None:
-    """Check that parameters are finite and have the shapes of a method's model.
-
-    Args:
-        method: the method with its model.
-        arrays: result of `to_arrays`.
-        n_clients: expected number of clients.
-
-    Raises:
-        InputError: with the first invalid array, its shape and the model's.
-    """
+    """Check that parameters are finite and have the shapes of a method's model."""
     for name, like in method.population.initial().items():
         held = (f"clients/params/{name}", f"clients/buffers/{name}", f"server/{name}")
         check_finite({key: arrays[key] for key in held if key in arrays})
@@ -176,11 +141,7 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
 def from_arrays(
     arrays: Mapping[str, np.ndarray], round: int, seed: int, device: torch.device
 ) -> State:
-    """Return the state that `to_arrays` converted to these arrays.
-
-    Raises:
-        KeyError: if they are not of a state.
-    """
+    """Return the state that `to_arrays` converted to these arrays."""
     tensors = {name: torch.tensor(a) for name, a in arrays.items()}
     on_device = {
         name: t if name == "clients/sizes" else t.to(device) for name, t in tensors.items()

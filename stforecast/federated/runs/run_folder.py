@@ -42,6 +42,9 @@ ABOUT = "run.json"
 BEGUN = "settings.json"
 """Name of the file that describes an unfinished run."""
 
+LINES = "lines"
+"""Entry of `run.json` with the number of lines of each table by its file's name."""
+
 CHECKPOINTS = "checkpoints"
 """Name of the folder of an unfinished run's checkpoints."""
 
@@ -135,8 +138,11 @@ def check_begun(out: Path, command: str) -> None:
         InputError: if it holds neither a finished nor an unfinished run.
     """
     if not is_finished(out) and not (out / BEGUN).exists():
+        within = [quote(str(path.parent)) for path in sorted(out.glob(f"*/{BEGUN}"))]
+        again = f" --resume {within[0]}" if within else ""
         raise InputError(
-            f"{out}: no unfinished run here (no {BEGUN}); begin a run with `{command}`"
+            f"{out}: no unfinished run here (no {BEGUN}); {'go on' if again else 'begin a run'} "
+            f"with `{command}{again}`"
         )
 
 
@@ -222,9 +228,21 @@ def versions() -> dict[str, str]:
 
 
 def write_about(out: Path, about: dict[str, Any]) -> None:
-    """Write the description of a finished run, with the versions of packages."""
+    """Write the description of a finished run, with the lines of its tables and the versions."""
+    about = {**about, LINES: lines_of_tables(out), "versions": versions()}
     with atomic_path(out / ABOUT) as part:
-        part.write_text(json.dumps({**about, "versions": versions()}, indent=2) + "\n")
+        part.write_text(json.dumps(about, indent=2) + "\n")
+
+
+def lines_of_tables(folder: Path) -> dict[str, int]:
+    """Return the number of lines of each table in a folder by its file's name."""
+    return {path.name: count_lines(path) for path in sorted(folder.glob("*.csv"))}
+
+
+def count_lines(path: Path) -> int:
+    """Return the number of line ends in a file."""
+    with path.open("rb") as file:
+        return sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
 
 
 def read_about(
@@ -248,6 +266,8 @@ def read_about(
             f"`{command}` wrote"
         ) from e
     required: dict[str, Any] = {"settings": dict, **(entries or {})}
+    if isinstance(about, dict) and LINES in about:  # Older runs have none.
+        required[LINES] = dict
     for name, kind in required.items():
         found = about.get(name) if isinstance(about, dict) else None
         if not isinstance(found, kind) or (name == "settings" and "method" not in found):
@@ -270,13 +290,16 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
     return runs
 
 
-def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd.DataFrame:
+def read_csv(
+    path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
+) -> pd.DataFrame:
     """Read a table of a run.
 
     Args:
         path: file of the table.
         numbers: required columns of numbers, which may have missing values.
         text: required columns that are read as text.
+        lines: number of lines that were written, if it is known.
 
     Raises:
         InputError: if it is damaged, or a column is missing or of another type.
@@ -286,7 +309,7 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
-        _check_whole(path)
+        _check_whole(path, lines)
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
@@ -300,15 +323,19 @@ def read_csv(path: Path, numbers: Iterable[str], text: Iterable[str] = ()) -> pd
     return table
 
 
-def _check_whole(path: Path) -> None:
-    """Refuse a table with a hole of zeros, or without the line end that `write_csv` writes."""
+def _check_whole(path: Path, lines: int | None) -> None:
+    """Refuse a table with a hole of zeros, a cut last line, or another number of lines."""
     with path.open("rb") as file:
         if any(b"\0" in part for part in iter(lambda: file.read(2**20), b"")):
             raise InputError(f"{path}: holds bytes of zero where text was expected; {AGAIN}")
         file.seek(max(0, path.stat().st_size - 1))
         if file.read(1) != b"\n":
-            n = path.read_bytes().count(b"\n") + 1
+            n = count_lines(path) + 1
             raise InputError(f"{path}: line {n}, the last one, was cut; {AGAIN}")
+    if lines is not None and (found := count_lines(path)) != lines:
+        raise InputError(
+            f"{path}: holds {found - 1} rows below its first line, expected {lines - 1}; {AGAIN}"
+        )
 
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -415,8 +442,9 @@ class Run(ABC):
         return runs
 
     def _identity(self) -> str:
-        """Return the contents of `run.json`, except for how long the run took."""
-        kept = {k: v for k, v in self.about.items() if k != "versions" and "seconds" not in k}
+        """Return the contents of `run.json`, except for those that a copy may lack or change."""
+        left_out = {"versions", LINES}
+        kept = {k: v for k, v in self.about.items() if k not in left_out and "seconds" not in k}
         return json.dumps(kept, sort_keys=True)
 
     def _results(self) -> bytes:
@@ -452,6 +480,13 @@ class Run(ABC):
     def test_span(self) -> tuple[str, str] | None:
         """First and last time of its test part; None if its data have no times."""
         return None
+
+    def read_table(
+        self, name: str, numbers: Iterable[str], text: Iterable[str] = ()
+    ) -> pd.DataFrame:
+        """Read one of its tables, see `read_csv`; older runs recorded no number of lines."""
+        lines = self.about.get(LINES, {}).get(name)
+        return read_csv(self.folder / name, numbers, text, lines)
 
     @abstractmethod
     def metrics(self) -> pd.DataFrame:

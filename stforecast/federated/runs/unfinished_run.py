@@ -1,6 +1,6 @@
 """An unfinished run of any kind: train with checkpoints, resume and write results.
 
-A lock on a folder, so that one process at a time writes results to it.
+A lock on its folder lets one process at a time write to it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,6 @@ def locked(out: Path) -> Iterator[None]:
 
     A folder that is created for it and stays empty is removed. A warning is logged if the file
     system has no locks.
-
-    Args:
-        out: the folder; created if missing.
-
-    Raises:
-        InputError: if another process has the lock, or the folder cannot be written.
     """
     check_folder(out)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
@@ -70,15 +64,7 @@ AfterRound = Callable[[RoundReport], None]
 
 @contextmanager
 def new_folder(out: Path, command: str) -> Iterator[None]:
-    """Lock a folder for a new run within the context.
-
-    Args:
-        out: the run's folder; created if missing.
-        command: command that writes such folders, for messages.
-
-    Raises:
-        InputError: if `out` is a file or holds a run.
-    """
+    """Lock a folder for a new run within the context."""
     with locked(out):
         check_new(out, command)
         yield

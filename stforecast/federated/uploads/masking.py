@@ -6,25 +6,22 @@ sum agrees on a seed, from which both expand the same random mask: the member of
 adds it, the other one subtracts it. Each member also adds a mask of its own. All arithmetic is that
 of integers modulo 2⁶⁴, so a masked vector is uniformly random for whoever lacks one of its seeds.
 
-Members hold shares of each other's secrets (`masking_shares`). For a member whose masked vector
-arrived they reveal the seed of its own mask; for one that was lost before, the key of its pairwise
-masks. They never reveal both for one member. The server can then remove all masks that did not
-cancel.
+Members hold shares of each other's secrets. For a member whose masked vector arrived they reveal
+the seed of its own mask; for one that was lost before, the key of its pairwise masks. They never
+reveal both for one member. The server can then remove all masks that did not cancel.
 
 X25519, HKDF, AES in counter mode and AES-GCM are those of `cryptography`, which Flower needs, too.
 Keys serve one sum only.
 
-Shamir's secret sharing: any `threshold` shares give the secret, fewer tell nothing of it.
+Shamir: How to Share a Secret, Communications of the ACM, 1979: any `threshold` shares give the
+secret, fewer tell nothing of it. The secret is the value at 0 of a random polynomial of degree
+`threshold` - 1 over the integers modulo a prime; holder i has its value at i + 1. `cryptography`
+has no secret sharing, and that of PyCryptodome takes 16 bytes only.
 
-Shamir: How to Share a Secret, Communications of the ACM, 1979. The secret is the value at 0 of a
-random polynomial of degree `threshold` - 1 over the integers modulo a prime; holder i has its value
-at i + 1. `cryptography` has no secret sharing, and that of PyCryptodome takes 16 bytes only.
-
-Vectors of fixed-point integers, which can be masked and added up without rounding.
-
-A value x is sent as the integer nearest to 2²⁸ x, modulo 2⁶⁴. So a sum over n members differs from
-the exact sum by at most n / 2²⁹, and a mean of weight w by n / (2²⁹ w). Each member's values are
-below 2³⁵ / n in size, so that no sum overflows.
+Vectors are of fixed-point integers, which can be masked and added up without rounding. A value x is
+sent as the integer nearest to 2²⁸ x, modulo 2⁶⁴. So a sum over n members differs from the exact sum
+by at most n / 2²⁹, and a mean of weight w by n / (2²⁹ w). Each member's values are below 2³⁵ / n in
+size, so that no sum overflows.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ after the noise do not weaken privacy.
 Delta coding sends the difference to the server's copy of the client's previous upload. Client and
 server both have that copy, including quantisation errors, so the errors do not accumulate.
 
-Privacy accounting of the Gaussian mechanism on uploads.
+The guarantee of the Gaussian mechanism holds for each client against everyone, including the server
+(local differential privacy): its whole training series may be replaced by any other. A client's
+clipped upload then changes by at most twice the clipping norm. Sampling of clients gives no
+amplification, since the server sees who uploads. Selecting the best round by a validation loss is
+not accounted for.
 
-The guarantee holds for each client against everyone, including the server (local differential
-privacy): its whole training series may be replaced by any other. A client's clipped upload then
-changes by at most twice the clipping norm. Sampling of clients gives no amplification, since the
-server sees who uploads. Selecting the best round by a validation loss is not accounted for.
-
-Needs the extra `privacy` (dp-accounting, maintained by Google).
+Its accounting needs the extra `privacy` (dp-accounting, maintained by Google).
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ class Uplink(CheckedOptions):
     Attributes:
         noise: distribution of the noise added to each value: none, laplace, gaussian or exponential
             (FUELS, appendix D.2). Noise alone is not differential privacy: see clip.
-        noise_mean: mean of the noise; the exponential distribution has mean noise_std.
-        noise_std: standard deviation of the noise.
+        noise_std: standard deviation of the noise; of the exponential distribution also the mean.
         clip: largest L2 norm of a client's whole upload, 0 for no limit. With Gaussian noise this
             is the Gaussian mechanism, and its (ε, δ) is reported.
         privacy_delta: the δ for which ε is reported.
@@ -58,7 +56,6 @@ class Uplink(CheckedOptions):
     """
 
     noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
-    noise_mean: Annotated[float, NOISY] = 0.0
     noise_std: Annotated[NonNegativeFloat, NOISY] = 1.0
     clip: NonNegativeFloat = 0.0
     privacy_delta: Annotated[
@@ -70,12 +67,6 @@ class Uplink(CheckedOptions):
     ] = 1e-5
     bits: Literal[32, 8, 4] = 32
     delta_coding: bool = False
-
-    def __post_init__(self) -> None:
-        """Check that the values are consistent."""
-        super().__post_init__()
-        if self.noise == "exponential" and self.noise_mean:
-            raise InputError("exponential noise has the mean noise_std; leave noise_mean at 0")
 
     @property
     def plain(self) -> bool:
@@ -150,7 +141,7 @@ class Uplink(CheckedOptions):
         """Draw noise of the chosen distribution, keyed by client so that cohorts do not matter."""
         shape, law = like.shape[1:], self.noise
         rows = [_draw(law, shape, g) if g else _secret(law, shape) for g in generators]
-        return self.noise_mean + self.noise_std * torch.stack(rows).to(like)
+        return self.noise_std * torch.stack(rows).to(like)
 
 
 def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import library
 from stforecast.federated.kernels.layers import (
-    convolution_usable,
     relu_pool,
     stacked_convolution,
 )
@@ -39,7 +38,6 @@ def test_a_convolution_is_torchs_for_each_client(
     x = randn(CLIENTS, BATCH, height, width, inputs).requires_grad_()
     w = randn(CLIENTS, outputs, inputs, side, side, seed=1).requires_grad_()
     b = randn(CLIENTS, outputs, seed=2).requires_grad_() if bias else None
-    assert convolution_usable(x, w)
     y = stacked_convolution(x, w, b, padding)
     expected = torch.stack(
         [
@@ -57,13 +55,6 @@ def test_a_convolution_is_torchs_for_each_client(
         strict=True,
     ):
         torch.testing.assert_close(own, torchs)
-
-
-def test_images_that_need_no_gradient_may_have_any_channels():
-    x, w = randn(CLIENTS, BATCH, 6, 6, 3), randn(CLIENTS, 16, 3, 3, 3).requires_grad_()
-    assert convolution_usable(x, w)
-    assert not convolution_usable(x.requires_grad_(), w)
-    assert not convolution_usable(x.detach(), w[:, :8])
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 4), (4, 7), (3, 3)])

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from functools import partial
 
 import pytest
 import torch
@@ -12,11 +11,10 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.federated.nodes.node import Node, behind_link
-from stforecast.federated.nodes.secure_coordinator import SecureCoordinator
-from stforecast.federated.nodes.secure_node import SecureNode, masker_beside
 
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 
@@ -104,19 +102,17 @@ def split(tmp_path):
                     uplink=federation.trainer.uplink,
                 )
                 own = tmp_path / f"node-{node}" / "checkpoints"
-                if secure:
-                    return SecureNode(trainer, own, {"test": True}, before, settings=secure)
-                return Node(trainer, own, {"test": True}, before)
+                return Node(trainer, own, {"test": True}, before, secure)
 
             link.factories[node] = start
             if secure:
                 own = tmp_path / f"node-{node}" / "checkpoints"
                 link.maskers[node] = masker_beside(own, int(ids[0]), secure)
         guards = {"uplink": federation.server.uplink, "robust": federation.server.robust}
-        kind = partial(SecureCoordinator, settings=secure) if secure else Coordinator
-        coordinator = kind(
-            federation.method, link, n, seed=seed, patience=patience, folder=folder, **guards
-        )
+        coordinator = Coordinator(
+            federation.method, link, n, seed=seed, patience=patience, folder=folder,
+            secure=secure, **guards,
+        )  # fmt: skip
         return coordinator, link
 
     return make

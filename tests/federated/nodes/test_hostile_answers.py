@@ -7,7 +7,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.engine.server import Server
-from stforecast.federated.nodes import secure_node
+from stforecast.federated.nodes import masker
 from stforecast.federated.nodes.membership import FARTHEST, MOVED, Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
@@ -299,13 +299,13 @@ def test_a_secure_sum_of_huge_values_is_repeated_and_nobody_is_named(
         federate(METHODS["fedavg"], (12,) * N), (2, 1, 2), patience=patience,
         secure=SecureSums(), folder=tmp_path / "server",
     )  # fmt: skip
-    true = secure_node.weighted_sums
+    true = masker.weighted_sums
 
     def sums(upload, weights):
         lies = coordinator.server.state.round and len(weights) == 1
         return {n: t + 1e9 * lies for n, t in true(upload, weights).items()}
 
-    monkeypatch.setattr(secure_node, "weighted_sums", sums)
+    monkeypatch.setattr(masker, "weighted_sums", sums)
     with pytest.raises(InputError, match=r"3 times in a row: its '.* has a norm of .*, usual is"):
         coordinator.run()
     assert "round 2: the sum is lost: its '" in logged()

@@ -14,7 +14,6 @@ from stforecast.federated.nodes.messages import (
     Finished,
     Message,
     Rejected,
-    Taken,
     check_finish,
     check_join,
     check_round,
@@ -126,8 +125,9 @@ def test_joining_needs_free_numbers_and_samples():
     assert check_join(Message({"first": 3, "sizes": [8, 9]}), 5, [range(0, 3)]) == (
         range(3, 5), [8, 9],
     )  # fmt: skip
-    with pytest.raises(Taken, match="its clients 2 to 3 are those of another node"):
+    with pytest.raises(Rejected, match="its clients 2 to 3 are those of another node") as e:
         check_join(Message({"first": 2, "sizes": [8, 9]}), 5, [range(0, 3)])
+    assert e.value.taken
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.base.errors import InputError
+from stforecast.federated.nodes.masker import SUM, Masker
 from stforecast.federated.nodes.messages import OF_SUMS, Message, Rejected
-from stforecast.federated.nodes.secure_node import SUM, Masker
 from stforecast.federated.nodes.secure_sum import (
     Lost,
     SecureSum,

@@ -5,11 +5,11 @@ import pytest
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
-from stforecast.cli.commands import CONFIG, Configured
+from stforecast.cli.commands import CONFIG, OptionSections
 from stforecast.cli.options import PATH
 
 
-@click.command(cls=Configured)
+@click.command(cls=OptionSections)
 @CONFIG
 @click.option("--data", type=PATH, required=True)
 @click.option("--first-client", "first", type=int, default=0)

@@ -160,7 +160,7 @@ def test_a_model_is_described_without_its_arrays(town, tmp_path):
     assert (found.kind, about["method"], about["horizon"], about["cells"]) == (
         "model", "ridge", 2, 3,
     )  # fmt: skip
-    part = fitted.parts()["training"]
+    part = fitted.data_.parts()["training"]
     assert about["trained_on"] == {"data": str(town), **part}
     for line in (
         "  method     ridge, seed 1",

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from waiting import started, wait_for
 
 from data_prep import DATA_SETS
 from data_prep.base.errors import Stopped
 from data_prep.cube import open_cube, write_cube
 from stforecast.cli import main as module
 from stforecast.cli.main import cli, main
+from stforecast.federated.runs.run_folder import begin, is_finished
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.leaks import Leak
@@ -91,18 +93,66 @@ def test_numbers_for_scripts_are_json(stforecast, run_folder, town, tmp_path):
     )
 
 
-def test_a_stop_in_the_first_of_several_services_says_how_to_get_all(
-    stforecast, town, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("place", "is_kept", "left"),
+    [
+        ("sms", True, "go on with: stforecast run --resume {out}/sms, then give the same command "
+                      "with --service internet --out {out}/internet"),
+        ("sms", False, "give the same command with --service sms,internet"),
+        ("internet", True, "go on with: stforecast run --resume {out}/internet"),
+        ("internet", False, "give the same command with --service internet --out {out}/internet"),
+    ],
+)  # fmt: skip
+def test_a_stop_in_one_of_several_services_says_how_to_get_all(
+    stforecast, town, tmp_path, monkeypatch, place, is_kept, left
 ):
+    """The same command afterwards says what is there, and the same of what is left."""
+    whole = runs.run
+
     def stopped(method, data, out, *args, **options):
-        raise Stopped(2, "after round 1", f"go on with: stforecast run --resume {out}")
+        if out.name != place:
+            return whole(method, data, out, *args, **options)
+        if is_kept:
+            begin(out, {"settings": {}})
+        raise Stopped(2, "after round 1", "")
 
     monkeypatch.setattr(runs, "run", stopped)
-    args = ["run", "--data", town, "--service", "sms,internet", "--method", "solo", *SPLIT]
-    code, _, err = stforecast(*args, "--out", tmp_path)
-    assert code == 130
-    assert f"--resume {tmp_path}/sms, then give the same command with --service internet " in err
-    assert err.splitlines()[-1].endswith(f"--out {tmp_path}/internet")
+    args = ["run", "--data", town, "--service", "sms, internet", "--method", "last_value", *SPLIT]
+    code, _, err = stforecast(*args, "--out", tmp_path / "a b")
+    out = f"'{tmp_path}/a b'"
+    left = left.format(out=out).replace("b'/sms", "b/sms'").replace("b'/internet", "b/internet'")
+    assert (code, err.splitlines()[-1]) == (
+        130, f"stforecast: stopped by SIGINT after round 1 of {place}; {left}"
+    )  # fmt: skip
+    if place == "internet":
+        code, _, err = stforecast(*args, "--out", tmp_path / "a b")
+        assert code == 2
+        assert f"holds runs of sms, finished: sms; {left}; or choose another --out" in err
+
+
+@pytest.mark.slow
+def test_several_services_go_on_after_a_kill(stforecast, town, tmp_path):
+    """What the same command says to do gives the numbers of an undisturbed run."""
+    args = ["run", "--data", town, "--service", "sms,internet", "--method", "fedavg", *SPLIT,
+            "--rounds", "40", "--patience", "0", "--checkpoint-every", "1"]  # fmt: skip
+    out = tmp_path / "killed"
+    with started("-m", "stforecast", *args, "--out", out) as process:
+        wait_for(lambda: list(out.glob("internet/checkpoints/round-*")), 120)
+        process.kill()
+    assert is_finished(out / "sms")
+    code, _, err = stforecast(*args, "--out", out)
+    assert code == 2
+    assert f"go on with: stforecast run --resume {out}/internet; or" in err
+    code, _, err = stforecast("run", "--resume", out)
+    assert code == 2
+    assert f"go on with `stforecast run --resume {out}/internet`" in err
+    assert stforecast("run", "--resume", out / "internet")[0] == 0
+    assert stforecast(*args, "--out", tmp_path / "whole")[0] == 0
+    for service in ("sms", "internet"):
+        found, expected = (
+            (tmp_path / name / service / "metrics.csv").read_bytes() for name in ("killed", "whole")
+        )
+        assert found == expected
 
 
 def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
@@ -187,7 +237,7 @@ def test_download_fetches_the_sources_of_the_data_set(stforecast, tmp_path, monk
         )
         return ["a", "b"]
 
-    monkeypatch.setattr("data_prep.download.download", fetch)
+    monkeypatch.setattr("data_prep.download.fetch.download", fetch)
     args = ["download", "milan", "--out", tmp_path, "--source", "mirror", "--only", "*-01*"]
     assert stforecast(*args) == (0, f"2 files in {tmp_path}\n", "")
 

@@ -7,7 +7,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.rows import Row, Wanted, joined_errors, read_errors
+from stforecast.comparison.rows import Row, Wanted, read_errors
 from stforecast.plots.comparisons import cells
 
 MSE = Wanted("mse")
@@ -59,8 +59,6 @@ def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     rows = [Row(group) for group in group_runs(runs)]
     ratio = cells(runs, metric="mse", reference=rows[0].name).axes[0].lines[1]
     np.testing.assert_allclose(ratio.get_xdata(), 1)
-    by_hour = [joined_errors([run], "mse", beside=runs).by_hour() for run in runs]
-    pd.testing.assert_series_equal(*by_hour)
     sums = read_errors(rows, [Wanted("raw_mse"), MSE]).sums[MSE]
     np.testing.assert_array_equal(sums["a"].total, sums["b"].total)
     assert "divided by that of the first run" in caplog.text

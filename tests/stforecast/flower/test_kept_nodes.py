@@ -9,7 +9,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.flower import kept_nodes
+from stforecast.flower import worker
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve
 
@@ -28,8 +28,8 @@ def made(monkeypatch):
             made.append(self)
             super().__init__(*about)
 
-    monkeypatch.setattr(kept_nodes, "FlowerNode", Noted)
-    monkeypatch.setattr(kept_nodes, "_kept", {})
+    monkeypatch.setattr(worker, "FlowerNode", Noted)
+    monkeypatch.setattr(worker, "_kept", {})
     return made
 
 
@@ -42,7 +42,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, secure, federatio
     """Messages of secure sums make none."""
     run, link, _ = federation(method, secure=secure, rounds=3)
     tables = []
-    for answer in (link.answer, kept_nodes.answer):
+    for answer in (link.answer, worker.answer_of_node):
         link.answer = answer
         serve(link, run)
         rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
@@ -53,7 +53,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, secure, federatio
     for a, b in zip(*tables, strict=True):
         pd.testing.assert_frame_equal(a, b, check_exact=True)
     assert len(made) == 2
-    assert not kept_nodes._kept
+    assert not worker._kept
 
 
 def asked_in(round):
@@ -62,7 +62,7 @@ def asked_in(round):
 
 
 def ask(run, link, message, node=0):
-    return kept_nodes.answer(run, link.configs[node], message)
+    return worker.answer_of_node(run, link.configs[node], message)
 
 
 def test_the_disk_is_the_truth(federation, made):
@@ -120,8 +120,8 @@ def test_a_node_that_requires_secure_aggregation_joins_a_run_that_has_it(federat
 
 def test_few_nodes_are_kept(federation, made, monkeypatch):
     run, link, _ = federation("fedavg")
-    monkeypatch.setattr(kept_nodes, "MOST", 1)
+    monkeypatch.setattr(worker, "MOST", 1)
     for node in (0, 1, 1, 0):
         ask(run, link, Message(JOIN), node)
     assert len(made) == 3
-    assert len(kept_nodes._kept) == 1
+    assert len(worker._kept) == 1

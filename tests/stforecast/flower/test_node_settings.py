@@ -29,18 +29,19 @@ def test_the_command_holds_what_was_given(files, monkeypatch):
     monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
     made = settings(files, out=files / "state")
     made.check()
-    words = made.command()
+    words = made.command(9094)
     assert words[:3] == ["flower-supernode", "--superlink", "forecast.example.org:8000"]
     node = words[words.index("--node-config") + 1]
     assert node == f'data="{files}/north.nc" first-client=3 out="{files}/state"'
     assert f"--auth-supernode-private-key={files}/north" in words
     assert f"--root-certificates={files}/ca.crt" in words
+    assert words[words.index("--port") + 1] == "9094"
     assert "--insecure" not in words
 
 
 def test_a_node_may_require_secure_aggregation(files, monkeypatch):
     monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
-    words = settings(files, require_secure_aggregation=True).command()
+    words = settings(files, require_secure_aggregation=True).command(9094)
     node = words[words.index("--node-config") + 1]
     assert node == f'data="{files}/north.nc" first-client=3 require-secure-aggregation=true'
 

@@ -1,52 +1,109 @@
-"""A node runs its own installation, whatever app the server holds; see also test_strangers.py."""
+"""A node runs its own installation, whatever app the server holds; see also test_strangers.py.
 
-import importlib
+Here Flower's API of a SuperNode for processes runs alone, with messages that a test puts there.
+"""
+
 import os
-import subprocess
-from importlib.metadata import entry_points
+import sys
+import threading
 
+import psutil
 import pytest
+from waiting import has_ended, started, wait_for
 
-from data_prep.base.errors import InputError
-from stforecast.flower import own_app
-from stforecast.flower.node_settings import node_programs
+from stforecast.flower.supernode import HOST, free_port
 
 pytestmark = pytest.mark.attack("a hostile server")
 
+NODE, RUN = 7, 1
+"""Flower's numbers of the node and of the run, see `task_identity`."""
+
+
+class Api:
+    """Flower's API of a SuperNode, for a run whose app is no archive at all."""
+
+    def __init__(self):
+        import uvicorn
+        from flwr.app import Context, RecordDict
+        from flwr.supercore.fab import Fab
+        from flwr.supercore.object_store import ObjectStoreFactory
+        from flwr.supercore.run import Run
+        from flwr.supernode.main import create_app
+        from flwr.supernode.nodestate import NodeStateFactory
+
+        states = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
+        self.state, self.store = states.state(), states.objectstore_factory.store()
+        self.state.set_node_id(NODE)
+        self.hash = self.state.store_fab(Fab("", b"no archive at all", {}))
+        run = Run.create_empty(RUN)
+        run.fab_id, run.fab_version, run.fab_hash = "evil/evil", "1.0.0", self.hash
+        self.state.store_run(run)
+        context = Context(RUN, NODE, {}, RecordDict(), {}, series_id=run.series_id)
+        self.state.set_run_series_context(run.series_id, context)
+        self.address = f"{HOST}:{(port := free_port())}"
+        config = uvicorn.Config(create_app(state_factory=states), HOST, port, log_level="error")
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run)
+
+    def __enter__(self):
+        self.thread.start()
+        wait_for(lambda: self.server.started, 20, "the API")
+        return self
+
+    def __exit__(self, *error):
+        self.server.should_exit = True
+        self.thread.join()
+
+    def ask(self, task_type, message_type="train"):
+        """Put an empty message of the server there."""
+        from flwr.app import Message, RecordDict
+        from flwr.supernode.start_client_internal import _insert_message
+
+        message = Message(RecordDict(), dst_node_id=NODE, message_type=message_type)
+        self.state.create_task(task_type=task_type, run_id=RUN, fab_hash=self.hash)
+        _insert_message(message, self.state, self.store)
+
+    def answered(self):
+        """What was answered: errors, and the messages' own content."""
+        found = []
+        wait_for(lambda: found.extend(self.state.get_messages_legacy(is_reply=True)) or found, 60)
+        self.state.delete_messages(message_ids=[m.metadata.reply_to_message_id for m in found])
+        self.state.delete_messages(message_ids=[m.metadata.message_id for m in found])
+        return [m.error.reason for m in found]
+
 
 @pytest.fixture
-def runner(monkeypatch):
+def api(monkeypatch, task_identity, tmp_path):
     pytest.importorskip("flwr", reason="needs the extra flower")
-    found = importlib.import_module(own_app.RUNNER)
-    for name in ("install_from_fab", "install_app_dependencies", "get_load_client_app_fn"):
-        monkeypatch.setattr(found, name, getattr(found, name))
-    return found
-
-
-def test_what_the_server_holds_is_neither_unpacked_nor_loaded(runner, tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    own_app.own_program()
-    runner.install_from_fab(b"no archive at all", skip_prompt=True)
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+    with Api() as found:
+        yield found
+
+
+def test_what_the_server_holds_is_neither_unpacked_nor_run(api, tmp_path):
+    with started("-m", "stforecast.flower.own_app", api.address):
+        api.ask("flwr-clientapp")
+        assert api.answered() == ["KeyError, see the node's own log"]
+        api.ask("flwr-clientapp", "query")
+        assert api.answered() == ["ValueError, see the node's own log"], "no such part of the app"
+        api.ask("flwr-agentapp")
+        assert api.answered() == ["KeyError, see the node's own log"], "whatever kind it is"
     assert list(tmp_path.iterdir()) == []
-    load = runner.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
-    assert type(load("evil/evil", "1.0.0", "hash")).__name__ == "ClientApp"
-    with pytest.raises(InputError, match="installs nothing that the server names"):
-        runner.install_app_dependencies(tmp_path, launch_id="1")
 
 
-def test_another_flower_that_runs_apps_differently_is_refused(runner, monkeypatch):
-    monkeypatch.delattr(runner, "get_load_client_app_fn")
-    with pytest.raises(InputError, match=r"has no .*get_load_client_app_fn, so a node could not"):
-        own_app.own_program()
-
-
-def test_no_other_program_of_apps_runs_on_a_node(runner):
-    names = {e.name for e in entry_points(group="console_scripts") if e.name.startswith("flwr-")}
-    assert {own_app.PROGRAM, "flwr-agentapp", "flwr-serverapp"} <= names
-    with node_programs(fork=False) as folder:
-        path = os.pathsep.join([str(folder), os.environ["PATH"]])
-        assert names <= {p.name for p in folder.iterdir()}
-        for name in names - {own_app.PROGRAM}:
-            done = subprocess.run([name, "--help"], env={"PATH": path}, check=False)
-            assert done.returncode == 1
-    assert not folder.exists()
+def test_the_process_of_a_message_ends_with_the_one_that_started_it(api, tmp_path, monkeypatch):
+    """As when the SuperNode ends: another process may answer the next message by then."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nimport stforecast.flower.client_app as app\n"
+        "app.make_client_app = lambda: lambda **message: time.sleep(60)\n"
+    )
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with started("-m", "stforecast.flower.own_app", api.address) as process:
+        api.ask("flwr-clientapp")
+        wait_for(lambda: psutil.Process(process.pid).children(), 60, "the message's process")
+        (child,) = psutil.Process(process.pid).children()
+        assert child.is_running()
+    wait_for(lambda: has_ended(child.pid), 20, "its end")

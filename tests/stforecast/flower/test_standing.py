@@ -167,6 +167,9 @@ def test_a_node_without_the_best_round_says_so_and_does_not_count(
     table = pd.read_csv(next(tmp_path.glob("a.federation/run-*/metrics.csv")))
     own = select(pooled(table), split="test", selection="best", metric="mse")["value"].item()
     assert about["test"]["mse"] == pytest.approx(own, rel=1e-6)
+    of_late = pd.read_csv(next(tmp_path.glob("b.federation/run-*/metrics.csv")))
+    assert set(table["selection"]) == {"best", "last"}
+    assert set(of_late["selection"]) == {"last"}
 
 
 def test_secure_sums_that_nodes_left_are_counted():

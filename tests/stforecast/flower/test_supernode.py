@@ -60,7 +60,7 @@ def supervisor(*texts, **settings):
     endings = iter(texts)
     say = "import sys; sys.stdout.write(sys.argv[1]); sys.exit(1)"
     return Supervisor(
-        lambda: [sys.executable, "-c", say, next(endings)], "server:1", waits=(0.01, 0.02),
+        lambda port: [sys.executable, "-c", say, next(endings)], "server:1", waits=(0.01, 0.02),
         **settings,
     )  # fmt: skip
 
@@ -106,7 +106,9 @@ def test_a_node_that_is_killed_before_it_joins_is_started_again(caplog):
     fail = f"print({NO_KEY!r}); raise SystemExit(1)"
     codes = iter([kill, kill, fail])
     with pytest.raises(InputError, match="302"):
-        Supervisor(lambda: [sys.executable, "-c", next(codes)], "a:1", waits=(0.01, 0.01)).run()
+        Supervisor(
+            lambda port: [sys.executable, "-c", next(codes)], "a:1", waits=(0.01, 0.01)
+        ).run()
     assert caplog.text.count("no connection to a:1; again in 0.01 s") == 2
 
 
@@ -117,19 +119,17 @@ def test_a_server_that_is_not_there_is_named_once(caplog):
     assert caplog.text.count("no server answers at server:1 yet; trying on") == 1
 
 
-def test_flowers_programs_are_found_though_this_python_is_not_on_the_path(
-    caplog, monkeypatch, tmp_path
-):
+def test_flowers_programs_are_found_though_this_python_is_not_on_the_path(caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("PATH", "/usr/bin")
     say = "import os; print(os.environ['PATH']); raise SystemExit(1)"
     with pytest.raises(InputError, match="cannot start"):
-        Supervisor(lambda: [sys.executable, "-c", say], "a:1", programs=tmp_path).run()
-    assert f"flower: {tmp_path}:{Path(sys.executable).parent}:/usr/bin" in caplog.text
+        Supervisor(lambda port: [sys.executable, "-c", say], "a:1").run()
+    assert f"flower: {Path(sys.executable).parent}:/usr/bin" in caplog.text
 
 
 SCRIPT = """
-    import logging, sys
+    import logging, sys, textwrap
     from stforecast.flower.supernode import Supervisor
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -139,7 +139,7 @@ SCRIPT = """
     print("SuperNode ID:", child.pid, flush=True)
     time.sleep(60)
     '''
-    Supervisor(lambda: [sys.executable, "-c", __import__("textwrap").dedent(child)], "a:1").run()
+    Supervisor(lambda port: [sys.executable, "-c", textwrap.dedent(child)], "a:1").run()
 """
 
 

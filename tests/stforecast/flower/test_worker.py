@@ -16,7 +16,8 @@ from waiting import has_ended, started, wait_for
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
 from stforecast.flower.hand_over import Array, ask_worker, receive, send
-from stforecast.flower.node_settings import KeptProcess, private_folder
+from stforecast.flower.node_settings import private_folder
+from stforecast.flower.supernode import KeptProcess
 from stforecast.flower.wire import encode, unpack
 
 TOKEN = "0123456789abcdef"
@@ -85,6 +86,8 @@ def test_one_that_asks_and_goes_away_ends_no_worker(federation, socket):
 SCRIPT = """
 import sys, time
 from multiprocessing.connection import Listener
+from pathlib import Path
+Path(sys.argv[1]).unlink(missing_ok=True)
 with Listener(sys.argv[1], "AF_UNIX") as listener:
     while True:
         with listener.accept() as connection:
@@ -93,35 +96,37 @@ with Listener(sys.argv[1], "AF_UNIX") as listener:
 """
 
 
-def test_a_worker_that_is_killed_is_started_again_and_stopped_at_the_end():
-    with KeptProcess("worker", ["-c", SCRIPT], wait=0.01) as kept:
-        folder, first = kept.socket.parent, kept.process.pid
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert ask_worker(str(kept.socket), {}, {}) == ({"text": "{}"}, {})
+def test_a_worker_that_is_killed_is_started_again_and_stopped_at_the_end(tmp_path):
+    socket = str(tmp_path / "s")
+    with KeptProcess("worker", ["-c", SCRIPT, socket], wait=0.01) as kept:
+        first = kept.process.pid
+        assert ask_worker(socket, {}, {}) == ({"text": "{}"}, {})
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: kept.process.pid != first, 20, "another worker")
-        assert ask_worker(str(kept.socket), {}, {}) == ({"text": "{}"}, {})
+        assert ask_worker(socket, {}, {}) == ({"text": "{}"}, {})
         last = kept.process
     assert last.returncode is not None
-    assert not folder.exists()
 
 
 def test_a_worker_ends_with_a_node_that_is_killed_while_it_stops():
     """Signals that the node ignores by then are not ignored by a worker that it starts."""
     code = f"""
 import signal, time
-from stforecast.flower.node_settings import KeptProcess
+from stforecast.flower.node_settings import private_folder
+from stforecast.flower.supernode import KeptProcess
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with KeptProcess("worker", ["-c", {SCRIPT!r}]) as kept:
-    print(kept.process.pid, kept.socket.parent, flush=True)
-    time.sleep(60)
+with private_folder("worker") as folder:
+    with KeptProcess("worker", ["-c", {SCRIPT!r}, str(folder / "s")]) as kept:
+        print(kept.process.pid, folder, flush=True)
+        time.sleep(60)
 """
     with started("-c", code) as node:
         pid, folder = node.stdout.readline().split()
     wait_for(lambda: has_ended(int(pid)), 20, "the worker's end")
     with private_folder("worker") as own:
-        assert own.is_dir()
+        assert own.stat().st_mode & 0o777 == 0o700
         assert not Path(folder).exists(), "the next node removes what a killed one left"
+    assert not own.exists()
 
 
 def test_a_worker_that_is_not_there_is_an_error(monkeypatch, tmp_path):

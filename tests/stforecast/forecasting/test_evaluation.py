@@ -76,7 +76,7 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
 def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     settings = {"split": tiny["split"]} if method != "fedavg" else tiny
     forecaster = Forecaster(method, **read_by(method, settings), service="internet").fit(cube)
-    predictor, data = forecaster.model_.predictor, forecaster._evaluation().data
+    predictor, data = forecaster.model_.predictor, forecaster.data_
     starts = data.split.test[:5]
     quantiles = predictor.quantiles(data.z, starts, data.calendar)
     assert predictor.levels == ()

@@ -25,7 +25,7 @@ def test_a_sliding_window_learns_nothing_from_before_it(table, tiny, method):
     pd.testing.assert_frame_equal(before, after)
     scalers = (f.model_.scaler for f in forecasters)
     np.testing.assert_array_equal(*(scaler.mean for scaler in scalers))
-    assert forecasters[0].parts()["training"]["first"] == str(table.index[24 * 3])
+    assert forecasters[0].data_.parts()["training"]["first"] == str(table.index[24 * 3])
 
 
 def drifting(n_days=10):

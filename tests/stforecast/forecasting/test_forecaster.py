@@ -373,6 +373,16 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
     assert interval.lower[11].notna().all()
 
 
+def test_a_history_in_another_unit_is_told_of(cube, table, tiny, caplog):
+    forecaster = Forecaster("fedavg", **tiny, service="internet").fit(cube)
+    history = table.tz_localize("UTC")
+    forecaster.predict(history)
+    assert "standard deviations away" not in caplog.text
+    history[22] *= 1000
+    forecaster.predict(history)
+    assert "1 of 3 cells, such as 22, were lately" in caplog.text
+
+
 def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     forecaster = Forecaster("fedavg", **tiny, service="internet").fit(cube)
     history = table.tz_localize("UTC")

@@ -78,7 +78,7 @@ def fitting_leaks(method, data, **settings):
     cube = open_cube(data)
     service = as_series(cube, settings.get("service")).service
     first = Forecaster(method, **read_by(method, settings)).fit(cube)
-    start = int(first.split.test[0]) + first.config.window.horizon - 1
+    start = int(first.data_.split.test[0]) + first.config.window.horizon - 1
     second = Forecaster(method, **read_by(method, settings)).fit(other_future(cube, service, start))
     history = cube.isel(time=slice(start))
     before, after = (f.predict(history).to_numpy() for f in (first, second))

@@ -27,12 +27,12 @@ def test_both_splits_judge_the_windows_of_the_literature(speeds, split):
     forecaster = Forecaster("last_value", split=split, **read_by("last_value", PROTOCOL)).fit(
         speeds
     )
-    assert (len(forecaster.split.validation), len(forecaster.split.test)) == TEST[split]
+    assert (len(forecaster.data_.split.validation), len(forecaster.data_.split.test)) == TEST[split]
     forecasts = forecaster.test_forecasts()
     assert forecasts.sizes == {"cell": 2, "time": TEST[split][1], "horizon": 12}
 
     # Each error by hand: the last window is the last of the series, nothing is dropped.
-    filled, starts = speeds.ffill().to_numpy(), forecaster.split.test
+    filled, starts = speeds.ffill().to_numpy(), forecaster.data_.split.test
     assert starts[-1] == 34_272 - 12
     table = forecaster.evaluate()
     table = table[(table.split == "test") & (table.selection == "best") & (table.client == "all")]

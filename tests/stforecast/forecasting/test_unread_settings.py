@@ -18,7 +18,7 @@ OTHER = {
     "optimizer": "sgd", "optimizer_state": "round", "momentum": 0.5, "weight_decay": 0.1,
     "clip_gradients": 0.01, "participation": 0.5, "shuffle": True, "drop_last": False,
     "noise": "laplace", "noise_std": 0.1, "clip": 0.5, "bits": 8, "robust": "median",
-    "loss": "mae", "model": "mlp", "select": "last", "device": "cpu", "refit_lr": 0.1,
+    "loss": "mae", "model": "mlp", "select": "last", "device": "cpu",
 }  # fmt: skip
 """Values unlike the defaults of settings that some method does not read."""
 
@@ -81,6 +81,15 @@ def test_records_of_image_runs_are_read_again(method):
     flat = vision.config.resolve(method).flat()
     read = vision.config.read_by(method, flat)
     assert vision.config.resolve(**read) == vision.config.resolve(method)
+
+
+def test_runs_with_options_of_former_versions_open_if_these_changed_nothing():
+    former = {"noise_mean": 0.0, "refit_lr": 0.0, "include_self": False}
+    assert resolve("fuels", **former) == resolve("fuels")
+    images = {"noise_mean": 0.0, "server_beta": None}
+    assert vision.config.resolve("gldp", **images) == vision.config.resolve("gldp")
+    with pytest.raises(InputError, match="include_self is True, but this version has no such opt"):
+        resolve("fuels", include_self=True)
 
 
 @pytest.mark.parametrize("method", ["last_value", "ridge", "solo", "central", "fedtrees"])

@@ -157,7 +157,7 @@ def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
     assert after.upper.iloc[1:].isna().all(axis=None), "nothing is known beyond the horizon"
     if how == "conformal":
         # In the test part the first window's bounds are those that the run reports.
-        start = cube.isel(time=slice(int(forecaster.split.test[0])))
+        start = cube.isel(time=slice(int(forecaster.data_.split.test[0])))
         first = forecaster.test_forecasts().isel(time=0, horizon=0)
         np.testing.assert_allclose(
             loaded.predict_interval(start).upper.iloc[0], first.upper, rtol=1e-5

@@ -179,7 +179,7 @@ def test_weights_are_numbers_of_samples(owned):
     plain = {"optimizer": "sgd", "lr": 0.01, "rounds": 1, "batch_size": 168 - 24, "periods": 0}
     average, own = (
         fitted(method, owned, clients="operator", closeness=3, **plain)
-        ._evaluation("last")
+        ._evaluations["last"]
         .model.predictor.snapshot
         for method in ("fedavg", "solo")
     )

@@ -610,7 +610,6 @@ def test_clients_get_the_global_model_or_that_of_their_cluster(method):
         ({"epsilon": 0.0}, "epsilon is 0.0"),
         ({"warmup_epochs": -1}, "warmup_epochs is -1"),
         ({"warmup_lr": 0.0}, "warmup_lr is 0.0"),
-        ({"warmup_momentum": -0.1}, "warmup_momentum is -0.1"),
         ({"warmup_batch_size": 0}, "warmup_batch_size is 0"),
         ({"profile_periods": 0}, "profile_periods is 0"),
     ],

@@ -37,7 +37,7 @@ def windows_of(table, forecaster):
 
 
 def snapshot(forecaster):
-    return forecaster._evaluation("last").model.predictor.snapshot
+    return forecaster._evaluations["last"].model.predictor.snapshot
 
 
 def ridge(products, moments, penalties):
@@ -165,7 +165,7 @@ def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
     penalties = np.array([0.3e-6, *[0.3] * (z.shape[-1] - 1)])
     expected = ridge(pooled.T @ pooled / len(pooled), pooled.T @ error / len(pooled), penalties)
     np.testing.assert_allclose(snapshot(forecaster).server[MAP], expected, rtol=1e-3, atol=1e-5)
-    forecasts = forecaster._evaluation("last").model.predictor.predict(
+    forecasts = forecaster._evaluations["last"].model.predictor.predict(
         *_last_window(table, forecaster)
     )
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
@@ -275,7 +275,7 @@ def test_a_correction_moves_the_quantiles_of_a_step_together(table):
     common = Forecaster("fedlean", shrinkage=0, **settings).fit(table)
     data = prepare(as_series(table), common.config.window, SPLIT, "cell")
     windows = data.z, data.split.test, data.calendar
-    ends = [f._evaluation("last").model.predictor.quantiles(*windows) for f in (corrected, common)]
+    ends = [f._evaluations["last"].model.predictor.quantiles(*windows) for f in (corrected, common)]
     widths = [q[..., -1] - q[..., 0] for q in ends]
     np.testing.assert_allclose(*widths, rtol=1e-3, atol=1e-5)
     assert not np.allclose(*ends, atol=1e-3)

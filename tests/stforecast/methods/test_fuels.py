@@ -268,10 +268,10 @@ def plain_threshold(jsd, beta):
     return np.percentile(pairs, 100 * beta) if pairs else 0.0
 
 
-def plain_globals(prototypes, jsd, threshold, n, include_self):
+def plain_globals(prototypes, jsd, threshold, n):
     """Eq. 9 and 10 for client n; zeros stand for an empty set."""
     others = [m for m in range(len(jsd)) if m != n]
-    pc = [m for m in others if jsd[n, m] <= threshold] + ([n] if include_self else [])
+    pc = [m for m in others if jsd[n, m] <= threshold]
     nc = [m for m in others if jsd[n, m] > threshold]
     zero = np.zeros_like(prototypes[0])
     return tuple(np.mean([prototypes[m] for m in s], axis=0) if s else zero for s in (pc, nc))
@@ -310,16 +310,15 @@ def test_divergence_by_hand():
     assert got.item() == pytest.approx(expected / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("include_self", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-def test_global_prototypes_are_means_of_the_alike_and_of_the_others(beta, include_self):
+def test_global_prototypes_are_means_of_the_alike_and_of_the_others(beta):
     prototypes = np.tanh(random(5, P, 6))
-    run = federation(samples_of(make_series(5)), beta=beta, include_self=include_self)
+    run = federation(samples_of(make_series(5)), beta=beta)
     server = aggregated(run, prototypes)
     payload = run.method.broadcast(server, Participants(torch.tensor([1, 3, 4]), None, 1))
     jsd, threshold = server["jsd"].numpy(), float(server["threshold"])
     for row, n in enumerate([1, 3, 4]):
-        pos, neg = plain_globals(prototypes, jsd, threshold, n, include_self)
+        pos, neg = plain_globals(prototypes, jsd, threshold, n)
         np.testing.assert_allclose(payload["positive"][row], pos, atol=1e-6)
         np.testing.assert_allclose(payload["negative"][row], neg, atol=1e-6)
 
@@ -430,10 +429,6 @@ class PlainClient:
                 loss.backward()
                 self.adam.step()
                 met += zip(self.keys(ks), r.detach().numpy(), strict=True)
-        if self.o.prototype_pass == "fresh":
-            ks = np.arange(FIRST, len(series))
-            x, _ = self.views(series, client, ks, None)
-            met = list(zip(self.keys(ks), self.encode(x).detach().numpy(), strict=True))
         keys = sorted({key for key, _ in met})
         return np.array([np.mean([r for k, r in met if k == key], axis=0) for key in keys])
 
@@ -513,8 +508,7 @@ def compare_rounds(n_clients, rounds, cohort=None, training=None, **options):
         ids = run.participants().ids.tolist()
         run.run_round()
         given = [
-            plain_globals(prototypes, jsd, threshold, n, o.include_self) if t else None
-            for n in range(n_clients)
+            plain_globals(prototypes, jsd, threshold, n) if t else None for n in range(n_clients)
         ]
         for n in ids:
             prototypes[n] = plain[n].execute(series, n, given[n], generator(11, t, n))
@@ -551,10 +545,8 @@ VARIANTS = {
     "w/o W": {"filter_init": "ones", "filter_train": False},
     "W from ones": {"filter_init": "ones"},
     "w/o p-aware": {"prototypes": "concat"},
-    "self": {"include_self": True, "beta": 0.2},
+    "few positives": {"beta": 0.2},
     "rows": {"divergence": "rows"},
-    "fresh": {"prototype_pass": "fresh"},
-    "fresh concat": {"prototype_pass": "fresh", "prototypes": "concat"},
     "two epochs": {"training": {"epochs": 2}},
     "half take part": {"training": {"participation": 0.5}},
     "no shift": {"shift": 1.0, "rho": 0.5, "tau": 0.1},
@@ -711,9 +703,7 @@ def test_numbers_out_of_range_are_refused(option, value):
         FuelsOptions(**{option: value})
 
 
-@pytest.mark.parametrize(
-    "option", ["loss_form", "filter_init", "prototypes", "prototype_pass", "divergence"]
-)
+@pytest.mark.parametrize("option", ["loss_form", "filter_init", "prototypes", "divergence"])
 def test_unknown_choices_are_refused(option):
     """Without this a misspelt choice would quietly be the other one."""
     with pytest.raises(InputError, match=option):

@@ -66,7 +66,7 @@ def test_if_all_others_are_positives_it_does_not_matter_how_they_are_chosen(opti
     assert_equal(after_rounds(beta=1.0), after_rounds(beta=1.0, **option))
 
 
-@pytest.mark.parametrize("options", [{}, {"include_self": True}, {"partition": "profiles"}])
+@pytest.mark.parametrize("options", [{}, {"partition": "profiles"}])
 def test_if_all_clients_are_drawn_for_comparison_it_is_the_paper(options):
     """β lies between two divergences of the ten pairs, so no tie depends on rounding."""
     expected, found = after_rounds(**options), after_rounds(**options, compared=7)
@@ -187,8 +187,7 @@ def test_every_client_is_drawn_equally_often():
     assert (drawn.sum(0) - torch.tensor([1000, 1000, 1000, 0])).abs().max() < 130
 
 
-@pytest.mark.parametrize("include_self", [False, True])
-def test_random_sets_have_the_sizes_of_those_by_divergence(include_self):
+def test_random_sets_have_the_sizes_of_those_by_divergence():
     """Prototypes of powers of two: a sum of them tells who is in it."""
     jsd = torch.tensor(np.random.default_rng(2).random((6, 6)))
     jsd = ((jsd + jsd.T) / 2).fill_diagonal_(0)
@@ -200,7 +199,7 @@ def test_random_sets_have_the_sizes_of_those_by_divergence(include_self):
     }
 
     def sets(positives, round):
-        run = federation(6, positives=positives, include_self=include_self)
+        run = federation(6, positives=positives)
         to = Participants(torch.arange(6), torch.full((6,), 8), round)
         payload = run.method.broadcast(server, to)
         found = []
@@ -215,7 +214,7 @@ def test_random_sets_have_the_sizes_of_those_by_divergence(include_self):
     for i, (positive, negative) in enumerate(zip(*drawn, strict=True)):
         assert not positive & negative
         assert (positive | negative) - {i} == set(range(6)) - {i}
-        assert (i in positive) == include_self
+        assert i not in positive
         assert i not in negative
     assert drawn == sets("random", 1)
     assert drawn != sets("random", 2)
@@ -309,7 +308,7 @@ def test_a_forecaster_of_ten_minutes_has_hourly_slots():
     ).fit(table)
     assert resolve("fuels").window.period == 0
     assert forecaster.config.window.period == 144
-    prototypes = forecaster._evaluation("last").model.predictor.snapshot.server["prototypes"]
+    prototypes = forecaster._evaluations["last"].model.predictor.snapshot.server["prototypes"]
     assert prototypes.shape == (2, 24, 8)
 
 

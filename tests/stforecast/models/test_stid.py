@@ -107,7 +107,7 @@ def test_a_global_model_leaves_each_client_its_identity(table, tiny):
     settings = {**tiny, "model": "stid", "calendar": "day", "lr": 0.01}
     settings.pop("hidden_size")
     forecaster = Forecaster("fedavg", **settings).fit(table)
-    state = forecaster._evaluation("last").model.predictor.snapshot
+    state = forecaster._evaluations["last"].model.predictor.snapshot
     assert "encoder.cell.weight" not in state.server
     assert "encoder.time.weight" in state.server
     identities = state.clients.params["encoder.cell.weight"]

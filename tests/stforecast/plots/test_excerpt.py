@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.cli.main import cli
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.plots import PLOTS
-from stforecast.plots.excerpt import parts_of
+from stforecast.plots.excerpt import on_one_scale, parts_of
 from stforecast.plots.figure import as_runs
 
 TRAINED = {"communication", "rounds", "filter", "divergence"}
@@ -91,3 +92,54 @@ def test_every_figure_has_the_options_on_the_command_line():
     for name in PLOTS:
         shown = CliRunner().invoke(cli, ["plot", name, "--help"]).output
         assert all(f"--{option} " in shown for option in ("cells", "from", "to"))
+
+
+@pytest.fixture
+def scaled(tested):
+    """Three runs of equal forecasts; the scale of the last, and so its `metrics.csv`, differs."""
+    y = np.arange(96.0).reshape(2, 24, 2)
+    runs = [tested(name, y + 1, y, tau=i) for i, name in enumerate("abc")]
+    changed = runs[2].forecasts()
+    changed = changed.assign(std=changed["std"] * 2)
+    changed.to_netcdf(runs[2].folder / "forecasts.nc", engine="h5netcdf")
+    errors = runs[2].metrics()
+    of_scores = errors["metric"] == "mse"
+    write_csv(
+        errors.assign(value=errors["value"].where(~of_scores, errors["value"] / 4)),
+        runs[2].folder / "metrics.csv",
+    )
+    return runs
+
+
+def test_errors_of_runs_with_the_same_targets_have_one_scale(scaled, caplog):
+    assert [run.score() for run in scaled] == [1, 1, 0.25]
+    assert [run.score() for run in on_one_scale(scaled, "mse")] == [1, 1, 1]
+    assert [run.score() for run in on_one_scale(scaled, "raw_mae")] == [1, 1, 0.25]
+    assert "divided by that of the first run" in caplog.text
+
+
+def test_errors_of_other_targets_keep_their_scale(scaled, tested):
+    y = np.zeros((2, 24, 2))
+    other = tested("d", y + 3, y)
+    assert [run.score() for run in on_one_scale([*scaled, other], "mse")] == [1, 1, 1, 9]
+
+
+@pytest.mark.parametrize("name", ["bars", "cdf", "heatmap", "horizon"])
+def test_figures_show_errors_of_one_scale(scaled, name):
+    """Equal forecasts look equal, whatever each run was scaled by."""
+    more = {"show": "error"} if name == "heatmap" else {}
+    ax = PLOTS[name](scaled, metric="mse", **more).axes[0]
+    found = {
+        "bars": lambda: [bar.get_width() for bar in ax.patches],
+        "cdf": lambda: [float(x) for line in ax.lines for x in line.get_xdata()[1:]],
+        "heatmap": lambda: [float(text.get_text()) for text in ax.texts],
+        "horizon": lambda: [float(y) for line in ax.lines for y in line.get_ydata()],
+    }[name]()
+    assert len(found) >= 3
+    np.testing.assert_allclose(found, 1)
+
+
+def test_ranks_are_those_of_errors_of_one_scale(scaled):
+    """Methods of equal errors share their rank."""
+    texts = [text.get_text() for text in PLOTS["critical-difference"](scaled).axes[0].texts]
+    assert sum("2.00" in text for text in texts) == 3, texts

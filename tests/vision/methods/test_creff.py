@@ -172,7 +172,6 @@ def test_statistics_rest_while_gradients_are_taken(federate):
     assert torch.equal(f.state.server[name], fedavg.state.server[name])
 
 
-@pytest.mark.parametrize("name", ["features", "match_lr", "retrain_lr"])
-def test_options_out_of_range_are_refused(name):
-    with pytest.raises(InputError, match=name):
-        CReFFOptions(**{name: 0})
+def test_no_features_are_refused():
+    with pytest.raises(InputError, match="features"):
+        CReFFOptions(features=0)

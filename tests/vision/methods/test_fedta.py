@@ -520,15 +520,11 @@ def test_selection_by_hand():
         [[[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]]]
     )
     holders = torch.tensor([[True, False, False], [True, True, False]])
-    chosen, average = selected_prototypes(local, holders, "one")
+    chosen, average = selected_prototypes(local, holders)
     # Similarities to the class 1 prototype are 1 and 0; ones within class 0.
     torch.testing.assert_close(average[:2], torch.tensor([2 / 3, 2 / 3]))
     assert average[2].isinf()
     assert chosen[:2].tolist() == [[0, 2], [3, 0]]
-    chosen, average = selected_prototypes(local, holders, "exclude")
-    torch.testing.assert_close(average[:2], torch.tensor([0.0, 0.5]))
-    _, average = selected_prototypes(local[:1], holders[:1], "exclude")
-    assert average.isinf().all()  # Class 0 is alone, so its prototype is not fixed.
     assert mean_prototypes(local, holders).tolist() == [[0.5, 1.0], [3.0, 0.0], [0.0, 0.0]]
 
 

@@ -95,14 +95,13 @@ class Plain:
         return {c: torch.stack(hs).mean(0) for c, hs in seen.items()}
 
     def round(self, stage):
-        o, beta = self.o, self.o.beta
+        beta = self.o.beta
         new = [self.train(i, stage) for i in range(len(self.clients))]
         values = [client.values() for client in self.clients]
         self.body = {n: sum(v[n] for v in values) / len(values) for n in self.body}
         for own, mine in zip(self.own, new, strict=True):
             for c, p in mine.items():
                 own[c] = beta * own[c] + (1 - beta) * p if c in own else p
-        beta = beta if o.server_beta is None else o.server_beta
         for c in {c for mine in new for c in mine}:
             held = [mine[c] for mine in new if c in mine]
             mean = sum(held) / len(held)
@@ -147,7 +146,7 @@ def assert_prototypes(prototypes, known, expected):
     [
         {"lam": 0.3, "beta": 0.7},
         {"form": "head", "lam": 0.8},
-        {"align": "batch", "lam": 0.2, "server_beta": 0.1},
+        {"align": "batch", "lam": 0.2},
         {"fedrep_order": True, "body_epochs": 2},
     ],
     ids=lambda o: "-".join(o),
@@ -244,7 +243,7 @@ def test_the_body_and_prototypes_travel(federate, n_classes):
 
 
 @pytest.mark.parametrize(
-    "options", [{"lam": 1.1}, {"beta": -0.1}, {"server_beta": 2}, {"body_epochs": 0}, {"form": "x"}]
+    "options", [{"lam": 1.1}, {"beta": -0.1}, {"body_epochs": 0}, {"form": "x"}]
 )
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(InputError, match=next(iter(options))):

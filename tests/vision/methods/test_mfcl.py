@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import generator
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.methods.mfcl import MFCL, MFCLOptions, unevenness
+from vision.methods.mfcl import CONTENT_TEMPERATURE, MFCL, MFCLOptions, unevenness
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -49,7 +49,7 @@ def train_generator(net, teacher, former, random, o):
     net.train()
     for _ in range(o.server_steps):
         logits = head(teacher, net(torch.randn(8, NOISE, generator=random)))[:, former]
-        sure = F.cross_entropy(logits / o.content_temperature, logits.argmax(1))
+        sure = F.cross_entropy(logits / CONTENT_TEMPERATURE, logits.argmax(1))
         mean = logits.softmax(1).mean(0)
         even = 1 + (mean * mean.log()).sum() / math.log(len(former))
         adam.zero_grad()
@@ -60,7 +60,7 @@ def train_generator(net, teacher, former, random, o):
 
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
-    o = options(fine_tuning=0.7, diversity=2.0, content_temperature=3.0, server_lr=0.01)
+    o = options(fine_tuning=0.7, diversity=2.0, server_lr=0.01)
     o = options(**{**vars(o), "split": split})
     f = two_tasks(MFCL, o)
     server = {n: f.state.server[n].clone() for n in ("head.weight", "head.bias")}
@@ -179,7 +179,6 @@ def test_unevenness_by_hand():
     [
         ({"fine_tuning": -1.0}, "fine_tuning is -1.0; it must be 0 or more"),
         ({"replay": 0}, "replay is 0; it must be positive"),
-        ({"content_temperature": 0.0}, "content_temperature is 0.0; it must be positive"),
     ],
 )
 def test_impossible_options_are_refused(changed, message):

@@ -9,7 +9,14 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.state import generator
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.methods.target import TARGET, TARGETOptions, agreed_divergence
+from vision.methods.target import (
+    LABEL_WEIGHT,
+    NOISE_LR,
+    STUDENT_TEMPERATURE,
+    TARGET,
+    TARGETOptions,
+    agreed_divergence,
+)
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -56,7 +63,7 @@ def synthesis(method, teacher, former, random, o):
         y = torch.randint(len(former), (1, 8), generator=random)[0]
         z = torch.randn(8, 3, generator=random).requires_grad_()
         adam = torch.optim.Adam(
-            [{"params": net.parameters()}, {"params": [z], "lr": o.noise_lr}],
+            [{"params": net.parameters()}, {"params": [z], "lr": NOISE_LR}],
             lr=o.server_lr,
             betas=(0.5, 0.999),
         )
@@ -64,11 +71,11 @@ def synthesis(method, teacher, former, random, o):
         for _ in range(4):
             x = net(z)
             p = head(teacher, x)[:, former]
-            loss = o.label_weight * F.cross_entropy(p, y)
+            loss = LABEL_WEIGHT * F.cross_entropy(p, y)
             if batch >= 2:
                 q = head(student, x)[:, former]
                 kl = (p.softmax(1) * (p.log_softmax(1) - q.log_softmax(1))).sum(1)
-                loss = loss - o.adversarial * kl[p.argmax(1) == q.argmax(1)].sum() / 8
+                loss = loss - kl[p.argmax(1) == q.argmax(1)].sum() / 8
             if loss.item() < lowest:
                 lowest, best = loss.item(), x.detach()
             adam.zero_grad()
@@ -78,17 +85,17 @@ def synthesis(method, teacher, former, random, o):
         so_far = torch.cat(made)
         for _ in range(3 if batch >= 2 else 0):
             x = so_far[torch.randint(len(so_far), (8,), generator=random)]
-            p, q = (head(w, x)[:, former] / o.student_temperature for w in (teacher, student))
+            p, q = (head(w, x)[:, former] / STUDENT_TEMPERATURE for w in (teacher, student))
             kl = (p.softmax(1) * (p.log_softmax(1) - q.log_softmax(1))).sum(1).mean()
             lessons.zero_grad()
-            (o.student_temperature**2 * kl).backward()
+            (STUDENT_TEMPERATURE**2 * kl).backward()
             lessons.step()
     return torch.cat(made)[:30]
 
 
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
-    o = options(distillation=3.0, student_temperature=5.0, split=split, noise_lr=0.05)
+    o = options(distillation=3.0, split=split)
     f = two_tasks(TARGET, o)
     server = {n: f.state.server[n].clone() for n in ("head.weight", "head.bias")}
     teacher, made = server, torch.empty(0)
@@ -223,7 +230,6 @@ def test_only_agreement_counts():
     [
         ({"distillation": -1.0}, "distillation is -1.0; it must be 0 or more"),
         ({"synthetic": 0}, "synthetic is 0; it must be positive"),
-        ({"noise_lr": 0.0}, "noise_lr is 0.0; it must be positive"),
         ({"warm_up": -1}, "warm_up is -1; it must be 0 or more"),
     ],
 )

@@ -116,7 +116,7 @@ def test_clients_may_have_fewer_stages(images):
 
 def test_accumulated_data_stay(images):
     one = SHARDS(clients=4, stages=3, shards=2).split(images, 1)
-    kept = SHARDS(clients=4, stages=3, shards=2, accumulate=True).split(images, 1)
+    kept = one.accumulated()
     for client in range(4):
         so_far = torch.cat([one.train[m][client] for m in range(3)]).sort().values
         assert torch.equal(kept.train[2][client], so_far)

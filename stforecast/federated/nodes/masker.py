@@ -1,10 +1,8 @@
-"""A node under secure aggregation: it answers with keys; its numbers go into a sum of all nodes.
+"""A node's part in secure sums; see `stforecast.federated.nodes.secure_sum` for the protocol.
 
 Its clients' uploads are added up, weighted as the method's server would (`Method.sums`), together
 with their weights, losses and validation scores. The numbers of samples stay on the node, too: it
 joins as if each client had one sample.
-
-A node's part in secure sums; see `stforecast.federated.nodes.secure_sum` for the protocol.
 
 A node is known in a sum by the number of its first client. Its process may be started anew for each
 message, so keys and values are kept in a file until the node has revealed its shares, which it does
@@ -29,7 +27,6 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.nodes.node import Node
 from stforecast.federated.uploads.masking import (
     SHARE,
     SecureSums,
@@ -63,24 +60,20 @@ class Masker:
         self.folder, self.member, self.settings = folder, member, settings
 
     def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
-        """Keep the values to add up, with new keys; return the public keys.
-
-        Args:
-            session: the server's name of the sum.
-            values: tensors by name, kept in double precision.
-        """
+        """Keep the values to add up, in double precision, with new keys; return the public keys."""
         keys = {"seal": new_key(), "mask": new_key(), "own": new_key()}
         notes = {"session": session, "next": "share"} | {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
         return {name: public(keys[name]).hex() for name in ("seal", "mask")}
 
-    def answer(self, message: Message) -> Message:
-        """Return the node's answer to a message of a sum.
+    def hide(
+        self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]
+    ) -> Message:
+        """Return what the server may know, with keys of the sum for which it asks."""
+        return Message({**about, "keys": self.begin(message.about["session"], values)})
 
-        Raises:
-            InputError: if the message is not the next one of the latest sum, or asks for what would
-                tell more than the sum.
-        """
+    def answer(self, message: Message) -> Message:
+        """Return the node's answer to a message of a sum."""
         about = message.about
         notes, values = self._load()
         if (about["session"], about["task"]) != (notes["session"], notes["next"]):
@@ -195,94 +188,33 @@ ERRORS, METRICS = "errors", ("mse", "mae")
 """Name of the sums at the end: of the numbers of test targets, and of their errors by metric."""
 
 
-class SecureNode(Node):
-    """A `Node` whose numbers the server learns only as sums over all nodes.
+def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
+    """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads."""
+    about = answer.about
+    rows = torch.tensor(about["ids"], dtype=torch.long) - trainer.first
+    weights = summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+    known = not math.isnan(about["task_loss"])
+    task_loss = (about["task_loss"], len(rows)) if known else (0.0, 0)
+    numbers = [float(weights.sum()), about["loss"], *task_loss, *about["score"]]
+    return {
+        **weighted_sums(answer.payload, weights),
+        NUMBERS: torch.tensor(numbers, dtype=torch.float64),
+    }
 
-    Args:
-        trainer: see `Node`, as are `folder`, `run` and `before`.
-        folder: folder of the clients' state; secrets are kept beside it.
-        run: identity of the run.
-        before: index of the round that is asked for next.
-        settings: settings of secure aggregation.
-    """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        folder: Path,
-        run: Mapping[str, Any],
-        before: int | None = None,
-        *,
-        settings: SecureSums,
-    ) -> None:
-        super().__init__(trainer, folder, run, before)
-        self.masker = masker_beside(folder, trainer.first, settings)
-
-    def join(self) -> Message:
-        """List this node's clients, each with one sample."""
-        return Message({"first": self.trainer.first, "sizes": [1] * len(self.trainer)})
-
-    def round(self, message: Message) -> Message:
-        """Validate and train as `Node.round`; answer with keys of the sum instead of values."""
-        answer = super().round(message)
-        about = answer.about
-        rows = torch.tensor(about["ids"], dtype=torch.long) - self.trainer.first
-        weights = summand_weights(self.trainer.method.sums, self.trainer.train_data.sizes[rows])
-        known = not math.isnan(about["task_loss"])
-        task_loss = (about["task_loss"], len(rows)) if known else (0.0, 0)
-        numbers = [float(weights.sum()), about["loss"], *task_loss, *about["score"]]
-        values = weighted_sums(answer.payload, weights)
-        values[NUMBERS] = torch.tensor(numbers, dtype=torch.float64)
-        return self.hide(message, values, {"ids": about["ids"], "like": about["like"]})
-
-    def report(
-        self,
-        message: Message,
-        errors: Mapping[str, float],
-        targets: int,
-        model: bool,
-        has_best: bool = True,
-    ) -> Message:
-        """Return the answer at the end, with keys of the sum instead of errors.
-
-        Errors of another round than the one that the settings select do not count.
-        """
-        targets *= has_best
-        totals = [float(targets), *(errors[name] * targets for name in METRICS)]
-        values = {ERRORS: torch.tensor(totals, dtype=torch.float64)}
-        return self.hide(message, values, {"model": model, "has_best": has_best})
-
-    def hide(
-        self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]
-    ) -> Message:
-        """Return an answer with keys of the sum that the server asks for.
-
-        Args:
-            message: the server's message, with the name of the sum.
-            values: what to add up.
-            about: what the server may know.
-        """
-        return Message({**about, "keys": self.masker.begin(message.about["session"], values)})
+def sums_of_errors(errors: Mapping[str, float], targets: int) -> Payload:
+    """Return what a node adds to the sum at the end: its numbers of targets, and their errors."""
+    totals = [float(targets), *(errors[name] * targets for name in METRICS)]
+    return {ERRORS: torch.tensor(totals, dtype=torch.float64)}
 
 
 def masker_beside(folder: Path, first: int, settings: SecureSums) -> Masker:
-    """Return the masker of a node.
-
-    Args:
-        folder: folder of the clients' state.
-        first: number of the node's first client.
-        settings: settings of secure aggregation.
-    """
+    """Return the masker of a node, given the folder of its clients' state and its first client."""
     return Masker(folder.parent / "secure-sum", first, settings)
 
 
 def summand_weights(sums: str, sizes: Tensor) -> Tensor:
-    """Return the clients' weights in double precision.
-
-    Args:
-        sums: `Method.sums`, samples or clients.
-        sizes: `(clients,)` training samples.
-    """
+    """Return the clients' weights `(clients,)` in double precision, see `Method.sums`."""
     return (sizes if sums == "samples" else torch.ones_like(sizes)).double()
 
 

@@ -10,10 +10,10 @@ import torch
 from data_prep.base.errors import InputError
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.nodes.secure_coordinator import check_sums
-from stforecast.federated.nodes.secure_node import SUM
+from stforecast.federated.nodes.node_sums import check_sums
 from stforecast.federated.uploads.masking import SecureSums, resolution
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink

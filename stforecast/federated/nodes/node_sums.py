@@ -1,0 +1,172 @@
+"""What the server of a federation learns under secure aggregation: sums over nodes.
+
+A round's sum is treated as one answer of all nodes that stayed, in which each of their clients has
+the mean upload. A method that declares its `sums` computes the same result from it. A round whose
+sum is lost is repeated; a node whose false shares were the reason is not let in again.
+
+What a sum hides cannot be compared: there are neither robust aggregation nor votes on the best
+round, and a node's numbers are bounded only by what a sum can hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Mapping
+
+import torch
+
+from data_prep.base.errors import InputError, Words
+from stforecast.federated.core.method import Method
+from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
+from stforecast.federated.nodes.membership import Membership, event
+from stforecast.federated.nodes.messages import Answer, Finished, Link
+from stforecast.federated.nodes.secure_sum import (
+    Lost,
+    SecureSum,
+)
+from stforecast.federated.uploads.masking import SecureSums, Shapes
+from stforecast.federated.uploads.payload import Like, Payload
+from stforecast.federated.uploads.robust import Robust
+from stforecast.federated.uploads.uplink import Uplink
+
+log = logging.getLogger(__name__)
+
+
+def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
+    """Check that a server with this method and these settings needs only sums."""
+    if method.sums == "none":
+        raise InputError(
+            f"{method.name} does not support secure aggregation: {method.needs_each}; ",
+            Words("choose another {method}")
+            if method.sends_counts
+            else Words("instead, bound what each upload reveals by {clip} and {noise:gaussian}"),
+        )
+    if robust.robust != "none":
+        raise InputError(
+            Words(
+                "{robust} compares uploads, which {secure_aggregation} hides; leave one out",
+                robust=robust.robust,
+            )
+        )
+    if uplink.bits != 32 or uplink.delta_coding:
+        raise InputError(
+            Words(
+                "{secure_aggregation} adds up uploads as fixed-point integers; leave out {bits} "
+                "and {delta_coding}"
+            )
+        )
+
+
+class NodeSums:
+    """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
+
+    Args:
+        settings: settings of secure aggregation.
+        link: link to the nodes.
+        membership: the connected nodes.
+
+    Attributes:
+        session: name of the sum that the nodes were asked for last.
+        parties: nodes of the latest round's sum that trained.
+        bytes_down: bytes that were sent for the latest sum.
+    """
+
+    def __init__(self, settings: SecureSums, link: Link, membership: Membership) -> None:
+        self.settings, self.link, self.membership = settings, link, membership
+        self.session, self.parties, self.bytes_down = "", 0, 0
+
+    def begin(self) -> dict[str, str]:
+        """Return what tells the nodes the name of a new sum."""
+        self.session = secrets.token_hex(8)
+        return {"session": self.session}
+
+    def of_round(self, adverts: Mapping[int, Answer], round: int, now: str) -> Answer:
+        """Return the answer of all nodes together.
+
+        Args:
+            adverts: the nodes' answers to the round, at least one.
+            round: number of the round, from 1.
+            now: what the sum is of, in words.
+
+        Raises:
+            Lost: if the sum is lost, or too few nodes trained.
+        """
+        self.bytes_down, fewest = 0, self.membership.patience.min_parties
+        parties = sum(len(a.ids) > 0 for a in adverts.values())
+        if 0 < parties < fewest:
+            raise Lost(f"{parties} parties trained, at least {fewest} must")
+        like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
+        shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
+        nodes, sums, up = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes}, round, now)
+        trained = [adverts[n].ids for n in nodes if len(adverts[n].ids)]
+        self.parties = len(trained)
+        ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
+        numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
+        if not _plausible(numbers, len(ids)):
+            raise Lost("some node's masked values were not those that it had to send")
+        upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
+        task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
+        score = (numbers["score"], numbers["scored"])
+        return Answer(ids, upload, like, (numbers["loss"], task_loss), score, up)
+
+    def of_errors(
+        self, adverts: Mapping[int, Finished], round: int, now: str
+    ) -> tuple[list[int], dict[str, float]]:
+        """Return the nodes of the last sum, and the mean test errors of all; see `of_round`."""
+        self.bytes_down = 0
+        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(METRICS)]}, round, now)
+        targets, *totals = sums[ERRORS].tolist()
+        errors = {
+            name: total / targets
+            for name, total in zip(METRICS, totals, strict=True)
+            if targets > 0 <= total
+        }
+        if len(errors) < len(METRICS):
+            log.warning("the sum of all nodes' test errors cannot be one, and is left out")
+        return nodes, errors
+
+    def _sum(
+        self, adverts: Mapping[int, Answer | Finished], shapes: Shapes, round: int, now: str
+    ) -> tuple[list[int], Payload, int]:
+        """Return the nodes of a sum, the sums, and the bytes that nodes sent."""
+        patience, membership = self.membership.patience, self.membership
+        of_sum = SecureSum(
+            self.link, patience.answer, self.settings,
+            {"run": membership.token, "session": self.session}, shapes,
+            {n: membership.numbers[n].start for n in adverts},
+            {n: a.keys for n, a in adverts.items() if a.keys}, membership.name,
+            patience.min_parties,
+        )  # fmt: skip
+        try:
+            nodes, sums = of_sum.run()
+        finally:
+            self.bytes_down = of_sum.bytes_down
+            for node, task in of_sum.left.items():
+                membership.strike(node, f"it left the sum at {task!r}", sent=False)
+        if of_sum.left:
+            log.warning(
+                "%s: the sum over %d nodes is complete, though %d left it",
+                now, len(nodes), len(of_sum.left),
+                extra=event("sum_recovered", round=round, nodes=len(nodes), left=len(of_sum.left)),
+            )  # fmt: skip
+        return nodes, sums, of_sum.bytes_up
+
+
+def _plausible(numbers: Mapping[str, float], n_clients: int) -> bool:
+    """Return whether sums of whole numbers are whole, which masks that remain are not."""
+    whole = [numbers["weight"], numbers["task_losses"], numbers["scored"]]
+    return all(v >= 0 and v.is_integer() for v in whole) and (
+        numbers["weight"] >= n_clients and numbers["task_losses"] in (0, n_clients)
+    )
+
+
+def _means(sums: Payload, like: Like, weight: float, n: int) -> Payload:
+    """Return the mean upload as that of n clients, in the uploads' types."""
+    means = {}
+    for name, (dtype, *_) in like.items():
+        mean, kind = sums[UPLOAD + name] / weight, getattr(torch, dtype)
+        mean = mean if kind.is_floating_point else mean.round()
+        means[name] = mean.to(kind).expand(n, *mean.shape)
+    return means
