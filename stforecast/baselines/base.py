@@ -166,12 +166,7 @@ class Baseline(ABC):
         return False
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
-        """Return the forecaster of some of its own cells and of those of another one.
-
-        Args:
-            new: forecaster of other cells, fitted with the same options.
-            ids: `(cells,)` position of each cell among its own, followed by those of `new`.
-        """
+        """Return the forecaster of its own cells at some of `ids`, followed by those of `new`."""
         arrays = {
             name: np.concatenate([self.arrays[name], new.arrays[name]], axis).take(ids, axis)
             for name, axis in self.of_cells.items()

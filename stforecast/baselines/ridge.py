@@ -90,14 +90,8 @@ def _normal_equations(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the products of one cell's inputs with each other and with its targets.
 
-    Args:
-        x: `(windows, n_inputs)` inputs.
-        y: `(windows, horizon)` targets, 0.0 where missing.
-        mask: `(windows, horizon)` bool, True where the target was observed.
-
-    Returns:
-        `(horizon, 1 + n_inputs, 1 + n_inputs)` sums over the observed targets of each step, a
-        constant input first; and `(horizon, 1 + n_inputs)`.
+    Each of the `(horizon, 1 + n_inputs, 1 + n_inputs)` and `(horizon, 1 + n_inputs)` sums is over
+    the observed targets of a step, a constant input first.
     """
     n = 1 + x.shape[1]
     z = np.column_stack([np.ones(len(x)), x])

@@ -141,13 +141,11 @@ class Partition:
     def cut(self, adjacency: np.ndarray) -> dict[str, float]:
         """Count the roads `(cells, cells)` between cells of different clients, which no model sees.
 
+        Roads from a cell to itself do not count; `cut_weight` is a share of the weight of all.
+
         >>> roads = np.array([[1, 0.5, 0], [0, 1, 0.5], [0, 0, 1]])
         >>> Partition.from_labels(["a", "a", "b"]).cut(roads)
         {'roads': 2, 'cut': 1, 'cut_weight': 0.5}
-
-        Returns:
-            Number of `roads`, without those from a cell to itself, of roads that are `cut`, and the
-            share of these in the weight of all, `cut_weight`.
         """
         roads = np.where(np.eye(len(adjacency), dtype=bool), 0.0, adjacency)
         apart = self.client_of[:, None] != self.client_of

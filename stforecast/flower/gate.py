@@ -98,12 +98,7 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
 def tried(url: str, run: bool = True) -> list[str]:
     """Return what a stranger can do at an address, by trying: without a key or a certificate.
 
-    Args:
-        url: address, with `https://` or `http://`.
-        run: whether to run an app, besides listing runs.
-
-    Raises:
-        InputError: if something listens there that does not answer.
+    With `run`, it also tries to run an app.
     """
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest

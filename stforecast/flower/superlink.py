@@ -68,12 +68,7 @@ class Server:
         return self.folder.resolve() / "flower"
 
     def run(self) -> None:
-        """Serve until SIGINT or SIGTERM.
-
-        Raises:
-            InputError: if a file is missing, the port is taken, the SuperLink ends, or strangers
-                can do more than they should.
-        """
+        """Serve until SIGINT or SIGTERM."""
         for path in (self.certificate, self.private_key):
             if not path.is_file():
                 raise no_file(path, "certificate or key", "see docs/federation.md")

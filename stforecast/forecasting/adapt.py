@@ -60,13 +60,9 @@ NEW = -1
 
 
 def join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int) -> TrainedMethod:
-    """Return the method for some of its clients and for new ones.
+    """Return the method for `ids`: positions among the trained clients, followed by the new ones.
 
-    Args:
-        trained: the trained method.
-        data: the new clients' series; without training windows they are not trained.
-        ids: `(clients,)` of the result: position among the trained clients, followed by the new.
-        rounds: local updates of what a new client keeps to itself.
+    The new are trained for `rounds` updates of what a client keeps, unless they have no windows.
     """
     if trained.config.clients == "all":
         if hasattr(MODELS[trained.config.run.model], "of_cells"):
@@ -241,11 +237,7 @@ class AdaptOptions(CheckedOptions):
 
 
 def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
-    """Return a model of the cells of a history, some of which the model knows.
-
-    Raises:
-        InputError: if no cell is new, the history is too short, or the method cannot be adapted.
-    """
+    """Return a model of the cells of a history, some of which the model knows."""
     known = np.isin(series.cells, model.cells)
     if known.all():
         raise InputError(

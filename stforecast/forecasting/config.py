@@ -80,11 +80,7 @@ class DataOptions(CheckedOptions):
         self.limits(non_negative=False)
 
     def limits(self, non_negative: bool) -> Limits:
-        """Return the lowest and highest possible value.
-
-        Args:
-            non_negative: whether no training value is below 0.
-        """
+        """Return the lowest and highest value; `non_negative` if no training value is below 0."""
         lower, upper = self.lower_limit, self.upper_limit
         assumed = 0.0 if non_negative else -math.inf
         return Limits(assumed if lower is None else lower, math.inf if upper is None else upper)
@@ -197,11 +193,7 @@ class Config:
         return dataclasses.replace(self, window=dataclasses.replace(self.window, target=target))
 
     def at(self, step: pd.Timedelta) -> Config:
-        """Return the settings with times converted to steps of this length.
-
-        Raises:
-            InputError: naming a time that is not a whole number of steps.
-        """
+        """Return the settings with times converted to whole numbers of steps of this length."""
         return dataclasses.replace(self, window=self.window.at(step))
 
     def for_cells(self, n_cells: int) -> Config:
@@ -245,11 +237,7 @@ class Config:
 
 
 def options_type(method: str) -> type:
-    """Return the dataclass of a method's own settings.
-
-    Raises:
-        InputError: listing the methods if there is no such method.
-    """
+    """Return the dataclass of a method's own settings."""
     return _find(method).Options
 
 
@@ -257,15 +245,8 @@ def defaults(method: str, model: str | None = None) -> dict[str, Any]:
     """Return a method's own defaults of shared settings, always including its model.
 
     The help of the command line and `resolve` both start from them. Windows are as short as they
-    can be for a forecaster that does not read their inputs.
-
-    Args:
-        method: name of the method.
-        model: name of the model that is used, by default the method's own. With another one,
-            defaults of options of the method's own model are left out.
-
-    Raises:
-        InputError: listing the methods if there is no such method.
+    can be for a forecaster that does not read their inputs. With another `model` than the method's
+    own, defaults of options of the latter are left out.
     """
     kind = _find(method)
     shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
@@ -281,11 +262,7 @@ def _find(method: str) -> Any:
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
-    """Return the dataclass of each section of `Config`, for a method and a model.
-
-    Raises:
-        InputError: listing the valid names if there is no such method or model.
-    """
+    """Return the dataclass of each section of `Config`, for a method and a model."""
     return {
         "data": DataOptions,
         "window": WindowSpec,
@@ -302,13 +279,7 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
 
 
 def check_covariates(config: Config) -> None:
-    """Refuse further services, static columns and events where nothing reads them.
-
-    Models and reference forecasters with `reads_covariates` do.
-
-    Raises:
-        InputError: naming those that read them.
-    """
+    """Refuse further services, static columns and events where no model or reference reads them."""
     if not config.window.n_covariates and not config.window.n_events:
         return
     trained = config.federated
@@ -341,29 +312,14 @@ by all, since they decide which windows the history suffices for."""
 
 
 def reads_target(method: str) -> bool:
-    """Return whether a method learns what the setting `target` says.
-
-    Raises:
-        InputError: if there is no such method.
-    """
+    """Return whether a method learns what the setting `target` says."""
     return bool(getattr(_find(method), "reads_target", True))
 
 
 def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are not read, with the condition that some of them are read on.
+    """Return the settings that are not read, each with its condition, "" if it is never read.
 
     The seed is read by all: one that draws no random numbers gives the same with every seed.
-
-    Args:
-        method: name of the method.
-        settings: flat settings; all others have their defaults.
-
-    Returns:
-        Name of each setting that is not read, to the condition in words, or to "" if the method
-        never reads it.
-
-    Raises:
-        InputError: if there is no such method or model.
 
     >>> unread("ridge", {"rounds": 3, "closeness": 6})
     {'rounds': ''}
@@ -393,12 +349,7 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
 
 
 def check_read(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not read.
-
-    Raises:
-        InputError: naming the first that is not read, and the methods that read it or the condition
-            on which it is read.
-    """
+    """Refuse settings that a method does not read."""
 
     def readers(name: str) -> Iterator[str]:
         for other in (*METHODS, *BASELINES):

@@ -49,14 +49,7 @@ def as_html(
     parts: Mapping[str, Mapping[str, str] | None],
     train_seconds: float,
 ) -> str:
-    """Return a small table of a forecaster, for notebooks.
-
-    Args:
-        params: its parameters.
-        model: the fitted model, if it is fitted.
-        parts: first and last target of each part; empty if it was loaded.
-        train_seconds: seconds of training.
-    """
+    """Return a small table for notebooks; `parts` are the dates of each, empty if it was loaded."""
     rows = {"forecaster": call(params), "fitted": "no"}
     if model is not None:
         horizon = model.config.window.horizon

@@ -47,11 +47,9 @@ def season_of(calendar: Calendar) -> int:
 
 
 def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
-    """Forecast the test part by the latest value at the same time of day.
+    """Forecast the test part by the latest value at the same time of day, in z-scores.
 
-    Returns:
-        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
-        season of history.
+    The result is None if the first window has less than a season of history.
     """
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:
@@ -66,10 +64,7 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
     Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
     Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
     divide by the errors one step ahead of the last value; here a season takes the place of a step.
-
-    Returns:
-        Errors in the data's units; NaN for a cell without two observed values a season apart, and
-        where they are all equal.
+    They are NaN for a cell without two observed values a season apart, and where all are equal.
     """
     values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
     steps = np.arange(fit.start + season, fit.stop)
@@ -173,11 +168,7 @@ class Evaluation:
         return bands, after
 
     def errors(self, by: By = "cell") -> dict[str, pd.DataFrame]:
-        """Compute the errors on `validation` and `test`, each if it has windows.
-
-        Args:
-            by: whether each `cell` has rows, or each `client` for all its cells.
-        """
+        """Compute the errors on `validation` and `test`, each if it has windows."""
         found = {}
         ids = self.data.series.cells if by == "cell" else self.data.clients.labels
         if len(self.data.split.validation):
@@ -189,11 +180,10 @@ class Evaluation:
         return found
 
     def test_forecasts(self) -> dict[str, np.ndarray]:
-        """Return forecasts of the test part, and their bounds if any, in the data's units.
+        """Return `y_hat` of the test part, in the data's units, and its bounds.
 
-        Returns:
-            `y_hat`, and `lower` and `upper` of the widest interval, each
-            `(cells, windows, horizon)`; those of one that covers half are `lower_50`, `upper_50`.
+        Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
+        interval; `lower_50` and `upper_50` cover half.
         """
         values = {"y_hat": self._test.bands.centre}
         bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
@@ -250,15 +240,7 @@ class Evaluation:
 
 
 def on_new_data(model: FittedModel, series: Series) -> Evaluation:
-    """Return the evaluation of a calibrated model on other data, all of which is the test part.
-
-    Args:
-        model: the model.
-        series: the data, of its cells.
-
-    Raises:
-        InputError: if the data are too short for one window.
-    """
+    """Return the evaluation of a calibrated model on other data, all of which is the test part."""
     window, n_steps = model.config.window, len(series.values)
     if n_steps < window.reach + window.horizon:
         raise InputError(
@@ -280,12 +262,7 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 
 def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:
-    """Return the forecasts of the test part; see `Forecaster.test_forecasts`.
-
-    Args:
-        evaluations: evaluations by selection; several selections may share one.
-        select: the selection of the model to keep.
-    """
+    """Return the forecasts of the test part by all selections; `select` is the model's own."""
     chosen = evaluations[select]
     data, config = chosen.data, chosen.config
     series, units = data.series, {"units": data.series.units}

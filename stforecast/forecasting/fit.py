@@ -59,16 +59,7 @@ class Fitted:
 
 
 def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSeries]:
-    """Prepare a series for a fit, with warnings of odd values.
-
-    Args:
-        asked: settings as given.
-        series: the data, with the events that the settings name.
-
-    Returns:
-        The settings in steps of the data, with the windows and rounds that follow from the data,
-        and the series, split and scaled.
-    """
+    """Split and scale a series for a fit, with settings in its steps; warn of odd values."""
     step = series.calendar.step
     config = asked.at(step)
     if warning := period_warning(step, config.window.period):
@@ -102,9 +93,6 @@ def fit(
 
     With the target `validation`, it is fitted with each target and the one of the lowest validation
     MSE is kept, of several the first of `targets`.
-
-    Raises:
-        InputError: if the target is to be chosen and no validation target was observed.
     """
     if not reads_target(config.method):
         return _fit(config.with_target(LEVEL), data, after_round, checkpointer)
@@ -148,15 +136,9 @@ def _fit(
 def fit_baseline(
     config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
 ) -> Baseline:
-    """Fit the configured reference forecaster.
+    """Fit the configured reference forecaster to windows; `validation` windows choose its options.
 
     One that reads the whole series does not see the steps before the training part.
-
-    Args:
-        config: settings.
-        data: the series.
-        starts: `(windows,)` first target steps of the training windows.
-        validation: `(windows,)` those of the windows that choose options, if any.
     """
     baseline = BASELINES[config.method](config.method_options, config.run.seed)
     series = data.z

@@ -44,9 +44,6 @@ def read_history(
     """Read the series of the fitted cells from a history; a warning names cells it does not know.
 
     If the model was adapted, missing steps precede a history that is shorter than it reads back.
-
-    Raises:
-        InputError: as `read_series`, or if the history lacks cells or is too short.
     """
     series, cells, reach = read_series(history, model, events), model.cells, model.reach
     unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
@@ -77,16 +74,8 @@ def read_series(
 ) -> Series:
     """Read all cells of a history, in the unit and the zone of the model.
 
-    Args:
-        history: the data. The values of a table (time × cell) are of the model's service, and in
-            its unit unless its `attrs` name another.
-        model: the fitted model.
-        events: table of events, whose times without an offset are those of the model's zone.
-
-    Raises:
-        InputError: if it or its events cannot be read, it has another step length or unit, its
-            times cannot be placed in the model's zone, or there is no table of events for windows
-            that read them.
+    The values of a table (time × cell) are of the model's service, and in its unit unless `attrs`
+    name another; times of `events` without an offset are those of the model's zone.
     """
     window, step = model.config.window, model.step
     if isinstance(history, Series):
@@ -128,16 +117,7 @@ def read_series(
 
 
 def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
-    """Return which inputs of the forecast after a series are missing, `(inputs, cells)`.
-
-    Args:
-        series: the history.
-        window: shape of the windows.
-        reads_windows: whether the model reads the inputs of windows, or the whole series.
-
-    Raises:
-        InputError: if all inputs are missing.
-    """
+    """Return which inputs of the forecast after a series are missing, `(inputs, cells)`."""
     if reads_windows:
         filled = fill_gaps(series.values, window, series.calendar)
         lags = (*window.lags, *window.further_lags)
@@ -168,12 +148,7 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
 
 
 def warn_of_level(series: Series, model: FittedModel) -> None:
-    """Warn of cells whose last values are far from those of the training, as in another unit.
-
-    Args:
-        series: the history.
-        model: the model that reads it.
-    """
+    """Warn of cells whose last values are far from those of the training, as in another unit."""
     recent = model.scaler.transform(series.values)[-model.config.window.reach :]
     known = np.isfinite(recent).any(axis=0)
     level = np.zeros(len(known))

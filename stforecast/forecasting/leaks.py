@@ -63,15 +63,7 @@ def forecast_leaks(
     spec: WindowSpec,
     calendar: Calendar,
 ) -> list[Leak]:
-    """Find leaks in inputs and forecasts by changing the future of some windows.
-
-    Args:
-        predictor: the predictor to test.
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        starts: `(windows,)` first target steps to choose from.
-        spec: the windows' shape.
-        calendar: the series' wall clock, with its covariates.
-    """
+    """Find leaks in inputs and forecasts by changing the future of some windows of `starts`."""
     probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
     rng = np.random.default_rng(SEED)
     leaks = []

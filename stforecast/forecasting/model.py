@@ -115,12 +115,7 @@ class FittedModel:
     def predict(
         self, series: Series, steps: int | None = None, limits: Limits | None = None
     ) -> pd.DataFrame:
-        """Forecast what follows a history from `read`; see `Forecaster.predict`.
-
-        Raises:
-            InputError: if `steps` is no whole number from 1, no input was observed, or a forecast
-                is not finite.
-        """
+        """Forecast what follows a history from `read`; see `Forecaster.predict`."""
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)
         histories.warn_of_missing(series, missing, unknown)
@@ -217,11 +212,7 @@ class FittedModel:
 
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
-        """Read a saved model from its folder or that of its run, and forecast once with it.
-
-        Raises:
-            InputError: naming the file that is missing, damaged or of another version.
-        """
+        """Read a saved model from its folder or that of its run, and forecast once with it."""
         folder, about, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
         with model_files.restoring(folder):
             settings = {**about["settings"], "device": device}

@@ -136,15 +136,8 @@ def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:
 def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
     """Compute the pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
 
-    Koenker and Bassett: Regression Quantiles, Econometrica 46, 1978.
-
-    Args:
-        quantiles: `(…, levels)`.
-        y: targets `(…)`.
-        levels: of the quantiles.
-
-    Returns:
-        `(…)`.
+    The `quantiles` are `(…, levels)` of targets `(…)`. Koenker and Bassett: Regression Quantiles,
+    Econometrica 46, 1978.
     """
     level = quantiles.new_tensor(levels)
     error = y.unsqueeze(-1) - quantiles
@@ -154,9 +147,7 @@ def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
 def client_data(windows: Windows, locations: np.ndarray | None = None) -> ClientData:
     """Convert windows to samples of clients; every cell is a client with equally many windows.
 
-    Args:
-        windows: windows of all cells.
-        locations: `(cells, 2)` longitude and latitude, added to each sample as `location`.
+    Longitude and latitude `(cells, 2)` are added to each sample as `location`.
     """
     clients, samples = windows.x.shape[:2]
     tensors = {

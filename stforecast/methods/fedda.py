@@ -257,16 +257,7 @@ class FedDA(FedAvg):
         }
 
     def quasi_global(self, initial: Params, sample: Payload, seed: int) -> Params:
-        """Train the initial model on all clients' mean windows, in their order, by SGD.
-
-        Args:
-            initial: parameters and buffers `(…)`.
-            sample: `x`, `y` and `mask` `(clients, windows, …)`.
-            seed: seed of dropout.
-
-        Raises:
-            InputError: if the training diverges.
-        """
+        """Train the initial model on all clients' mean windows, in their order, by SGD."""
         o = self.options
         device = next(iter(initial.values())).device
         model = self.population.parameters(1, device) | self.population.buffers(1, device)

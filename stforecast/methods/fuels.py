@@ -240,11 +240,7 @@ class Fuels(Method):
     ) -> tuple[Tensor, Tensor]:
         """Return a batch's representations, and the sum of both contrastive losses with its weight.
 
-        Args:
-            cohort: the clients.
-            encoded: representations r `(clients, batch, d)`, followed by r' if `intra`.
-            batch: the batch.
-            payload: the global prototypes.
+        With `intra`, `encoded` holds representations r `(clients, batch, d)`, followed by r'.
         """
         o = self.options
         weight = 1.0 if o.loss_form == "alg1" else o.rho
@@ -420,19 +416,11 @@ class Fuels(Method):
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
-    """Compute the intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form.
+    """Compute the intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form, `(clients,)`.
 
     With s = cosine similarity / τ, `Z = ReLU(e^s ⊙ W)` is `e^(s + log W)` where W > 0 and absent
     elsewhere, so the loss of row b is `logsumexp(s_bb, {s_bi + log W_bi : W_bi > 0}) - s_bb`.
-
-    Args:
-        features: r, `(clients, B, d)`.
-        augmented: r', `(clients, B, d)`.
-        filters: W, `(clients, B, B)`.
-        tau: temperature τ.
-
-    Returns:
-        `(clients,)`.
+    Features r and r' are `(clients, B, d)`, filters W `(clients, B, B)`.
     """
     r, shifted = F.normalize(features, dim=-1), F.normalize(augmented, dim=-1)
     similarity = torch.bmm(r, shifted.mT) / tau

@@ -74,10 +74,8 @@ def _read(
 def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read a binary file of label bytes followed by 1,024 bytes each of red, green and blue.
 
-    Of the `n_labels` label bytes of a record the last is the (fine) class.
-
-    Returns:
-        `(n, 3, 32, 32)` uint8 and `(n,)` int64.
+    Of the `n_labels` label bytes of a record the last is the (fine) class. The result is
+    `(n, 3, 32, 32)` uint8 and `(n,)` int64.
     """
     length = n_labels + PIXELS
     with reading(path, f"as records of {length} bytes", SOURCE):

@@ -40,14 +40,9 @@ def find(
     source: str,
     wanted: Callable[[Path], bool] = Path.is_file,
 ) -> Path:
-    """Return the first existing path among possible names and folders.
+    """Return the first existing path among possible names and folders below `root`, in their order.
 
-    Args:
-        root: the user's folder.
-        names: possible names, in order of preference.
-        folders: folders below `root` to search, in this order; "" is `root` itself.
-        source: where to get the file, for messages.
-        wanted: test of a path, by default for a regular file.
+    The `source` tells in the message where to get the file; `wanted` tests a path.
     """
     for folder in folders:
         for name in names:
@@ -91,8 +86,7 @@ def read_names(path: Path, source: str) -> tuple[str, ...]:
 def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Read a MATLAB file in SVHN's layout: images `X` (32, 32, 3, n) and digits `y` (n, 1).
 
-    Returns:
-        `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
+    The result is `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
     """
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):

@@ -26,9 +26,8 @@ KEPT = ("anchor.values", "anchor.keys")
 def no_anchor_chosen(n_clients: int, n_anchors: int, device: torch.device) -> Params:
     """Return the clients' memory of their anchors before the first task.
 
-    Returns:
-        `anchor.chosen` `(clients, anchors)`: whether samples of the present task choose an anchor;
-        `anchor.fixed`: whether those of a former one did; `anchor.task` `(clients,)`, from 0.
+    `anchor.chosen` `(clients, anchors)` is whether samples of the present task choose an anchor,
+    `anchor.fixed` whether those of a former one did, `anchor.task` `(clients,)` counts from 0.
     """
     nothing = torch.zeros(n_clients, n_anchors, dtype=torch.bool, device=device)
     task = torch.full((n_clients,), -1, device=device)
@@ -56,21 +55,14 @@ def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
 
 
 def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: str) -> Tensor:
-    """Return F_TA, the mix of features and their anchors.
+    """Return F_TA, the mix of features and their anchors, `(clients, batch, 2d)`, or d for `add`.
 
-    Args:
-        features: `(clients, batch, d)`.
-        anchors: likewise.
-        params: with `anchor.order` `(clients, 2d)`, the order of the random mix.
-        how: `interleave` (f₀, a₀, f₁, a₁, …), `random` or `add`.
+    The others are `interleave` (f₀, a₀, f₁, a₁, …) and `random`, in the order `anchor.order`
+    `(clients, 2d)` of `params`.
 
-    Returns:
-        `(clients, batch, 2d)`; `(clients, batch, d)` for `add`.
-
-    Example:
-        >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
-        >>> mix(f, a, {}, "interleave")
-        tensor([[[1, 3, 2, 4]]])
+    >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
+    >>> mix(f, a, {}, "interleave")
+    tensor([[[1, 3, 2, 4]]])
     """
     if how == "add":
         return features + anchors
@@ -86,15 +78,8 @@ def consistency_loss(
 ) -> Tensor:
     """Return the contrastive loss of features and global prototypes, both normalised (Eq. 5).
 
-    Args:
-        features: F_TA, `(clients, batch, width)`.
-        classes: `(clients, batch)`.
-        prototypes: `(clients, n_classes, width)`.
-        known: `(clients, n_classes)` whether a class has a prototype; other samples count as 0.
-        temperature: τ.
-
-    Returns:
-        `(clients,)`, mean over the batch.
+    Features F_TA are `(clients, batch, width)`, prototypes `(clients, n_classes, width)`. The loss
+    `(clients,)` is the mean over the batch; samples of a class that is not `known` count as 0.
     """
     logits = cosines(features, prototypes) / temperature
     shares = logits.masked_fill(~known[:, None], UNKNOWN).log_softmax(-1)
@@ -109,10 +94,6 @@ def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Ten
 
 def selected_prototypes(local: Tensor, holders: Tensor) -> tuple[Tensor, Tensor]:
     """Select for each class the local prototype least similar to all others (Eq. 9 and 10).
-
-    Args:
-        local: `(clients, n_classes, width)`.
-        holders: `(clients, n_classes)` whether a client has the class.
 
     Returns:
         `(n_classes, width)`, and the average similarity of each, `(n_classes,)`: infinite for a

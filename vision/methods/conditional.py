@@ -13,18 +13,12 @@ from stforecast.federated.core.layers import Stacked
 
 
 def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:
-    """Draw labels with probabilities proportional to counts.
+    """Draw labels `(clients, batch)` in proportion to counts `(clients, classes)`.
 
-    Args:
-        counts: `(clients, classes)` integers, at least one positive in each row.
-        uniform: `(clients, batch)` numbers in [0, 1).
+    Uniform numbers in [0, 1) decide. Each row of counts has a positive one.
 
-    Returns:
-        `(clients, batch)`; never a class whose count is 0.
-
-    Example:
-        >>> draw_labels(torch.tensor([[0, 1, 3, 0]]), torch.tensor([[0.0, 0.24, 0.25, 0.99]]))
-        tensor([[1, 1, 2, 2]])
+    >>> draw_labels(torch.tensor([[0, 1, 3, 0]]), torch.tensor([[0.0, 0.24, 0.25, 0.99]]))
+    tensor([[1, 1, 2, 2]])
     """
     edges = counts.long().cumsum(1)
     places = (uniform.double().to(counts.device) * edges[:, -1:]).long()

@@ -169,13 +169,9 @@ class CReFF(FedAvg):
         return {**model, **new, "features": features}
 
     def matched(self, features: Tensor, classifier: Params, real: Params) -> Tensor:
-        """Return the features after steps of gradient matching.
+        """Return the features `(classes, features, d)` after steps of gradient matching.
 
-        Args:
-            features: `(classes, features, d)`.
-            classifier: φ̂, without client axis.
-            real: mean gradients `(classes, …)` of real features; zeros for classes that no
-                participant has, which move nothing.
+        Mean gradients `(classes, …)` are 0 for classes that nobody has, which move nothing.
         """
         n_keys, o = len(features), self.options
         copies = {
@@ -193,11 +189,7 @@ class CReFF(FedAvg):
         return features.detach()
 
     def retrained(self, features: Tensor) -> Params:
-        """Train the initial classifier on balanced features; return it without client axis.
-
-        Args:
-            features: `(classes, features, d)`.
-        """
+        """Train the initial classifier on balanced features; return it without client axis."""
         initial, x = self.population.initial(), features.flatten(0, 1)[None]
         head = {n: initial[n].to(x.device).clone().requires_grad_() for n in self.head}
         lr = RETRAIN_LR * math.ceil(x.shape[1] / RETRAIN_BATCH)
@@ -219,20 +211,15 @@ class CReFF(FedAvg):
 
 
 def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
-    """Return the distance between the directions of gradients, by class.
+    """Return the distance `(classes,)` between the directions of gradients, by class.
 
-    Args:
-        made: `(classes, inputs, outputs)` of a matrix, or `(classes, outputs)` of a bias.
-        real: likewise.
+    It is one minus the cosine, summed over the outputs of a matrix `(classes, inputs, outputs)`; a
+    bias has `(classes, outputs)`.
 
-    Returns:
-        `(classes,)`: one minus the cosine, summed over the outputs of a matrix.
-
-    Example:
-        >>> made = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-        >>> real = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
-        >>> gradient_distance(made, real)
-        tensor([0.2929])
+    >>> made = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    >>> real = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
+    >>> gradient_distance(made, real)
+    tensor([0.2929])
     """
     norms = made.norm(dim=1) * real.norm(dim=1)
     distance = 1 - (made * real).sum(1) / (norms + EPS)

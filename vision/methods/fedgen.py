@@ -213,14 +213,10 @@ class FedGen(FedAvg):
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """Return `exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch.
+    """Return `exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch, `(clients,)`.
 
-    Args:
-        noise: ε, `(clients, batch, noise)`; distances are averaged over the last axis.
-        features: z, `(clients, batch, d)`; likewise.
-
-    Returns:
-        `(clients,)`, near 0 if different noise gives different features.
+    It is near 0 if different noise ε gives different features z. Distances are averaged over the
+    last axis.
     """
     between = (features[:, :, None] - features[:, None]).abs().mean(-1)
     apart = (noise[:, :, None] - noise[:, None]).square().mean(-1)

@@ -179,15 +179,7 @@ class FEDIC(FedAvg):
     def fitted_teacher(
         self, teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor, draw: _Draw
     ) -> Params:
-        """Train the teacher's parameters on labelled images.
-
-        Args:
-            teacher: initial parameters.
-            features: features of the clients' models `(clients, samples, d)`.
-            logits: logits of the clients' models `(clients, samples, classes)`.
-            tuned: logits of the fine-tuned average `(samples, classes)`.
-            draw: sampler of batches.
-        """
+        """Train the teacher's parameters on labelled images; see `teacher_logits`."""
         own = {name: t.clone() for name, t in teacher.items()}
 
         def loss() -> Tensor:
@@ -225,13 +217,8 @@ class _Draw:
 def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
     """Return the logits of the calibrated ensemble, `(batch, classes)`.
 
-    A client's weight is a sigmoid of its logits, divided by the sum over all clients.
-
-    Args:
-        teacher: the six parameters, with their prefix.
-        features: features of the clients' models `(clients, batch, d)`.
-        logits: logits of the clients' models `(clients, batch, classes)`.
-        tuned: logits of the fine-tuned average `(batch, classes)`.
+    A client's weight is a sigmoid of its logits, divided by the sum over all clients. The clients'
+    features are `(clients, batch, d)`, the logits of the fine-tuned average `(batch, classes)`.
     """
     p = {name.removeprefix(TEACHER): t for name, t in teacher.items()}
     weights = F.logsigmoid(logits @ p["client_scale"] + p["client_bias"]).softmax(0)

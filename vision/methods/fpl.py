@@ -138,20 +138,15 @@ def cluster_means(points: Tensor, partition: str) -> Tensor:
 
 
 def finch(points: Tensor) -> list[Tensor]:
-    """Cluster points by FINCH, as chains of first neighbours without parameters.
+    """Cluster points `(n, d)` by FINCH, as chains of first neighbours without parameters.
 
     Two points are linked if one is the other's first neighbour or both have the same one; linked
     points form a cluster. The means of the clusters are clustered in turn, until one would remain.
+    A point's first neighbour has the largest cosine, of equals the first. The cluster labels `(n,)`
+    of each partition are from fine to coarse.
 
-    Args:
-        points: `(n, d)`; a point's first neighbour has the largest cosine, of equals the first.
-
-    Returns:
-        Cluster labels `(n,)` of each partition, from fine to coarse; at least one.
-
-    Example:
-        >>> finch(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-        [tensor([0, 0, 1, 1])]
+    >>> finch(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
+    [tensor([0, 0, 1, 1])]
     """
     partitions = [_linked(points)]
     while len(partitions[-1].unique()) > 2:
@@ -184,15 +179,9 @@ def _means(points: Tensor, labels: Tensor) -> Tensor:
 def unbiased_prototypes(
     prototypes: Tensor, classes: Tensor, n_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of the cluster prototypes of each class (Eq. 6).
+    """Return the mean of each class's cluster prototypes (Eq. 6), `(clients, classes, d)`.
 
-    Args:
-        prototypes: `(clients, J, d)`.
-        classes: `(clients, J)`.
-        n_classes: number of classes.
-
-    Returns:
-        `(clients, classes, d)`, and whether a class has any, `(clients, classes)`.
+    Also return whether a class has any. The prototypes are `(clients, J, d)`.
     """
     member = F.one_hot(classes.long(), n_classes).to(prototypes)
     clusters = member.sum(1)
@@ -203,17 +192,10 @@ def unbiased_prototypes(
 def contrastive_loss(
     features: Tensor, keys: Tensor, prototypes: Tensor, classes: Tensor, tau: float
 ) -> Tensor:
-    """Return L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps.
+    """Return L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps, `(clients,)`.
 
-    Args:
-        features: z, `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        prototypes: prototypes of all clusters, `(clients, J, d)`.
-        classes: `(clients, J)`.
-        tau: temperature τ.
-
-    Returns:
-        `(clients,)`; a sample without a prototype of its class counts as 0.
+    Features z are `(clients, batch, d)`, prototypes of all clusters `(clients, J, d)`. A sample
+    without a prototype of its class counts as 0.
     """
     similarity = F.normalize(features, dim=-1) @ F.normalize(prototypes, dim=-1).mT / tau
     own = keys[..., None] == classes[:, None]

@@ -231,20 +231,14 @@ class GLDP(FedAvg):
 
 
 def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:
-    """Return the moving average of old and new prototypes, `(…, keys, d)`.
+    """Return the moving average of old and new prototypes `(…, keys, d)`; `beta` weighs the old.
 
-    Args:
-        old: `(…, keys, d)`.
-        known: `(…, keys)` whether there is an old prototype; if not, the result is the new one.
-        new: `(…, keys, d)`.
-        held: `(…, keys)` whether there is a new prototype; if not, the result is the old one.
-        beta: weight of the old prototype.
+    Where only one is `known` or `held`, the result is that one.
 
-    Example:
-        >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
-        >>> known, held = torch.tensor([True, False, True]), torch.tensor([True, True, False])
-        >>> moving_average(old, known, new, held, 0.25).flatten()
-        tensor([3.5000, 3.0000, 5.0000])
+    >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
+    >>> known, held = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    >>> moving_average(old, known, new, held, 0.25).flatten()
+    tensor([3.5000, 3.0000, 5.0000])
     """
     share = torch.where(known, beta, 0.0).where(held, 1.0)[..., None].to(old.dtype)
     return share * old + (1 - share) * new

@@ -244,16 +244,9 @@ class GLFC(TaughtFedAvg):
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:
     """Return cross-entropy weighted by gradients, relative to new or former classes (Eq. 3–6).
 
-    A client without former classes weights all samples equally, as in the released code.
-
-    Args:
-        logits: `(clients, batch, n_classes)`.
-        y: `(clients, batch)`.
-        former: `(clients, n_classes)` whether a class belongs to the client's former tasks.
-        counts: `(clients, batch)` 1, or 0 for a sample that does not count.
-
-    Returns:
-        `(clients,)`.
+    A client without former classes weights all samples equally, as in the released code. Logits are
+    `(clients, batch, n_classes)`; `former` `(clients, n_classes)` are the classes of a client's
+    former tasks; `counts` `(clients, batch)` is 0 for a sample that does not count.
     """
     target = F.one_hot(y, logits.shape[-1]).to(logits.dtype)
     right = logits.detach().sigmoid().gather(-1, y[..., None])[..., 0]
@@ -275,15 +268,8 @@ def relation_loss(
 ) -> Tensor:
     """Return cross-entropy to labels with the teacher's values for former classes (Eq. 7 and 8).
 
-    Args:
-        logits: `(clients, batch, n_classes)`.
-        y: `(clients, batch)`.
-        teacher: logits of the model before the task.
-        former: `(clients, n_classes)` classes that this model was trained on, by any client.
-        counts: `(clients, batch)` 1, or 0 for a sample that does not count.
-
-    Returns:
-        `(clients,)`.
+    The teacher is the model before the task, `former` the classes that any client trained it on;
+    the other arguments are those of `compensated_loss`.
     """
     target = F.one_hot(y, logits.shape[-1]).to(logits.dtype)
     target = torch.where(former[:, None], teacher.sigmoid(), target)

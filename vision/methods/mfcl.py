@@ -151,16 +151,9 @@ class MFCL(DataFreeFedAvg):
 def unevenness(logits: Tensor) -> Tensor:
     """Return 1 minus the entropy of the mean prediction relative to the largest possible.
 
-    Args:
-        logits: `(clients, batch, classes)`.
-
-    Returns:
-        `(clients,)`: 0 where all classes are predicted equally often.
-
-    Example:
-        >>> one, both = torch.tensor([[99.0, 0.0]] * 2), torch.tensor([[99.0, 0.0], [0.0, 99.0]])
-        >>> unevenness(torch.stack([one, both])).abs()
-        tensor([1., 0.])
+    >>> one, both = torch.tensor([[99.0, 0.0]] * 2), torch.tensor([[99.0, 0.0], [0.0, 99.0]])
+    >>> unevenness(torch.stack([one, both])).abs()
+    tensor([1., 0.])
     """
     mean = logits.softmax(-1).mean(1)
     entropy = -torch.xlogy(mean, mean.clamp(min=torch.finfo(mean.dtype).tiny)).sum(-1)

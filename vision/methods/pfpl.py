@@ -155,16 +155,9 @@ class PFPL(Method):
 
 
 def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:
-    """Return personalised prototypes of some clients (Eq. 4).
+    """Return personalised prototypes of the clients `of` (Eq. 4), `(n, keys, d)`.
 
-    Args:
-        prototypes: `(clients, keys, d)` local prototypes of all clients.
-        known: `(clients, keys)` whether a client has the class.
-        of: `(n,)` ids of the clients that receive mixtures.
-        options: α and the weights.
-
-    Returns:
-        `(n, keys, d)`, zeros for classes that a client does not have.
+    They are 0 for classes that a client does not have: `known` `(clients, keys)` says which.
     """
     p, held = prototypes.transpose(0, 1), known.T  # By class: (keys, clients, d).
     own = p[:, of]

@@ -217,10 +217,9 @@ class PoolOptions(CheckedOptions):
 def new_pool(
     part: str, n_clients: int, options: PoolOptions, width: int, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw a pool and its keys, the same for all clients, under names with a prefix.
+    """Draw a pool `(clients, pool, length, width)` and keys `(clients, pool, width)`.
 
-    Returns:
-        `PARTpool` `(clients, pool, length, width)` and `PARTkeys` `(clients, pool, width)`.
+    They are the same for all clients, named `PARTpool` and `PARTkeys`.
     """
     o = options
     return {
@@ -235,35 +234,22 @@ def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
 
 
 def cosines(query: Tensor, keys: Tensor) -> Tensor:
-    """Return the cosine of each query and each key.
-
-    Args:
-        query: `(clients, batch, d)`.
-        keys: `(clients, n, d)`.
-
-    Returns:
-        `(clients, batch, n)`.
-    """
+    """Return cosines `(clients, batch, n)` of queries `(clients, batch, d)` and n keys."""
     return F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).mT
 
 
 def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> Tensor:
     """Return the indices of the n prompts with the nearest keys, `(clients, batch, n)`.
 
-    Args:
-        query: `(clients, batch, d)`.
-        keys: `(clients, pool, d)`.
-        n: prompts per sample.
-        vote: whether all samples of a batch take its n most often selected prompts, of equals the
-            first in the pool.
+    With `vote`, all samples of a batch take its n most often selected prompts, of equals the first
+    in the pool. Queries are `(clients, batch, d)`, keys `(clients, pool, d)`.
 
-    Example:
-        >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
-        >>> keys = torch.tensor([[[0.0, 2.0], [3.0, 0.0]]])
-        >>> chosen_prompts(query, keys, 1)[0, :, 0]
-        tensor([1, 1, 0])
-        >>> chosen_prompts(query, keys, 1, vote=True)[0, :, 0]
-        tensor([1, 1, 1])
+    >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
+    >>> keys = torch.tensor([[[0.0, 2.0], [3.0, 0.0]]])
+    >>> chosen_prompts(query, keys, 1)[0, :, 0]
+    tensor([1, 1, 0])
+    >>> chosen_prompts(query, keys, 1, vote=True)[0, :, 0]
+    tensor([1, 1, 1])
     """
     chosen = cosines(query, keys).topk(n, dim=-1).indices
     if not vote:
@@ -274,15 +260,7 @@ def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> T
 
 
 def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:
-    """Concatenate the selected prompts.
-
-    Args:
-        pool: `(clients, pool, length, d)`.
-        chosen: `(clients, batch, n)`.
-
-    Returns:
-        `(clients, batch, n · length, d)`.
-    """
+    """Concatenate the `chosen` prompts of a pool, `(clients, batch, n · length, d)`."""
     client = torch.arange(len(pool), device=pool.device)[:, None, None]
     return pool[client, chosen].flatten(2, 3)
 

@@ -26,17 +26,12 @@ def moments_of(features: Tensor) -> Tensor:
 
 
 def pooled_moments(moments: Tensor, sizes: Tensor) -> Tensor:
-    """Return the moments over the samples of all clients, `(2, d)`.
+    """Return the moments `(2, d)` over the samples of all clients, of which there are `sizes`.
 
-    Args:
-        moments: `(clients, 2, d)` of `moments_of`.
-        sizes: `(clients,)` numbers of samples.
-
-    Example:
-        >>> moments = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])  # Both variances are 1.
-        >>> mean, log_deviation = pooled_moments(moments, torch.tensor([1, 1]))
-        >>> mean, (2 * log_deviation).exp()
-        (tensor([2.]), tensor([2.]))
+    >>> moments = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])  # Both variances are 1.
+    >>> mean, log_deviation = pooled_moments(moments, torch.tensor([1, 1]))
+    >>> mean, (2 * log_deviation).exp()
+    (tensor([2.]), tensor([2.]))
     """
     means, log_deviations = moments.unbind(1)
     mean = weighted_mean(means, sizes)
@@ -47,15 +42,10 @@ def pooled_moments(moments: Tensor, sizes: Tensor) -> Tensor:
 def standardised(features: Tensor, moments: Tensor) -> Tensor:
     """Return features with mean 0 and variance 1 over the samples that `moments` describe.
 
-    Args:
-        features: `(clients, samples, d)`.
-        moments: `(clients, 2, d)` of `moments_of` or `pooled_moments`.
-
-    Example:
-        >>> x = torch.tensor([[[1.0, 5.0], [3.0, 5.0]]])
-        >>> standardised(x, moments_of(x))
-        tensor([[[-1.,  0.],
-                 [ 1.,  0.]]])
+    >>> x = torch.tensor([[[1.0, 5.0], [3.0, 5.0]]])
+    >>> standardised(x, moments_of(x))
+    tensor([[[-1.,  0.],
+             [ 1.,  0.]]])
     """
     mean, log_deviation = moments.unbind(1)
     return (features - mean[:, None]) * (-log_deviation).exp()[:, None]

@@ -222,14 +222,11 @@ class _Student:
 def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """Return the mean of KL(teacher ‖ student), with 0 where they predict different classes.
 
-    Args:
-        teacher: logits `(…, batch, classes)`.
-        student: likewise.
+    Logits are `(…, batch, classes)`.
 
-    Example:
-        >>> teacher = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
-        >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
-        tensor(0.0336)
+    >>> teacher = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
+    tensor(0.0336)
     """
     agreed = teacher.argmax(-1) == student.argmax(-1)
     return (divergence(teacher, student) * agreed).mean()

@@ -63,15 +63,7 @@ class Part:
         self._ready: State | None = None
 
     def train(self, sent: State, ids: Tensor) -> tuple[Trained, Params]:
-        """Train some clients for a round.
-
-        Args:
-            sent: what the server sends, see `SpreadParts`.
-            ids: `(n,)` increasing ids of the clients in the whole run; may be empty.
-
-        Returns:
-            The result by the same ids, and the rows `(n, …)` of all tensors of their new state.
-        """
+        """Train clients of increasing `ids`; return the result, and the rows of their new state."""
         self._receive(sent)
         self._ready = None
         trainer, first = self.trainer, self.trainer.first

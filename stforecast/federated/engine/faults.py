@@ -26,19 +26,11 @@ NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
 
 
 def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
-    """Return which clients hold neither NaN nor infinity.
+    """Return which of n clients hold neither NaN nor infinity in tensors `(clients, …)`.
 
-    Args:
-        groups: named tensors `(clients, …)`.
-        n: number of clients.
-
-    Returns:
-        `(clients,)` whether all values of a client are finite, on the CPU.
-
-    Example:
-        >>> uploads = {"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])}
-        >>> sound_clients(uploads, n=2)
-        tensor([ True, False])
+    >>> uploads = {"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])}
+    >>> sound_clients(uploads, n=2)
+    tensor([ True, False])
     """
     sound = torch.ones(n, dtype=torch.bool)
     for t in (t.detach().reshape(n, -1) for group in groups for t in group.values()):

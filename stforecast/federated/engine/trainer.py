@@ -312,10 +312,7 @@ class Trainer:
             self.parts.forget()
 
     def train(self, ids: Tensor) -> Trained:
-        """Train some clients for a round; those that fail keep their state.
-
-        Args:
-            ids: `(n,)` increasing ids, at least one.
+        """Train clients of increasing `ids` for a round; those that fail keep their state.
 
         Raises:
             ValueError: if the method would send samples.

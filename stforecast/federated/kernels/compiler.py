@@ -65,11 +65,7 @@ LANES = 16
 def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
     """Return whether the kernels can run on tensors whose last axis has this size.
 
-    Args:
-        size: size of the vectors that they work on.
-        tensors: all tensors that they would read.
-        products: whether they compute matrix products; other kernels are not used if autocast
-            asks for another precision.
+    Kernels other than products are not used if autocast asks for another precision.
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
@@ -130,12 +126,7 @@ def _tiles_permitted() -> bool:
 def call(
     name: str, dtype: torch.dtype, *arguments: int | float | Tensor | ctypes.Array[Any] | None
 ) -> None:
-    """Call a C function; a tensor is passed as the address of its first value.
-
-    Args:
-        name: name of the function, without the suffix of its type.
-        dtype: precision of the products.
-        arguments: arguments; tensors must have the layout that the function expects.
+    """Call a C function of a precision; a tensor is passed as the address of its first value.
 
     Raises:
         MemoryError: if the function cannot allocate memory.

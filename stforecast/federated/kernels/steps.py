@@ -60,15 +60,7 @@ class AdamKernel:
         self, grads: Sequence[Tensor], *, lr: float, betas: tuple[float, float], eps: float,
         weight_decay: float,
     ) -> None:  # fmt: skip
-        """Take a step.
-
-        Args:
-            grads: gradients with the parameters' strides and type.
-            lr: learning rate.
-            betas: decay of the two averages.
-            eps: added to the denominator.
-            weight_decay: L2 penalty, whose gradient is added.
-        """
+        """Take a step along gradients of the parameters' strides and type."""
         params, *moments = self._addresses
         tensors: tuple[Any, ...] = self._rows, self._sizes, params, _addresses(grads), *moments
         call("adam", self._dtype, len(grads), *tensors, float(lr), *betas, eps, float(weight_decay))
@@ -114,9 +106,6 @@ def contrast(
     Returns:
         The features `(clients, batch, d)`, a part of `encoded` that passes its gradient on, and the
         sum of both losses, `(clients,)`.
-
-    Raises:
-        IndexError: for a key outside 0 to n_keys - 1.
     """
     of_keys = prototypes or (None, None, None)
     result: tuple[Tensor, Tensor] = _Contrast.apply(
@@ -170,16 +159,9 @@ class _Contrast(Function):
 
 
 def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> None:
-    """Add each feature to the sum of its key, and count it.
+    """Add features `(clients, batch, d)` to the sums of their keys, and count them, both in place.
 
-    Args:
-        features: `(clients, batch, d)`; no gradient flows into the sums.
-        keys: `(clients, batch)`.
-        sums: `(clients, n_keys, d)`, dense, changed in place.
-        counts: `(clients, n_keys)`, dense, changed in place.
-
-    Raises:
-        IndexError: for a key outside 0 to n_keys - 1.
+    No gradient flows into the sums.
     """
     sizes = *features.shape, sums.shape[1]
     if features.stride()[1:] != (sizes[2], 1):

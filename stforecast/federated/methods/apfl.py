@@ -96,13 +96,7 @@ class Apfl(TwoModels):
         return self.loss_of(cohort.state, batch) + task_loss
 
     def mixture(self, state: Mapping[str, Tensor], global_model: Mapping[str, Tensor]) -> Params:
-        """Return v̄ = α v + (1-α) w, with its own buffers.
-
-        Args:
-            state: tensors that include `alpha`, v's parameters and the mixture's buffers
-                `personal.…`.
-            global_model: w.
-        """
+        """Return v̄ = α v + (1-α) w, with its own buffers, `personal.…`."""
         model = personal_model(state)
         for name in self.trainable:
             w, v = global_model[name], model[name]

@@ -118,10 +118,7 @@ class FedAla(Fitted):
     def mix(self, cohort: Cohort, payload: Payload, start_passes: int) -> None:
         """Replace the cohort's models by Θ̂_i; learn the weights first where a client has trained.
 
-        Args:
-            cohort: clients with their own models.
-            payload: the global model.
-            start_passes: passes over the samples of clients that have trained once.
+        A client that has trained once makes `start_passes` over its samples.
         """
         own = {name: cohort.params[name].detach().clone() for name in self.mixed}
         self.receive(cohort, payload)

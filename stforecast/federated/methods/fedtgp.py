@@ -155,14 +155,11 @@ class FedTGP(Method):
 def widest_gap(prototypes: Tensor, held: Tensor) -> float:
     """Return the largest distance between the plain means Qᶜ of two keys; 0 with fewer than two.
 
-    Args:
-        prototypes: `(clients, keys, d)`.
-        held: `(clients, keys)` whether a client has the key.
+    The prototypes are `(clients, keys, d)`.
 
-    Example:
-        >>> prototypes = torch.tensor([[[0.0], [2.0], [9.0]], [[2.0], [8.0], [9.0]]])
-        >>> widest_gap(prototypes, torch.tensor([[True, True, False], [True, True, False]]))
-        4.0
+    >>> prototypes = torch.tensor([[[0.0], [2.0], [9.0]], [[2.0], [8.0], [9.0]]])
+    >>> widest_gap(prototypes, torch.tensor([[True, True, False], [True, True, False]]))
+    4.0
     """
     weights = held.to(prototypes.dtype)
     means = torch.einsum("nk,nkd->kd", weights / weights.sum(0).clamp(min=1), prototypes)
@@ -171,14 +168,7 @@ def widest_gap(prototypes: Tensor, held: Tensor) -> float:
 
 
 def contrast(prototypes: Tensor, held: Tensor, made: Tensor, delta: float) -> Tensor:
-    """Return the mean contrastive loss of the clients' prototypes with the margin δ.
-
-    Args:
-        prototypes: P, `(clients, keys, d)`.
-        held: `(clients, keys)` whether a client has the key.
-        made: P̂, `(keys, d)`.
-        delta: δ.
-    """
+    """Return the mean contrastive loss of the clients' P `(clients, keys, d)` and P̂ `(keys, d)`."""
     keys = torch.arange(len(made), device=made.device).expand(held.shape)[held]
     distance = torch.cdist(prototypes[held], made, compute_mode="donot_use_mm_for_euclid_dist")
     margins = delta * F.one_hot(keys, len(made)).to(distance.dtype)

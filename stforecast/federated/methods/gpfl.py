@@ -165,15 +165,11 @@ class GPFL(FedPer):
 def angles_loss(features: Tensor, keys: Tensor, embeddings: Tensor) -> Tensor:
     """Return the mean cross-entropy of cosine similarities to all embeddings (Eq. 8), `(clients,)`.
 
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        embeddings: `(clients, keys, d)`.
+    The features are `(clients, batch, d)`, the embeddings `(clients, keys, d)`.
 
-    Example:
-        >>> features, keys = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[0]])
-        >>> angles_loss(features, keys, torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]))  # log(1 + 1/e)
-        tensor([0.3133])
+    >>> features, keys = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[0]])
+    >>> angles_loss(features, keys, torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]))  # log(1 + 1/e)
+    tensor([0.3133])
     """
     cosine = F.normalize(features, dim=-1) @ F.normalize(embeddings, dim=-1).mT
     return F.cross_entropy(cosine.mT, keys, reduction="none").mean(1)

@@ -85,16 +85,9 @@ class PerFedAvg(Fitted):
     def meta_loss(
         self, cohort: Cohort, inner: Batch, outer: Batch, third: Batch | None = None
     ) -> Tensor:
-        """Return f(w̃; D'), whose gradient for w is that of the paper's local step.
+        """Return f(w̃; D') `(clients,)`, whose gradient for w is that of the paper's local step.
 
-        Args:
-            cohort: the clients at w.
-            inner: D.
-            outer: D'.
-            third: D'', or None for FO.
-
-        Returns:
-            Losses `(clients,)`.
+        The batches are D, D' and D'', which is None for FO.
         """
         w, alpha = cohort.params, self.options.alpha
         first = self.gradient(cohort, w, inner)

@@ -167,12 +167,7 @@ def controls(tensors: Mapping[str, Tensor]) -> Params:
 
 
 def mean_of(gradients: Iterable[Params], like: Params) -> Params:
-    """Return the mean of one or more gradients; a missing one counts as 0.
-
-    Args:
-        gradients: gradients of each step, by the parameters' names.
-        like: tensors of the names and shapes to return.
-    """
+    """Return the mean gradient of several steps for each name in `like`; a missing one is 0."""
     total, count = {name: torch.zeros_like(t) for name, t in like.items()}, 0
     for found in gradients:
         count += 1

@@ -72,12 +72,7 @@ class ServerOptimizer(FedAvg):
 
     @abstractmethod
     def server_step(self, delta: Tensor, moments: Params) -> tuple[Tensor, Params]:
-        """Return the server's step and its next moments.
-
-        Args:
-            delta: mean change of one parameter over the round, `(…)`.
-            moments: moments by name, each of the same shape.
-        """
+        """Return the step for a parameter's mean change `delta`, and its next moments."""
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Initialise as FedAvg, with moments for each parameter."""
@@ -183,12 +178,7 @@ class AdaptiveServer(ServerOptimizer):
 
     @abstractmethod
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the next mean square.
-
-        Args:
-            v: v of the last round.
-            square: Δ², of the same shape.
-        """
+        """Return the next mean square from v and Δ²."""
 
 
 class FedAdam(AdaptiveServer):

@@ -156,11 +156,7 @@ class Coordinator:
             self._restore(found)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Finished]:
-        """Train for the settings' number of rounds; return the nodes' last answers, if they finish.
-
-        Raises:
-            InputError: if clients are missing at the start, or no node answers any more.
-        """
+        """Train for all rounds of the settings; return the nodes' last answers, if they finish."""
         server = self.server
         if self.resumed:
             known = event("resumed", round=server.state.round)

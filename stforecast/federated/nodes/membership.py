@@ -61,22 +61,14 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
     """Return the mean of all nodes' summands, with bounds on each node's weight and mean.
 
     A client counts at most `most` times as much as the median node's client, and a node's mean
-    differs from the median of all nodes' by at most `FARTHEST` times that median.
+    differs from the median of all nodes' by at most `FARTHEST` times that median. It is NaN without
+    summands; nodes whose mean is NaN are left out, as those of a method that records no loss.
 
-    Args:
-        sums: what the nodes report.
-        most: largest number of summands per client, as a multiple of the median node's.
-
-    Returns:
-        The mean; NaN without summands. Nodes whose mean is NaN are left out, as those of a method
-        that does not record a loss.
-
-    Example:
-        >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
-        >>> bounded_mean(honest)
-        0.25
-        >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
-        1.266667
+    >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
+    >>> bounded_mean(honest)
+    0.25
+    >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
+    1.266667
     """
     sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
@@ -107,19 +99,14 @@ def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[in
 def sound_errors(
     errors: Mapping[int, Mapping[str, float]], names: Sequence[str]
 ) -> tuple[list[int], dict[int, str]]:
-    """Return the nodes whose test errors count, and why those of the others do not.
+    """Return the nodes whose mean test errors count, and why those of the others do not.
 
     An error is finite and not negative. With three nodes or more, it is between the median node's
     error divided by `FARTHEST` and this error times `FARTHEST`.
 
-    Args:
-        errors: mean test errors by node and metric.
-        names: the metrics.
-
-    Example:
-        >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
-        >>> sound_errors(errors, ["mse"])[0]
-        [0, 1, 3]
+    >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
+    >>> sound_errors(errors, ["mse"])[0]
+    [0, 1, 3]
     """
     why: dict[int, str] = {}
     for node, of_node in errors.items():
@@ -141,11 +128,8 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
 
     A node's mean is compared only with its own, as nodes' data differ. A vote weighs as much as the
     node has clients: numbers of summands, of which a node may claim more than it has, do not count.
-    With fewer than three nodes in both, the means over all nodes are compared.
-
-    Args:
-        now: a score of each node, by the number of its first client.
-        before: earlier scores.
+    With fewer than three nodes in both, the means over all nodes are compared. Scores are by the
+    number of a node's first client.
     """
     both = [k for k in now if k in before and now[k].terms and before[k].terms]
     if len(both) < 3:
@@ -157,12 +141,7 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
 def moved_by(sums: Mapping[int, Reported], most: float) -> dict[int, tuple[float, float]]:
     """Return the nodes that alone change the bounded mean by a factor of more than `MOVED`.
 
-    Args:
-        sums: what the nodes report; with fewer than three, no node is told from the others.
-        most: see `bounded_mean`.
-
-    Returns:
-        By node, the mean of all nodes and that without this node.
+    Each has the mean of all nodes and that without it. Fewer than three are not told apart.
     """
     weights, means = _weights([*sums.values()], most), _means([*sums.values()])
     found, mean = {}, _weighted_mean(weights, means)
@@ -282,11 +261,7 @@ class Membership:
         return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
 
     def gather(self) -> None:
-        """Wait until all clients are connected.
-
-        Raises:
-            InputError: if too few connect in time, or they are on too few nodes.
-        """
+        """Wait until all clients are connected, on enough nodes."""
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
             if n != before:

@@ -66,12 +66,7 @@ class Link(Protocol):
         ...
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Return each node's answer, or the reason why it has none; silent nodes may be missing.
-
-        Args:
-            messages: what to send to each node.
-            timeout: seconds to wait.
-        """
+        """Return each node's answer, or why it has none; those silent for `timeout` s may miss."""
         ...
 
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:

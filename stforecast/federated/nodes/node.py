@@ -111,14 +111,7 @@ class Node:
         return Message({"first": self.trainer.first, "sizes": sizes.tolist()})
 
     def round(self, message: Message) -> Message:
-        """Validate the clients with the message, then train those that it asks for.
-
-        Args:
-            message: the round's index, the clients' numbers and the best round so far.
-
-        Raises:
-            InputError: if it asks for clients of another node.
-        """
+        """Validate the clients with the message, then train those that it asks for."""
         about, trainer = message.about, self.trainer
         rows = {len(t) for t in message.payload.values()} - {len(trainer)}
         if rows or not set(about["train"]) <= set(trainer.numbers):

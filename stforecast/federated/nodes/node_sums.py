@@ -83,12 +83,7 @@ class NodeSums:
         return {"session": self.session}
 
     def of_round(self, adverts: Mapping[int, Answer], round: int, now: str) -> Answer:
-        """Return the answer of all nodes together.
-
-        Args:
-            adverts: the nodes' answers to the round, at least one.
-            round: number of the round, from 1.
-            now: what the sum is of, in words.
+        """Return the answer of all nodes together to a round from 1; `now` says what the sum is of.
 
         Raises:
             Lost: if the sum is lost, or too few nodes trained.

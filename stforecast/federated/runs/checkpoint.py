@@ -101,18 +101,10 @@ def is_spaced(round: int, newest: int) -> bool:
 def save(
     checkpoint: Checkpoint, folder: Path, keep: Callable[[int, int], bool] | None = None
 ) -> Path:
-    """Write a checkpoint and remove all but the newest ones.
+    """Write a checkpoint into a folder of its own, and remove all but the newest ones.
 
-    Args:
-        checkpoint: the run.
-        folder: folder of all checkpoints; created if missing.
-        keep: whether to keep an older one as well, given its round and the newest.
-
-    Returns:
-        The checkpoint's own folder.
-
-    Raises:
-        OSError: if it cannot be written; existing checkpoints are unchanged.
+    `keep` is given an older checkpoint's round and the newest. If it cannot be written, existing
+    checkpoints are unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"round-{checkpoint.state.round:04d}"
@@ -271,12 +263,7 @@ def _check_sums(folder: Path, remedy: str) -> None:
 def newest_sound(
     folder: Path, run: Mapping[str, Any], before: int | None = None
 ) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run; warn about damaged ones.
-
-    Args:
-        folder: folder of all checkpoints.
-        run: identity of the run.
-        before: leave out checkpoints of this round and later ones.
+    """Return the newest intact checkpoint of a run, and `before` a round; warn about damaged ones.
 
     Raises:
         InputError: if it is of another run, such as one on other data.
@@ -333,14 +320,11 @@ HASH = "sha256:"
 def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
     """Return a hash of names, types, shapes and all values in order, to detect changed data.
 
-    Args:
-        tensors: tensors by name. Only non-contiguous ones are copied, a row at a time.
-        texts: other contents of the data, such as names of cells.
+    Only non-contiguous tensors are copied, a row at a time.
 
-    Example:
-        >>> a, b = torch.tensor([1, 2]), torch.tensor([2, 1])
-        >>> fingerprint({"x": a}) == fingerprint({"x": b})
-        False
+    >>> a, b = torch.tensor([1, 2]), torch.tensor([2, 1])
+    >>> fingerprint({"x": a}) == fingerprint({"x": b})
+    False
     """
     digest = hashlib.sha256(json.dumps([str(t) for t in texts]).encode())
     for name, t in sorted(tensors.items()):

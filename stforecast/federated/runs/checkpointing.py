@@ -112,10 +112,7 @@ class Checkpointer:
     ) -> None:
         """Record the source of the samples; resuming requires the same source and settings.
 
-        Args:
-            tensors: tensors by name.
-            texts: other contents of the data, such as names.
-            further: what is compared by itself, by the name that a message gives it.
+        What is in `further` is compared by itself, by the name that a message gives it.
         """
         self._source, self._further = fingerprint(tensors, *texts), dict(further or {})
 
@@ -137,10 +134,7 @@ class Checkpointer:
     ) -> None:
         """Train from the newest intact checkpoint, or from the beginning.
 
-        Args:
-            federation: the federation before its first round.
-            after_round: called with each round's report, before a checkpoint is saved.
-            observer: observer whose notes are saved and restored with the federation.
+        The observer's notes are saved and restored with the federation.
 
         Raises:
             InputError: if a checkpoint cannot be written, or is of another run.

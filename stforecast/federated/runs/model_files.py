@@ -45,15 +45,7 @@ def write_model(
 def read_model(
     folder: Path, name: str, saver: str
 ) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
-    """Read both files; nothing is unpickled.
-
-    Args:
-        folder: folder of the model, or of its run.
-        name: file name of the description.
-        saver: command that writes such folders, for messages.
-
-    Returns:
-        The model's own folder, its description and its arrays.
+    """Read a model's description and arrays from its folder or that of its run, without unpickling.
 
     Raises:
         InputError: if a file is missing, damaged, of another model or of another version.

@@ -120,12 +120,7 @@ class UnfinishedRun(ABC, Generic[R]):
         after_round: AfterRound | None = None,
         changes: Mapping[str, Any] | None = None,
     ) -> R:
-        """Resume a run that was stopped, from its newest intact checkpoint.
-
-        Args:
-            folder: the run's folder; a finished run is opened.
-            after_round: called with each round's report.
-            changes: entries that replace those of `settings.json`.
+        """Resume a stopped run from its newest intact checkpoint; `changes` replace its settings.
 
         Raises:
             InputError: if no run was begun there, or results cannot be written.

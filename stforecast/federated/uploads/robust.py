@@ -83,9 +83,6 @@ class Robust(CheckedOptions):
         """Refuse a rule that was not measured with the method, or does harm.
 
         A subclass may send something else, so it does not inherit `Method.guards`.
-
-        Raises:
-            InputError: with the reason, and the rules that the method can use.
         """
         guards = vars(method).get("guards", ())
         if self.robust not in ("none", *guards):
@@ -96,10 +93,10 @@ class Robust(CheckedOptions):
             )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
-        """Return the uploads for the method's aggregation.
+        """Return the uploads `(clients, …)` for the method's aggregation.
 
         Args:
-            uploads: tensors `(clients, …)` by name.
+            uploads: tensors by name.
             apart: whether the method uses each upload by itself.
             model: names of the model's own tensors, which all clients have in full.
         """
@@ -122,10 +119,7 @@ class Robust(CheckedOptions):
     ) -> Tensor:
         """Return the indices of the clients that are not outlying.
 
-        Args:
-            uploads: tensors `(clients, …)` by name.
-            model: names of the model's own tensors, which all clients have in full.
-            samples: `(clients,)` samples over which each upload is a sum, None for means.
+        With `samples` `(clients,)`, each upload is a sum over them; None is for means.
         """
         if samples is not None:
             uploads = {n: t / with_axes(samples.to(t.device), t.ndim) for n, t in uploads.items()}
