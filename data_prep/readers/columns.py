@@ -80,12 +80,8 @@ class KeyColumns:
 class Origin:
     """Location of a table's rows, for error messages.
 
-    Args:
-        name: the file or object.
-        unit: name of a row, such as `"line"`.
-        first: number of the first row of data.
-        is_file: whether the table is a file, whose reading has options.
-        rows: `(rows,)` position of each row in the file if some rows were left out, else None.
+    Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
+    some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'

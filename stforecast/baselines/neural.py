@@ -58,9 +58,6 @@ class NeuralPeer(Peer):
     and left out of the loss. The run's seed is the library's. Steps before the series count as
     missing and are 0.0. The time limit is checked after every training step, and after every 1,024
     windows that are forecast.
-
-    Attributes:
-        model: name of the library's class.
     """
 
     package = "neuralforecast"

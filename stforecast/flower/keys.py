@@ -13,13 +13,7 @@ from stforecast.flower.supernode import HOST
 
 @dataclass(frozen=True)
 class Keys:
-    """Files of a SuperLink with TLS.
-
-    Attributes:
-        authority: certificate of the authority, needed by nodes and users.
-        certificate: certificate of the SuperLink, for 127.0.0.1.
-        private: its private key.
-    """
+    """Files of a SuperLink with TLS for 127.0.0.1; all others need the authority's certificate."""
 
     authority: Path
     certificate: Path

@@ -61,13 +61,7 @@ ALONE = "solo"
 
 
 class Place(NamedTuple):
-    """Configuration of a node, see above.
-
-    Attributes:
-        data: path of the cube.
-        first: number of its first client in the whole federation.
-        out: folder for this run.
-    """
+    """Configuration of a node, see above."""
 
     data: Path
     first: int
@@ -112,16 +106,7 @@ def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
 
 
 class FlowerNode:
-    """Answers the server's messages with the clients of one cube.
-
-    Args:
-        run: settings of the run.
-        place: configuration of the node.
-        before: index of the round that is asked for, see `Node`.
-
-    Raises:
-        InputError: if the configuration or the data cannot be used.
-    """
+    """Answers the server's messages with the clients of one cube; `before` is that of `Node`."""
 
     def __init__(self, run: RunSettings, place: Place, before: int | None = None) -> None:
         window = run.config.window

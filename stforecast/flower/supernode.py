@@ -164,13 +164,7 @@ def _signal(groups: set[int], number: signal.Signals) -> set[int]:
 class KeptProcess:
     """A node's process, started again whenever it ends, as a context manager.
 
-    Args:
-        name: its name in the log.
-        program: arguments of Python.
-        wait: seconds before a process that ended is started again.
-
-    Attributes:
-        process: the process.
+    It is named in the log, and waits some seconds before a process that ended is started again.
     """
 
     def __init__(self, name: str, program: Sequence[str], wait: float = FIRST_WAIT) -> None:

@@ -87,10 +87,7 @@ By = Literal["cell", "client"]
 class Evaluation:
     """Forecasts of the validation and the test part by one model, each computed once.
 
-    Attributes:
-        model: the model; if it is not calibrated, its intervals are calibrated on the validation
-            part.
-        data: the series.
+    The intervals of a model that is not calibrated are calibrated on the validation part.
     """
 
     model: FittedModel

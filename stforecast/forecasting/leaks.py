@@ -32,13 +32,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Leak:
-    """A dependence of a window on later values.
-
-    Attributes:
-        what: part that changed: "inputs" or "forecast".
-        step: first target step of the window.
-        change: largest change, in z-scores.
-    """
+    """A change of inputs or forecast of the window at a step by later values, in z-scores."""
 
     what: str
     step: int

@@ -66,12 +66,7 @@ class ForecastTask:
 
     A prediction is `(clients, batch, horizon)`, or `(clients, batch, horizon * levels)` for
     quantiles, with the levels of a step side by side; so any model becomes a quantile model with a
-    wider head.
-
-    Attributes:
-        n_keys: slots of the period.
-        options: the training loss.
-        window: shape of the windows.
+    wider head. Keys are the slots of the period.
     """
 
     n_keys: int

@@ -36,16 +36,9 @@ def condition(values: Tensor, labels: Tensor, n_classes: int) -> Tensor:
 
 
 class NormedLinear(Stacked):
-    """Stacked `nn.Linear` without bias and `nn.BatchNorm1d`.
+    """Stacked `nn.Linear` without bias and `nn.BatchNorm1d`, `(clients, batch, features)`.
 
     The shift of the normalisation is the bias; a bias before it would have no gradient.
-
-    Args:
-        in_features: size of the input.
-        out_features: size of the output.
-
-    Shapes:
-        x: `(clients, batch, in_features)`; returns `(clients, batch, out_features)`.
     """
 
     running_mean: Tensor

@@ -64,13 +64,9 @@ Device = Annotated[str, Predicate(lambda name: bool(re.fullmatch(r"auto|cpu|cuda
 
 @dataclass(frozen=True)
 class ReadIf:
-    """Mark of an option that is read only if other settings ask for it.
+    """Mark of an option that is read only if flat settings, defaults among them, ask for it.
 
     `momentum: Annotated[float, ReadIf("optimizer is sgd", lambda s: s["optimizer"] == "sgd")]`
-
-    Attributes:
-        condition: the condition in words.
-        holds: whether flat settings, defaults among them, satisfy it.
     """
 
     condition: str
@@ -209,15 +205,7 @@ def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Range of an option's numbers.
-
-    Attributes:
-        whole: whether the range has only integers.
-        low: lower bound, or None.
-        above: whether the lower bound is excluded.
-        high: upper bound, or None.
-        below: whether the upper bound is excluded.
-    """
+    """Range of an option's numbers: `above` and `below` say whether a bound is excluded."""
 
     whole: bool
     low: float | None = None

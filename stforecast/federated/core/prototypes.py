@@ -164,14 +164,7 @@ def _terms(width: float) -> int:
 
 
 class _Separation:
-    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
-
-    Args:
-        low: smallest value of u and v.
-        high: largest value of u and v.
-        terms: terms of the series.
-        device: device to compute on.
-    """
+    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised."""
 
     def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
         self._middle = (low + high) / 2

@@ -87,15 +87,15 @@ class Optimizer:
     The arithmetic is elementwise, so steps over `(clients, …)` tensors are exact for every client,
     provided that the clients of a cohort have stepped a parameter equally often. Adam is a compiled
     kernel for all parameters at once; elsewhere torch's fused steps are called without the classes
-    of `torch.optim`, whose bookkeeping takes longer.
+    of `torch.optim`, whose bookkeeping takes longer. Parameters, leaf tensors that require
+    gradients, and moments are changed in place.
 
     Args:
-        params: leaf tensors `(clients, …)` that require gradients; changed in place.
-        moments: the optimiser's state for them; changed in place.
+        params: leaf tensors `(clients, …)`.
+        moments: the optimiser's state for them.
         training: settings such as the learning rate.
         round: index of the round, from 0.
-        apart: prefixes of the names of parameters whose gradients are clipped separately, see
-            `clip_by_client`.
+        apart: prefixes of parameters whose gradients are clipped separately, see `clip_by_client`.
     """
 
     def __init__(

@@ -38,15 +38,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 class Part:
-    """Trainer of a range of a run's clients; an actor holds one.
-
-    Args:
-        method: the method of the whole run.
-        train: training samples of these clients.
-        validation: samples that select the best round, or None.
-        first: number of the first of these clients in the run.
-        **options: further options of `Trainer`.
-    """
+    """Trainer of a range of a run's clients, from number `first`; an actor holds one."""
 
     def __init__(
         self,
@@ -157,15 +149,10 @@ def spread_trainer(
 
 
 class SpreadParts:
-    """Parts of a trainer's clients in actors.
+    """Parts of a trainer's clients in actors, none of which is started.
 
     An actor is sent a `State`: the server's state, and that of its clients if it does not have it.
-
-    Args:
-        trainer: trainer of all clients, which keeps their state.
-        actors: the actors, none of them started.
-        workers: cohorts that train at the same time in each actor.
-        memory: bytes that each actor may take.
+    It has `workers` cohorts at the same time, and may take `memory` bytes.
     """
 
     def __init__(self, trainer: Trainer, actors: Actors, workers: int, memory: int | None) -> None:

@@ -45,8 +45,7 @@ class RoundReport:
         bytes_up: bytes sent by clients.
         seconds: wall-clock seconds of the round, including validation.
         failed: number of participants left out, see `stforecast.federated.engine.faults`; the
-        losses and
-            `bytes_up` are those of the others.
+            losses and `bytes_up` are those of the others.
     """
 
     round: int
@@ -63,13 +62,9 @@ class RoundReport:
 class Server:
     """Aggregates the uploads of each round and records the rounds' reports.
 
-    Args:
-        method: the method, with its settings.
-        state: state whose server tensors, round and clients' sizes are used.
-        rounds: total number of rounds.
-        uplink: encoding of uploads.
-        robust: defence against Byzantine uploads; one that the method cannot use is refused.
-        lag: rounds by which validation losses are delayed.
+    Of the state, the server's tensors, the round and the clients' sizes are used. Validation losses
+    are delayed by `lag` rounds. A defence against Byzantine uploads that the method cannot use is
+    refused.
 
     Attributes:
         reports: reports of all rounds done.

@@ -24,15 +24,10 @@ from stforecast.federated.kernels.compiler import call, library
 class AdamKernel:
     """Steps of Adam for the same parameters, whose addresses are looked up once.
 
-    Args:
-        params: parameters `(clients, …)`, changed in place.
-        first: moving averages of the gradients, changed in place.
-        second: moving averages of their squares, changed in place.
-        counts: numbers of steps, `(clients,)` for each parameter, equal for all clients; changed in
-            place. A server's own parameters, without a client axis, have as many as rows.
-
-    Attributes:
-        usable: whether the kernel can run on these tensors.
+    Parameters `(clients, …)`, moving averages of gradients (`first`) and of their squares
+    (`second`) and numbers of steps `(clients,)`, equal for all clients, are changed in place. A
+    server's own parameters, without a client axis, have as many numbers as rows. It is `usable` if
+    the kernel can run on these tensors.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Coordinator:
         link: link to the nodes.
         n_clients: clients of the whole federation.
         seed: seed of the run.
-        uplink: processing of uploads before nodes send them.
+        uplink: processing of uploads before nodes send them; delta coding is refused.
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
         secure: settings of secure aggregation: the server learns sums over the nodes only.
@@ -99,17 +99,11 @@ class Coordinator:
         run: identity of the run, as JSON; a checkpoint of another run is refused.
 
     Attributes:
-        server: draws participants, aggregates and keeps the reports.
-        membership: the connected nodes.
         uploads: how often a client was asked to train at most, repeated rounds included.
         token: random name of the run, by which nodes find their state of it again.
         resumed: whether the run goes on from a checkpoint.
         test_errors: mean test errors of all nodes, where these tell only sums.
         left_out: by node, why its test errors cannot count, whatever they are.
-
-    Raises:
-        InputError: if the uplink uses delta coding, the method needs more than sums where these
-            are secure, or the folder holds another run.
     """
 
     def __init__(

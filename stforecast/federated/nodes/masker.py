@@ -50,10 +50,8 @@ SUM = "sum"
 class Masker:
     """Answers the messages of a sum, each once and in their order.
 
-    Args:
-        folder: folder of the secrets of the latest sum, which only this user may read.
-        member: number of the node's first client.
-        settings: the run's settings.
+    Only this user may read the folder, which holds the secrets of the latest sum; `member` is the
+    number of the node's first client.
     """
 
     def __init__(self, folder: Path, member: int, settings: SecureSums) -> None:

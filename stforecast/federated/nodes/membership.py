@@ -39,13 +39,7 @@ MOVED = 1.5
 
 
 class Reported(NamedTuple):
-    """Sum that a node reports.
-
-    Attributes:
-        total: sum over the summands.
-        terms: number of summands.
-        clients: number of the node's clients, or of their training samples.
-    """
+    """Sum over `terms` summands that a node reports, and its clients, or their training samples."""
 
     total: float
     terms: float

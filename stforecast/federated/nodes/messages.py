@@ -79,12 +79,7 @@ class Link(Protocol):
 
 
 class Rejected(Exception):
-    """Raised for an unusable answer.
-
-    Args:
-        reason: why, in one line.
-        taken: whether the node claims clients of another node, which may leave.
-    """
+    """Raised for an unusable answer; if clients are `taken`, they are those of another node."""
 
     def __init__(self, reason: str, taken: bool = False) -> None:
         super().__init__(reason)

@@ -56,9 +56,6 @@ class Node:
             it, as a server that was ended repeats the round that it lost; by default the newest.
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
-
-    Attributes:
-        rounds: number of the run's rounds that its state has seen.
     """
 
     def __init__(

@@ -62,11 +62,6 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
 class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
-    Args:
-        settings: settings of secure aggregation.
-        link: link to the nodes.
-        membership: the connected nodes.
-
     Attributes:
         session: name of the sum that the nodes were asked for last.
         parties: nodes of the latest round's sum that trained.

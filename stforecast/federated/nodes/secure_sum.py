@@ -164,12 +164,7 @@ def _read_bytes(text: object, n: int) -> bytes:
 
 
 class Lost(Exception):
-    """Raised if a sum cannot be found.
-
-    Args:
-        reason: why, in one line.
-        guilty: nodes whose false shares are the reason.
-    """
+    """Raised if a sum cannot be found; the false shares of `guilty` nodes are the reason."""
 
     def __init__(self, reason: str, guilty: frozenset[int] = frozenset()) -> None:
         super().__init__(reason)

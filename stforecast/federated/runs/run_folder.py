@@ -320,12 +320,7 @@ def as_named(text: str) -> str:
 
 @dataclass(frozen=True)
 class Run(ABC):
-    """A finished run; one subclass for each kind.
-
-    Attributes:
-        folder: folder of the run.
-        about: contents of `run.json`.
-    """
+    """A finished run, with the contents `about` of its `run.json`; one subclass for each kind."""
 
     folder: Path
     about: dict[str, Any]

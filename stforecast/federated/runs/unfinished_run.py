@@ -73,9 +73,7 @@ def new_folder(out: Path, command: str) -> Iterator[None]:
 class UnfinishedRun(ABC, Generic[R]):
     """Base of unfinished runs, with one subclass for each kind of run.
 
-    Args:
-        folder: the run's folder.
-        begun: contents of `settings.json`: `settings`, `label` and what else resuming needs.
+    What `begun` holds is that of `settings.json`: `settings`, `label` and what else resuming needs.
     """
 
     kind: type[R]

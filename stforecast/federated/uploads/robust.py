@@ -164,9 +164,7 @@ def _distances(parts: dict[str, _Part]) -> tuple[Payload, Tensor, Tensor]:
 class _Part:
     """A tensor of the uploads as `(clients, keys, values)`, and the clients that hold each key.
 
-    Args:
-        tensor: `(clients, …)`; with `held`, `(clients, keys, …)`.
-        held: `(clients, keys)` whether the client holds the key; None without keys.
+    It is given as `(clients, …)`, or with `held` `(clients, keys)` as `(clients, keys, …)`.
     """
 
     def __init__(self, tensor: Tensor, held: Tensor | None) -> None:
