@@ -222,10 +222,7 @@ _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
 def read_table(
-    path: Path,
-    *,
-    text_columns: Container[str] = (),
-    dialect: delimited.Dialect = DIALECT,
+    path: Path, *, text_columns: Container[str] = (), dialect: delimited.Dialect = DIALECT
 ) -> tuple[pd.DataFrame, Origin]:
     """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 

@@ -103,9 +103,11 @@ class PreparedSeries:
         """Return the data before a step, with unchanged z-scores."""
         series = self.series
         known = dataclasses.replace(
-            series, values=series.values[:step], times=series.times[:step],
+            series,
+            values=series.values[:step],
+            times=series.times[:step],
             covariates=series.covariates and series.covariates.between(0, step),
-        )  # fmt: skip
+        )
         return dataclasses.replace(self, series=known, z=self.z[:step])
 
     def parts(self) -> dict[str, dict[str, str] | None]:

@@ -225,9 +225,13 @@ def _unit(units: str) -> str:
 
 
 def zeros(
-    times: pd.DatetimeIndex, cells: np.ndarray, service: str, window: WindowSpec, units: str,
+    times: pd.DatetimeIndex,
+    cells: np.ndarray,
+    service: str,
+    window: WindowSpec,
+    units: str,
     zone: str | None,
-) -> Series:  # fmt: skip
+) -> Series:
     """Return a series of zeros with the covariates that windows read, zeros too, and no event.
 
     `zone` is as `Series.time_zone`; None means any.

@@ -66,10 +66,11 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
     keys.private.touch(mode=0o600)
     keys.private.write_bytes(
         key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-    )  # fmt: skip
+    )
     return keys
 
 

@@ -130,8 +130,10 @@ class FlowerNode:
         else:
             log.info(
                 "%s: calendar and lags follow the zone of this node's data (%s), as the federation "
-                "names none", place.data, series.time_zone,
-            )  # fmt: skip
+                "names none",
+                place.data,
+                series.time_zone,
+            )
         config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
         self.config, self.data = config, data
@@ -193,8 +195,9 @@ class FlowerNode:
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
-                "of the last, and do not count in the federation's", message.about["best"],
-            )  # fmt: skip
+                "of the last, and do not count in the federation's",
+                message.about["best"],
+            )
         return self.node.report(message, errors, int(known.sum()), saved, has_best)
 
     def _save(self, state: State) -> None:

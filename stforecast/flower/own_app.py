@@ -42,13 +42,15 @@ def connect(address: str, token: str | None = None) -> Any:
     from flwr.supercore.runtime import RuntimeHttpClient
 
     return RuntimeHttpClient.from_server_address(
-        server_address=address, insecure=True, root_certificates=None,
+        server_address=address,
+        insecure=True,
+        root_certificates=None,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
             *([RuntimeTokenHttpInterceptor(token)] if token else []),
         ],
         retry_invoker=make_simple_http_retry_invoker(),
-    )  # fmt: skip
+    )
 
 
 def answer(address: str, token: str) -> None:
@@ -56,11 +58,7 @@ def answer(address: str, token: str) -> None:
     import flwr.app
     from flwr.common.constant import SubStatus
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supernode.runtime.run_clientapp import (
-        pull_task_input,
-        push_message,
-        push_task_output,
-    )
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
     end_with_parent()  # Which ends with the SuperNode.
     client = connect(address, token)

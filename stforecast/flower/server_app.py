@@ -65,11 +65,9 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
     with logged(out):
-        log.info(
-            "%s: %d rounds, %d clients", config.method, config.training.rounds, run.n_clients,
-            extra=event("start", method=config.method, rounds=config.training.rounds,
-                        clients=run.n_clients, answer=run.patience.answer),
-        )  # fmt: skip
+        plan = {"rounds": config.training.rounds, "clients": run.n_clients}
+        known = event("start", method=config.method, **plan, answer=run.patience.answer)
+        log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
         coordinator = Coordinator(
@@ -83,10 +81,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             secure=run.secure,
             owners=run.owners,
             folder=out / "checkpoints",
-            run={
-                "settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure),
-            },
-        )  # fmt: skip
+            run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
+        )
         # Asked first, so that a missing accountant does not end a long run.
         guarantee(config.uplink, 1, SERIES)
         finished = coordinator.run(_log_round)
@@ -186,9 +182,11 @@ def pooled_errors(
 
 
 def _log_round(report: RoundReport) -> None:
+    facts = dataclasses.asdict(report)
     log.info(
-        "round %d: %d of %d clients, training loss %.4f, validation loss %.4f, %d bytes down, "
-        "%d up, %.1f s", report.round, report.participants - report.failed, report.participants,
-        report.train_loss, report.validation_loss, report.bytes_down, report.bytes_up,
-        report.seconds, extra=event("round", **dataclasses.asdict(report)),
-    )  # fmt: skip
+        "round %(round)d: %(trained)d of %(participants)d clients, training loss %(train_loss).4f, "
+        "validation loss %(validation_loss).4f, %(bytes_down)d bytes down, %(bytes_up)d up, "
+        "%(seconds).1f s",
+        {**facts, "trained": report.participants - report.failed},
+        extra=event("round", **facts),
+    )

@@ -128,9 +128,7 @@ class RunSettings:
         secure = SecureSums(threshold) if threshold else None
         if secure:
             check_secure(config)
-        return cls(
-            config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open
-        )  # fmt: skip
+        return cls(config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open)
 
 
 def parse_owner(text: str) -> tuple[int, range]:
@@ -149,8 +147,9 @@ def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
     """Check that the nodes' clients are those of the federation, each once."""
     claimed = [i for numbers in owners.values() for i in numbers]
     if owners and sorted(claimed) != list(range(n_clients)):
-        odd = next(i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1
-                   or i >= n_clients)  # fmt: skip
+        odd = next(
+            i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1 or i >= n_clients
+        )
         raise InputError(
             Words("{node}"),
             f" names client {odd} {claimed.count(odd)} times; each of the clients 0 to "

@@ -122,9 +122,11 @@ class Server:
 
         try:
             config = uvicorn.Config(
-                make_gate(address, keys.authority, self.unsafe_open), log_level="warning",
-                ssl_certfile=self.certificate, ssl_keyfile=str(self.private_key),
-            )  # fmt: skip
+                make_gate(address, keys.authority, self.unsafe_open),
+                log_level="warning",
+                ssl_certfile=self.certificate,
+                ssl_keyfile=str(self.private_key),
+            )
             config.load()
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             listener = socket.create_server((self.host, self.port), family=family)

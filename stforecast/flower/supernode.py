@@ -56,9 +56,11 @@ CONNECTION_ERROR = 305
 
 LEVEL = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
 LEVELS = {
-    "DEBUG": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.DEBUG,
+    "WARNING": logging.WARNING,
     "ERROR": logging.ERROR,
-}  # fmt: skip
+}
 """Levels by Flower's: what it informs of are several lines a message."""
 
 COLOUR = re.compile(r"\x1b\[\d*m")
@@ -186,9 +188,11 @@ class KeptProcess:
 
     def _start(self) -> subprocess.Popen[Any]:
         return subprocess.Popen(
-            [sys.executable, *self.program], stdin=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, *self.program],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             preexec_fn=end_with_parent,
-        )  # fmt: skip
+        )
 
     def _keep(self) -> None:
         while True:

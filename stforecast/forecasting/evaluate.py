@@ -160,8 +160,10 @@ class Evaluation:
         if np.isinf(after[self.config.coverage].radius).any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those are infinite", data.series.name, self.config.coverage,
-            )  # fmt: skip
+                "those are infinite",
+                data.series.name,
+                self.config.coverage,
+            )
         return bands, after
 
     def errors(self, by: By = "cell") -> dict[str, pd.DataFrame]:
@@ -198,8 +200,10 @@ class Evaluation:
         y, y_hat, seen = self._test.y, self._test.bands.centre, self._test.mask
         seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
         mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
-        errors, spread = (np.square(other - y)[seen].sum(dtype=np.float64) for other in
-                          (y_hat, np.broadcast_to(mean, y.shape)))  # fmt: skip
+        errors, spread = (
+            np.square(other - y)[seen].sum(dtype=np.float64)
+            for other in (y_hat, np.broadcast_to(mean, y.shape))
+        )
         return float(1 - errors / spread) if spread else float("nan")
 
     def calibration(self) -> Calibration:
@@ -318,10 +322,5 @@ def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:
     return {"lon": locations[:, 0], "lat": locations[:, 1]}
 
 
-LONG_NAMES = {
-    "y": "observed",
-    "y_hat": "forecast",
-    "lower": "lower bound",
-    "upper": "upper bound",
-}
+LONG_NAMES = {"y": "observed", "y_hat": "forecast", "lower": "lower bound", "upper": "upper bound"}
 """Descriptions of variables in `forecasts.nc`."""

@@ -68,9 +68,11 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
     if config.training != asked.training:
         log.info(
-            "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
-            asked.training.rounds, counted(len(series.cells), "cell"),
-        )  # fmt: skip
+            "rounds: %d instead of %d for %s, see rounds_per_cell",
+            config.training.rounds,
+            asked.training.rounds,
+            counted(len(series.cells), "cell"),
+        )
     history.warn_of_constants(series, data.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
     history.warn_of_outliers(series, data.split.fit)
@@ -111,9 +113,10 @@ def fit(
     errors = [fitted.validation_mse for fitted in found]
     best = found[int(np.argmin(np.nan_to_num(errors, nan=np.inf)))]
     log.info(
-        "target: %s, by the validation MSE (%s)", best.config.window.target,
+        "target: %s, by the validation MSE (%s)",
+        best.config.window.target,
         ", ".join(f"{f.config.window.target} {e:.4f}" for f, e in zip(found, errors, strict=True)),
-    )  # fmt: skip
+    )
     return best
 
 

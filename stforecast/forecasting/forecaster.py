@@ -439,9 +439,14 @@ class Forecaster:
         return tidy(self.test_forecasts())
 
     def adapt(
-        self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
+        self,
+        history: Data | Series,
+        days: float = 3.0,
+        *,
+        rounds: int = 10,
+        fine_tune: int = 0,
         events: AnyPath | None = None,
-    ) -> Forecaster:  # fmt: skip
+    ) -> Forecaster:
         """Make a forecaster of the cells of a history, of which some are new to this one.
 
         Cells that it knows keep the part that they have. New ones get forecasts from the shared
@@ -468,9 +473,16 @@ class Forecaster:
         return self._holding(adapt(self.model_, series, options))
 
     def backtest(
-        self, data: Data, folds: int = 3, test: str = "", validation: str = "", gap: str = "",
-        train: str = "", *, progress: bool = False,
-    ) -> Backtest:  # fmt: skip
+        self,
+        data: Data,
+        folds: int = 3,
+        test: str = "",
+        validation: str = "",
+        gap: str = "",
+        train: str = "",
+        *,
+        progress: bool = False,
+    ) -> Backtest:
         """Test these settings on successive spans, each with a forecaster fitted before it.
 
         This forecaster stays as it is; its split is not used. With `refit`, refits within a test

@@ -64,8 +64,10 @@ def read_history(
     if extra := len(series.cells) - len(cells):
         log.warning(
             "%s: no forecasts for %s that the model has not seen; %s",
-            series.name, counted(extra, "cell"), ADAPT,
-        )  # fmt: skip
+            series.name,
+            counted(extra, "cell"),
+            ADAPT,
+        )
     return known
 
 
@@ -143,8 +145,12 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
         if cells.any():
             log.warning(
                 "%s: %d of %d cells, such as %s, have %s",
-                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
-            )  # fmt: skip
+                series.name,
+                cells.sum(),
+                len(cells),
+                series.cells[cells][0],
+                what,
+            )
 
 
 def warn_of_level(series: Series, model: FittedModel) -> None:
@@ -157,8 +163,12 @@ def warn_of_level(series: Series, model: FittedModel) -> None:
         log.warning(
             "%s: %d of %d cells, such as %s, were lately %.3g standard deviations away from the "
             "mean of the training; check the unit of the history, or fit the model anew",
-            series.name, far.sum(), len(far), series.cells[level.argmax()], level.max(),
-        )  # fmt: skip
+            series.name,
+            far.sum(),
+            len(far),
+            series.cells[level.argmax()],
+            level.max(),
+        )
 
 
 def warn_of_past_events(series: Series) -> None:
@@ -168,8 +178,10 @@ def warn_of_past_events(series: Series) -> None:
         first = series.calendar.local_times(np.array([len(series.values)]))[0]
         log.warning(
             "%s: all events end before the forecast begins at %s local time, so it assumes that "
-            "there are none; give a table with later ones if there are", events.name, first,
-        )  # fmt: skip
+            "there are none; give a table with later ones if there are",
+            events.name,
+            first,
+        )
 
 
 def warn_of_constants(series: Series, fit: slice) -> None:
@@ -178,8 +190,12 @@ def warn_of_constants(series: Series, fit: slice) -> None:
     if n := int((seen.max() == seen.min()).sum()):
         log.warning(
             "%s: %d of %d cells never change in the training part of %s; their errors are not "
-            "meaningful", series.name, n, len(series.cells), series.service,
-        )  # fmt: skip
+            "meaningful",
+            series.name,
+            n,
+            len(series.cells),
+            series.service,
+        )
 
 
 def warn_of_values_outside(series: Series, limits: Limits) -> None:
@@ -211,9 +227,13 @@ def warn_of_outliers(series: Series, fitted: slice) -> None:
             "%s: %s with values that are so far from the others that these cannot be told apart, "
             "such as %.6g in cell %s, where half of all are from %.6g to %.6g; correct or remove "
             "them: errors and forecasts of such a cell are wrong",
-            series.name, counted(n, "cell"), values[:, i][np.nanargmax(np.abs(values[:, i]))],
-            series.cells[i], low[i], high[i],
-        )  # fmt: skip
+            series.name,
+            counted(n, "cell"),
+            values[:, i][np.nanargmax(np.abs(values[:, i]))],
+            series.cells[i],
+            low[i],
+            high[i],
+        )
 
 
 def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:

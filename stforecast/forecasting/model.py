@@ -203,9 +203,12 @@ class FittedModel:
             "step": str(self.step),
             "cells": self.cells.tolist(),
             "round": self.predictor.round,
-            **{name: kind(v) for name, kind in ENTRIES.items()
-               if (v := getattr(self, name)) is not None},
-        }  # fmt: skip
+            **{
+                name: kind(v)
+                for name, kind in ENTRIES.items()
+                if (v := getattr(self, name)) is not None
+            },
+        }
         if not self.clients.by_cell:
             about["clients"] = self.clients.labels
         model_files.write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
@@ -222,8 +225,9 @@ class FittedModel:
         if model.time_zone is None:
             log.warning(
                 "%s was saved without the time zone of its data: it cannot be checked that a "
-                "history's times have the same zone; fit the model again to keep it", folder,
-            )  # fmt: skip
+                "history's times have the same zone; fit the model again to keep it",
+                folder,
+            )
         return model
 
     @classmethod

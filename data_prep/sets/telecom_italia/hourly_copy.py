@@ -27,9 +27,11 @@ HEADER = "datetime,cellid,countrycode,smsin,smsout,callin,callout,internet"
 HOURS = 24
 HOUR = pd.Timedelta("1h")
 _SCHEMA = {
-    "time": pl.String, "cell": pl.Int64, "country": pl.Int64,
+    "time": pl.String,
+    "cell": pl.Int64,
+    "country": pl.Int64,
     **dict.fromkeys(SERVICES, pl.Float64),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

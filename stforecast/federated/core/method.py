@@ -232,11 +232,7 @@ def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
 
 
 def initial_state(
-    method: Method,
-    sizes: Tensor,
-    seed: int,
-    device: torch.device | str = "cpu",
-    first: int = 0,
+    method: Method, sizes: Tensor, seed: int, device: torch.device | str = "cpu", first: int = 0
 ) -> State:
     """Return clients and server before the first round.
 

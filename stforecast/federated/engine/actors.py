@@ -158,9 +158,12 @@ class SpreadParts:
     def __init__(self, trainer: Trainer, actors: Actors, workers: int, memory: int | None) -> None:
         self.trainer, n = trainer, len(actors)
         self._options = {
-            "seed": trainer.state.seed, "uplink": trainer.uplink, "workers": workers,
-            "memory": memory, "cohort_size": trainer.cohort_size,
-        }  # fmt: skip
+            "seed": trainer.state.seed,
+            "uplink": trainer.uplink,
+            "workers": workers,
+            "memory": memory,
+            "cohort_size": trainer.cohort_size,
+        }
         self._actors, self._parts = actors, split(len(trainer), n, trainer.cohort_size)
         self._missing, self._stale = set(range(n)), set(range(n))
         self.predicting = trainer.state
@@ -230,8 +233,11 @@ class SpreadParts:
         clients = self._parts[i]
         log.warning(
             "round %d: the actor of clients %d to %d was lost (%s); a new one repeats its work",
-            self.trainer.state.round + 1, clients.start, clients.stop - 1, reason,
-        )  # fmt: skip
+            self.trainer.state.round + 1,
+            clients.start,
+            clients.stop - 1,
+            reason,
+        )
         self._missing.add(i)
         self._stale.add(i)
 
@@ -243,9 +249,12 @@ class SpreadParts:
             groups = {name: take(tensors, ids) for name, tensors in state.clients.groups()}
             moments = {name: groups[f"moments.{name}"] for name in state.clients.moments}
             clients = Clients(
-                groups["params"], groups["buffers"], moments, state.clients.sizes[ids],
+                groups["params"],
+                groups["buffers"],
+                moments,
+                state.clients.sizes[ids],
                 groups["memory"],
-            )  # fmt: skip
+            )
         return State(clients, state.server, state.round, state.seed, take(state.received, ids))
 
 

@@ -155,9 +155,10 @@ class Server:
         dropped = set(ids.tolist()) - set(ids[near].tolist())
         if dropped - self._dropped:
             log.warning(
-                "round %d: left out %s; said once of each client", self.state.round + 1,
+                "round %d: left out %s; said once of each client",
+                self.state.round + 1,
                 describe(dict.fromkeys(dropped - self._dropped, FAR)),
-            )  # fmt: skip
+            )
             self._dropped |= dropped
         return ids[near], take(upload, near)
 
@@ -171,8 +172,9 @@ class Server:
         if failed and not any(r.failed for r in self.reports):
             log.warning(
                 "round %d: left out %s; rounds.csv counts failures",
-                self.state.round + 1, describe(failed),
-            )  # fmt: skip
+                self.state.round + 1,
+                describe(failed),
+            )
 
     def report(self, report: RoundReport) -> None:
         """Add the report of a round, and its validation loss if that is known already."""

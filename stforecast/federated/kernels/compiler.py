@@ -153,8 +153,9 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         log.warning(
             "no C compiler %s, so no compiled kernels: GRUs train about half as fast; install gcc "
-            "or clang, or set STFORECAST_KERNELS=off to hide this warning", name,
-        )  # fmt: skip
+            "or clang, or set STFORECAST_KERNELS=off to hide this warning",
+            name,
+        )
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
@@ -226,8 +227,10 @@ def cache_folder() -> Path | None:
         return cache
     log.warning(
         "%s: belongs to another user, or others may write to it, so kernels are compiled for each "
-        "run; take it over, or: chmod 700 %s", cache, cache,
-    )  # fmt: skip
+        "run; take it over, or: chmod 700 %s",
+        cache,
+        cache,
+    )
     return None
 
 

@@ -40,9 +40,12 @@ class AdamKernel:
         groups = params, first, second, counts
         self._kept, self._dtype = groups, params[0].dtype  # Tensors whose addresses are used.
         self.usable = library() is not None and all(
-            t.is_cpu and t.dtype == self._dtype in (torch.float32, torch.float64)
-            and t.is_contiguous() for group in groups for t in group
-        )  # fmt: skip
+            t.is_cpu
+            and t.dtype == self._dtype in (torch.float32, torch.float64)
+            and t.is_contiguous()
+            for group in groups
+            for t in group
+        )
         self._rows, self._sizes = (_numbers(group) for group in (counts, params))
         self._addresses = [_addresses(group) for group in groups]
 
@@ -52,9 +55,14 @@ class AdamKernel:
         return len(own) == len(params) and all(map(operator.is_, own, params))
 
     def step(
-        self, grads: Sequence[Tensor], *, lr: float, betas: tuple[float, float], eps: float,
+        self,
+        grads: Sequence[Tensor],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
         weight_decay: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take a step along gradients of the parameters' strides and type."""
         params, *moments = self._addresses
         tensors: tuple[Any, ...] = self._rows, self._sizes, params, _addresses(grads), *moments

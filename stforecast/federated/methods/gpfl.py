@@ -96,8 +96,7 @@ class GPFL(FedPer):
         self.width = d = feature_width(population)
         self.gamma, self.beta = (
             Network(
-                prefix,
-                lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d)),
+                prefix, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d))
             )
             for prefix in ("gamma.", "beta.")
         )

@@ -58,12 +58,7 @@ from stforecast.federated.nodes.messages import (
     most_common,
 )
 from stforecast.federated.nodes.node_sums import NodeSums, check_sums
-from stforecast.federated.nodes.secure_sum import (
-    FEWEST,
-    Lost,
-    check_advert,
-    check_finish_advert,
-)
+from stforecast.federated.nodes.secure_sum import FEWEST, Lost, check_advert, check_finish_advert
 from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
@@ -206,11 +201,11 @@ class Coordinator:
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         n_trained = sum(len(a.ids) for a in trained.values())
         loss, task_loss = (
-            self._mean(what, {
-                n: Reported(a.losses[i], len(a.ids), len(a.ids)) for n, a in trained.items()
-            })
+            self._mean(
+                what, {n: Reported(a.losses[i], len(a.ids), len(a.ids)) for n, a in trained.items()}
+            )
             for i, what in enumerate(("training loss", "training loss of the task"))
-        )  # fmt: skip
+        )
         server.report(
             RoundReport(
                 round=server.state.round,
@@ -232,10 +227,13 @@ class Coordinator:
             if (node, what) not in self._told_bounded:
                 self._told_bounded.add((node, what))
                 log.warning(
-                    "%s: the %s of %s is bounded (%s); said once", self._now(), what,
-                    self.membership.name(node), why,
+                    "%s: the %s of %s is bounded (%s); said once",
+                    self._now(),
+                    what,
+                    self.membership.name(node),
+                    why,
                     extra=event("bounded", node=node, what=what, reason=f"its {what}: {why}"),
-                )  # fmt: skip
+                )
         return bounded_mean([*sums.values()])
 
     def _now(self) -> str:

@@ -84,8 +84,9 @@ class Masker:
 
     def _share(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
         """Seal a share of both secrets for each other member."""
-        peers = {int(i): (bytes.fromhex(s), bytes.fromhex(m))
-                 for i, (s, m) in about["peers"].items()}  # fmt: skip
+        peers = {
+            int(i): (bytes.fromhex(s), bytes.fromhex(m)) for i, (s, m) in about["peers"].items()
+        }
         private = {name: bytes.fromhex(notes[name]) for name in ("seal", "mask", "own")}
         if peers.get(self.member) != (public(private["seal"]), public(private["mask"])):
             raise InputError("the server does not pass on the keys of this node as they are")
@@ -101,9 +102,11 @@ class Masker:
             if i != self.member
         }
         notes |= {
-            "next": "mask", "peers": about["peers"], "shapes": about["shapes"],
+            "next": "mask",
+            "peers": about["peers"],
+            "shapes": about["shapes"],
             "held": {str(self.member): (own[self.member] + mask[self.member]).hex()},
-        }  # fmt: skip
+        }
         length(about["shapes"])
         self._save(notes, values)
         checks = {str(i): [commitment(s[i]).hex() for s in (own, mask)] for i in peers}

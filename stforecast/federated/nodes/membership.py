@@ -288,8 +288,11 @@ class Membership:
             log.warning("round %d: lost %s", round + 1, self.name(node), extra=known)
             del self.numbers[node]
         now = time.monotonic()
-        new = {n for n in here - self.numbers.keys() - self._unusable
-               if self._not_before.get(n, now) <= now}  # fmt: skip
+        new = {
+            n
+            for n in here - self.numbers.keys() - self._unusable
+            if self._not_before.get(n, now) <= now
+        }
         about = {"task": "join", "run": self.token, "clients": len(self.sizes), "round": round}
         answers = self.link.knock({n: Message(about) for n in new}, self.patience.answer)
         for node in sorted(new & answers.keys()):
@@ -366,8 +369,10 @@ class Membership:
     def _suspend(self, node: int) -> None:
         log.warning(
             "%s gave no answer in %d rounds in a row; nobody waits for it until it answers again",
-            self.name(node), self.strikes[node], extra=event("suspended", node=node),
-        )  # fmt: skip
+            self.name(node),
+            self.strikes[node],
+            extra=event("suspended", node=node),
+        )
         del self.numbers[node]
         pause = self.patience.answer * (2 ** self._suspensions[node] - 1)
         self._not_before[node] = time.monotonic() + pause

@@ -22,10 +22,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
-from stforecast.federated.nodes.secure_sum import (
-    Lost,
-    SecureSum,
-)
+from stforecast.federated.nodes.secure_sum import Lost, SecureSum
 from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
@@ -138,9 +135,11 @@ class NodeSums:
         if of_sum.left:
             log.warning(
                 "%s: the sum over %d nodes is complete, though %d left it",
-                now, len(nodes), len(of_sum.left),
+                now,
+                len(nodes),
+                len(of_sum.left),
                 extra=event("sum_recovered", round=round, nodes=len(nodes), left=len(of_sum.left)),
-            )  # fmt: skip
+            )
         return nodes, sums, of_sum.bytes_up
 
 

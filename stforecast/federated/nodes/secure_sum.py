@@ -35,6 +35,7 @@ from stforecast.federated.nodes.messages import (
     Link,
     Message,
     Rejected,
+    check_trained,
     message_of,
     untrusted,
 )
@@ -54,7 +55,7 @@ from stforecast.federated.uploads.masking import (
     pair_mask,
     public,
 )
-from stforecast.federated.uploads.payload import Like, Payload, total_bytes
+from stforecast.federated.uploads.payload import Payload, total_bytes
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +90,7 @@ class Dealt:
 def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
-    ids = [int(i) for i in about["ids"]]
-    if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
-        raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
-    like: Like = {
-        str(name): [str(t), *map(int, shape)] for name, (t, *shape) in about["like"].items()
-    }
+    ids, like = check_trained(about, asked)
     length({name: shape for name, (_, *shape) in like.items()})
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
@@ -134,8 +130,9 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
 
 
 @untrusted
-def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int]) -> \
-        tuple[Tensor, list[int]]:  # fmt: skip
+def check_masked(
+    answer: Message | str, shapes: Shapes, others: Collection[int]
+) -> tuple[Tensor, list[int]]:
     """Return a member's masked vector, and the members whose shares it could not use."""
     message = message_of(answer)
     vector, n = message.payload[SUM], sum(math.prod(shape) for shape in shapes.values())

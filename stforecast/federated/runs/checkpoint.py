@@ -287,8 +287,10 @@ def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> No
     if unknown := [k for k in differs if k in LATER and k not in made]:
         log.warning(
             "%s: was made by an older version, which did not record the %s; check that they are "
-            "still those that the run was begun with", path, " and ".join(unknown),
-        )  # fmt: skip
+            "still those that the run was begun with",
+            path,
+            " and ".join(unknown),
+        )
     differs = [k for k in differs if k not in unknown]
     if not differs:
         return

@@ -285,13 +285,16 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
         log.warning(
             "%s: a ' stands before %s and other names that a spreadsheet would run as formulas; "
             "remove it to join the table with your own",
-            path, min(marked),
-        )  # fmt: skip
+            path,
+            min(marked),
+        )
     with atomic_path(path) as part:
         table.to_csv(
-            part, index=False, quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
+            part,
+            index=False,
+            quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
             errors="backslashreplace",  # A path may hold any bytes.
-        )  # fmt: skip
+        )
 
 
 def inert(text: Any) -> Any:

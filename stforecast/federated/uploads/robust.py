@@ -74,9 +74,7 @@ class Robust(CheckedOptions):
 
     robust: Rule = "none"
     robust_trim: Annotated[
-        NonNegativeFloat,
-        Lt(0.5),
-        ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed"),
+        NonNegativeFloat, Lt(0.5), ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed")
     ] = 0.2
 
     def check(self, method: type[Method]) -> None:
