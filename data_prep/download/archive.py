@@ -25,7 +25,7 @@ class DamagedError(InputError):
     """Error of an incomplete archive; fetching it again may help."""
 
 
-def unpack(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
+def unpack_archive(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
     """Unpack the members of an archive that match the glob `only`; none may lie outside `out`."""
     with _sound(path), zipfile.ZipFile(path) as z:
         targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}

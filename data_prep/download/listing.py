@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 
 from data_prep.base.errors import InputError, Words
 from data_prep.download import Archive, Dataverse, File, Item, Source
-from data_prep.download.http import persist, read
+from data_prep.download.http import persist, read_body
 
 
-def plan(sources: Sequence[Source], source: str | None) -> list[Item]:
+def plan_files(sources: Sequence[Source], source: str | None) -> list[Item]:
     """List the files of the sources, each with its location."""
     if not sources:
         raise InputError(
@@ -100,7 +100,7 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
 def _fetch_listing(url: str, saved: Path | None) -> bytes:
     """Fetch the official listing, also needed for a local mirror without a `saved` one."""
     try:
-        return persist(url, lambda: read(url))
+        return persist(url, lambda: read_body(url))
     except InputError as e:
         if saved is None:
             raise
@@ -127,7 +127,7 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
     return Item(str(name), origin, None if size is None else int(size), checksum)
 
 
-def select(items: list[Item], only: str | None) -> list[Item]:
+def select_files(items: list[Item], only: str | None) -> list[Item]:
     """Select the items to fetch; members of an archive are selected when it is unpacked."""
     chosen = [i for i in items if only is None or i.archive or matches(i.name, only)]
     if not chosen:

@@ -193,7 +193,7 @@ def check_clients(text: str) -> None:
         raise InputError(f"clients is {text!r}; give {FORMS}")
 
 
-def partition(text: str, series: Series) -> Partition:
+def partition_cells(text: str, series: Series) -> Partition:
     """Return the client of each cell of a series, as the setting `clients` says."""
     check_clients(text)
     if text == "cell":

@@ -145,7 +145,7 @@ class Events:
         return 1 / np.sqrt(shares.clip(RAREST, 1.0))
 
 
-def is_table(text: str | os.PathLike[str]) -> bool:
+def is_event_table(text: str | os.PathLike[str]) -> bool:
     """Return whether the setting `events` names a table, not the kinds of a fitted model."""
     return Path(text).suffix.lower() == ".csv"
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stforecast.data.clients import Partition, one_per_cell, partition, say
+from stforecast.data.clients import Partition, one_per_cell, partition_cells, say
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.scaling import Scaler, fit_scaler
@@ -126,7 +126,7 @@ def prepare(
     series: Series, window: WindowSpec, split: str, scale: str, clients: str = "cell"
 ) -> PreparedSeries:
     """Split and scale a series; `auto` and a table of events are resolved in its window."""
-    divided = partition(clients, series)
+    divided = partition_cells(clients, series)
     say(divided, series)
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))

@@ -53,7 +53,7 @@ def connect(address: str, token: str | None = None) -> Any:
     )
 
 
-def answer(address: str, token: str) -> None:
+def _answer_one(address: str, token: str) -> None:
     """Answer a message as Flower's `run_clientapp` does, with this installation's app."""
     import flwr.app
     from flwr.common.constant import SubStatus
@@ -90,7 +90,7 @@ def answer_all(address: str) -> None:
         found = client.AcquireTask(asked)
         running = [each for each in running if each.is_alive()]
         if found.token:
-            running.append(processes.Process(target=answer, args=(address, found.token)))
+            running.append(processes.Process(target=_answer_one, args=(address, found.token)))
             running[-1].start()
         time.sleep(pause)
 

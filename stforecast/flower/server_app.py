@@ -21,8 +21,8 @@ from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.membership import (
     MOST_TARGETS,
     Reported,
-    bounded,
     bounded_mean,
+    bounded_nodes,
     event,
     moved_by,
     sound_errors,
@@ -92,7 +92,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         doubtful: dict[int, str] = {}
         if not run.secure:
             sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
-            test, odd, doubtful = pooled_errors(
+            test, odd, doubtful = mean_test_errors(
                 {n: f for n, f in finished.items() if n not in left_out},
                 {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
             )
@@ -148,7 +148,7 @@ def logged(folder: Path) -> Iterator[None]:
             handler.close()
 
 
-def pooled_errors(
+def mean_test_errors(
     finished: Mapping[int, Finished], samples: Mapping[int, int]
 ) -> tuple[dict[str, float], dict[int, str], dict[int, str]]:
     """Return test MSE and MAE over the nodes' targets, and which nodes' are left out or doubtful.
@@ -170,7 +170,7 @@ def pooled_errors(
             for n in [finished[node].targets]
         }
         test[name] = bounded_mean([*sums.values()], MOST_TARGETS)
-        for node, why in bounded(sums, MOST_TARGETS).items():
+        for node, why in bounded_nodes(sums, MOST_TARGETS).items():
             doubtful[node] += [why] if name == names[0] else []
         for node, (mean, rest) in moved_by(sums, MOST_TARGETS).items():
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")

@@ -198,7 +198,7 @@ class Standing:
         self.best_round = event["best_round"]
 
 
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
+def read_event_log(folder: Path) -> Iterator[dict[str, Any]]:
     """Read the events of a server's results; a line that was cut off is passed over."""
     path = folder / EVENTS
     if not path.is_file():
@@ -335,7 +335,7 @@ class MetricsFile(logging.Handler):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.path = folder / METRICS
-        earlier = read_events(folder) if (folder / EVENTS).exists() else ()
+        earlier = read_event_log(folder) if (folder / EVENTS).exists() else ()
         self.standing = Standing.of(earlier)
         self._lines = JsonLines()
 

@@ -43,7 +43,7 @@ UNSAFE = (
 
 
 @dataclass(frozen=True)
-class Server:
+class FederationServer:
     """A federation's server.
 
     Attributes:

@@ -59,7 +59,7 @@ NEW = -1
 """Id of a client that the server has not seen."""
 
 
-def join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int) -> TrainedMethod:
+def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int) -> TrainedMethod:
     """Return the method for `ids`: positions among the trained clients, followed by the new ones.
 
     The new are trained for `rounds` updates of what a client keeps, unless they have no windows.
@@ -248,7 +248,7 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
     positions = {cell: i for i, cell in enumerate(model.cells.tolist())}
     ids[known] = [positions[cell] for cell in series.cells[known].tolist()]
     ids[~known] = len(model.cells) + np.arange((~known).sum())
-    data = new_cells(model, series.select(series.cells[~known]), options.days)
+    data = _new_cells(model, series.select(series.cells[~known]), options.days)
     config, predictor = _adapted(model, data, ids, options)
     clients = predictor.clients if isinstance(predictor, TrainedMethod) else None
     non_negative = model.non_negative and not (data.series.values < 0).any()
@@ -261,7 +261,7 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
     )  # fmt: skip
 
 
-def new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
+def _new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
     """Return the series of new cells alone, scaled, with the last days as training part.
 
     Steps before the history count as missing, so each target of these days is a training target.
@@ -332,7 +332,7 @@ def _adapted(
                     Words("fine_tune needs days of history; give {days}, or leave it out")
                 )
             predictor = fine_tuned(predictor, options.fine_tune)
-        joined = join(predictor, data, torch.from_numpy(ids), options.rounds)
+        joined = _join(predictor, data, torch.from_numpy(ids), options.rounds)
         return joined.config, joined
     if options.fine_tune:
         raise InputError(

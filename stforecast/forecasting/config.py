@@ -16,7 +16,7 @@ import pandas as pd
 from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.errors import InputError, Words
-from data_prep.base.registry import find, join
+from data_prep.base.registry import find, merged
 from stforecast.baselines import BASELINES
 from stforecast.bench import LOCAL, RAY
 from stforecast.data.anchors import Target
@@ -258,7 +258,7 @@ def defaults(method: str, model: str | None = None) -> dict[str, Any]:
 
 
 def _find(method: str) -> Any:
-    return find("method", method, join(METHODS, BASELINES))
+    return find("method", method, merged(METHODS, BASELINES))
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:

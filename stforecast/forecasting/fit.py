@@ -21,7 +21,7 @@ from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import check_finite
+from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, reads_target
@@ -153,12 +153,12 @@ def fit_baseline(
     )
 
 
-def restore(
+def restore_predictor(
     config: Config, state: Mapping[str, np.ndarray], round: int, clients: Partition
 ) -> Predictor:
     """Restore a predictor from its `state`, the arrays after a round; see `from_state` of each."""
     if config.federated:
         return TrainedMethod.from_state(config, state, round, clients)
-    check_finite(state)
+    check_finite_arrays(state)
     baseline = BASELINES[config.method]
     return baseline.from_state(state, config.window, config.method_options)

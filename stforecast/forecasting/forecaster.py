@@ -16,7 +16,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose
 from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data
-from stforecast.data.events import is_table
+from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
@@ -28,7 +28,7 @@ from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
-from stforecast.forecasting.description import as_html, in_words
+from stforecast.forecasting.description import as_html, one_line
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
 from stforecast.forecasting.history import read_series, warn_of_level
@@ -304,7 +304,7 @@ class Forecaster:
         """Return the table of events to read: the given one, or that of the fit."""
         has_own = isinstance(history, Series) and history.calendar.events is not None
         fitted = self.asked.window.events
-        return fitted if events is None and is_table(fitted) and not has_own else events
+        return fitted if events is None and is_event_table(fitted) and not has_own else events
 
     def plot(
         self,
@@ -538,7 +538,7 @@ class Forecaster:
 
     def __repr__(self) -> str:
         """Return the call that makes it, and what it was fitted on."""
-        return in_words(self.get_params(), self._model)
+        return one_line(self.get_params(), self._model)
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""

@@ -71,11 +71,11 @@ def forecast_leaks(
         inputs = (input_windows(s, one, spec, at) for s, at in both)
         forecasts = (predictor.predict(s, one, at) for s, at in both)
         for what, (before, after) in {"inputs": inputs, "forecast": forecasts}.items():
-            leaks += compare(what, int(start), before, after)
+            leaks += changes_of(what, int(start), before, after)
     return leaks
 
 
-def compare(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
+def changes_of(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
     """Return a leak if the arrays differ by more than rounding, else nothing."""
     change = np.abs(np.subtract(before, after, dtype=np.float64))
     change[np.isnan(before) & np.isnan(after)] = 0.0

@@ -31,7 +31,7 @@ from stforecast.federated.runs import model_files
 from stforecast.federated.runs.model_files import AGAIN
 from stforecast.forecasting import history as histories
 from stforecast.forecasting.config import Config, read_by, resolve
-from stforecast.forecasting.fit import restore
+from stforecast.forecasting.fit import restore_predictor
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.tables import Interval
@@ -239,7 +239,7 @@ class FittedModel:
         of_bounds = {n: arrays.pop(n) for n in list(arrays) if n.startswith(PREFIX)}
         step, cells, clients = _saved_cells(about)
         config = config.at(step)
-        predictor = restore(config, arrays, int(about["round"]), clients)
+        predictor = restore_predictor(config, arrays, int(about["round"]), clients)
         calibration = None
         if config.has_intervals:
             shape = len(cells), config.window.horizon
@@ -270,7 +270,7 @@ def _saved_scaler(arrays: dict[str, np.ndarray]) -> Scaler:
     names = ["scaler/mean", "scaler/std"]
     names += [name for name in arrays if name.startswith("scaler/") and name not in names]
     saved = {name: arrays.pop(name) for name in names}
-    model_files.check_finite(saved)
+    model_files.check_finite_arrays(saved)
     for name, values in saved.items():
         if name.endswith("std") and not (values > 0).all():
             raise InputError(f"{name} has values that are not above 0; {AGAIN}")

@@ -110,7 +110,7 @@ class ForecastTask:
         """Return the training loss of each target, `(clients, batch, horizon)`."""
         if self.options.levels:
             quantiles = prediction.unflatten(-1, (-1, len(self.options.levels)))
-            return pinball(quantiles, batch["y"], self.options.levels)
+            return pinball_loss(quantiles, batch["y"], self.options.levels)
         if self.options.loss == "huber":
             y, delta = batch["y"], self.options.huber_delta
             return F.huber_loss(prediction, y, reduction="none", delta=delta)
@@ -128,7 +128,7 @@ def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:
     return (prediction - batch["y"]).square()
 
 
-def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
+def pinball_loss(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
     """Compute the pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
 
     The `quantiles` are `(…, levels)` of targets `(…)`. Koenker and Bassett: Regression Quantiles,

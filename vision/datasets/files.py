@@ -17,11 +17,11 @@ from scipy.io import loadmat, whosmat
 from data_prep.base.errors import InputError, check_regular, reading
 from data_prep.base.limits import (
     CHUNK,
-    bounded,
     check_expansion,
     check_size,
     most_from,
     read_bounded,
+    read_expanded,
 )
 
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -33,7 +33,7 @@ MAX_TEXT = 2**22
 """Largest size of a list of names in bytes; a list of 10,000 images has a tenth of it."""
 
 
-def find(
+def find_path(
     root: Path,
     names: Sequence[str],
     folders: Sequence[str],
@@ -69,7 +69,7 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     if path.suffix not in OPENERS:
         check_size(path.stat().st_size, path)
     with open_file(path) as file:
-        return bounded(file, path, cost)
+        return read_expanded(file, path, cost)
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:

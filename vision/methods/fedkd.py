@@ -73,7 +73,7 @@ LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
 """Prefixes of a matrix's name in a message: the factors of its update, or the update."""
 
 
-def matrix(t: Tensor) -> Tensor:
+def _matrix(t: Tensor) -> Tensor:
     """Reshape a stacked parameter to matrices `(clients, a, b)`; a kernel keeps its first axis."""
     return t.flatten(2)
 
@@ -110,7 +110,7 @@ def pays(a: int, b: int, rank: int) -> bool:
     return rank * (a + b) < a * b
 
 
-def packed(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
+def packed_factors(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
     """Pack an update for a message: as factors of a rank, or whole if they are not smaller."""
     if not pays(left.shape[1], right.shape[2], rank):
         return {UPDATE + name: left @ right}
@@ -175,7 +175,7 @@ class FedKD(TwoModels):
         super().__init__(population, task, training, options)
         parameters, shared = population.parameters(1), self.shared
         self.matrices = {
-            name: matrix(t).shape[1:]
+            name: _matrix(t).shape[1:]
             for name, t in parameters.items()
             if name in shared and t.ndim > 2
         }
@@ -192,7 +192,7 @@ class FedKD(TwoModels):
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
         for name, (a, b) in self.matrices.items():
-            server[KNOWN + name] = matrix(initial[name][None]).repeat(rows, 1, 1)
+            server[KNOWN + name] = _matrix(initial[name][None]).repeat(rows, 1, 1)
             server[LEFT + name] = torch.zeros(rows, a, min(a, b), device=device)
             server[RIGHT + name] = torch.zeros(rows, min(a, b), b, device=device)
         ranks = [min(shape) for shape in self.matrices.values()]
@@ -216,7 +216,7 @@ class FedKD(TwoModels):
             rows = self.rows(to).to(server[LEFT + name].device)
             left, right = server[LEFT + name][rows], server[RIGHT + name][rows]
             rank = int(left.any(1).sum(1).max())
-            payload |= packed(name, left, right, rank)
+            payload |= packed_factors(name, left, right, rank)
         return payload
 
     def receive(self, cohort: Cohort, payload: Payload) -> None:
@@ -263,12 +263,12 @@ class FedKD(TwoModels):
         upload: Payload = {}
         needed = []
         for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):
-            update = matrix(cohort.params[name] - before[name])
+            update = _matrix(cohort.params[name] - before[name])
             left, right, values = factors(update)
             needed.append(rank_for(values, self.kept_share(cohort.round + 1)))
             if pays(a, b, rank):
                 cut = truncated(left, rank_for(values, self.kept_share(cohort.round)))
-                upload |= packed(name, cut, right, rank)
+                upload |= packed_factors(name, cut, right, rank)
             else:
                 upload[UPDATE + name] = update
         upload["ranks"] = torch.stack(needed, dim=1).int()

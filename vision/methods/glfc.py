@@ -60,7 +60,7 @@ from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import normal
 from vision.methods.memory import (
     EMPTY,
-    draw,
+    draw_samples,
     empty_memory,
     encoding_network,
     gradients_of,
@@ -181,7 +181,7 @@ class GLFC(TaughtFedAvg):
         """Return the compensated loss, with relation distillation if there are former classes."""
         former, taught = cohort.memory["former"], cohort.memory["taught"]
         new = self.task.keys(batch)
-        old_features, old, any_old = draw(cohort.memory, former, cohort.rand(new.shape[1]))
+        old_features, old, any_old = draw_samples(cohort.memory, former, cohort.rand(new.shape[1]))
         features = torch.cat([batch["query"], old_features], dim=1)
         y = torch.cat([new, old], dim=1)
         counts = torch.cat([torch.ones_like(new), any_old[:, None].expand_as(old)], dim=1)

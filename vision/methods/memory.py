@@ -93,7 +93,7 @@ def ranks(features: Tensor, classes: Tensor, n_classes: int) -> Tensor:
     return torch.empty_like(before).scatter_(1, order, before)
 
 
-def draw(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def draw_samples(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Draw samples of `allowed` classes `(clients, n_classes)` with replacement.
 
     Returns:

@@ -170,7 +170,7 @@ def _check_end(table: pl.DataFrame, path: Path, cells: np.ndarray) -> None:
         )
 
 
-def join(
+def join_days(
     days: list[HourlyDay], cells: np.ndarray, time_zone: str
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
     """Join days on one time axis.

@@ -164,7 +164,7 @@ class SpreadParts:
             "memory": memory,
             "cohort_size": trainer.cohort_size,
         }
-        self._actors, self._parts = actors, split(len(trainer), n, trainer.cohort_size)
+        self._actors, self._parts = actors, split_clients(len(trainer), n, trainer.cohort_size)
         self._missing, self._stale = set(range(n)), set(range(n))
         self.predicting = trainer.state
 
@@ -258,14 +258,14 @@ class SpreadParts:
         return State(clients, state.server, state.round, state.seed, take(state.received, ids))
 
 
-def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
+def split_clients(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
     """Split clients into contiguous parts of about the same size.
 
     Parts consist of whole cohorts (see `stforecast.federated.core.state.cohorts`) if there are
     enough.
 
     Example:
-        >>> split(7, 2, 2)
+        >>> split_clients(7, 2, 2)
         [range(0, 4), range(4, 7)]
     """
     check_parts(n_parts, n_clients)

@@ -53,11 +53,11 @@ def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def describe(failed: Mapping[int, str]) -> str:
-    """Describe failures in words, by reason.
+def reasons_of(failed: Mapping[int, str]) -> str:
+    """Name the reasons of failures, and the clients of each.
 
     Example:
-        >>> describe({0: "too late", 3: DIVERGED, 4: DIVERGED})
+        >>> reasons_of({0: "too late", 3: DIVERGED, 4: DIVERGED})
         'client 0 (too late), clients 3, 4 (its values are not finite)'
     """
     by_reason: dict[str, list[int]] = {}

@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import take
 from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State, canonical, generator
-from stforecast.federated.engine.faults import DIVERGED, describe
+from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -157,7 +157,7 @@ class Server:
             log.warning(
                 "round %d: left out %s; said once of each client",
                 self.state.round + 1,
-                describe(dict.fromkeys(dropped - self._dropped, FAR)),
+                reasons_of(dict.fromkeys(dropped - self._dropped, FAR)),
             )
             self._dropped |= dropped
         return ids[near], take(upload, near)
@@ -165,7 +165,7 @@ class Server:
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
         """Warn of failed clients, only the first time."""
         if failed and len(failed) == n_participants:
-            said = f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
+            said = f"round {self.state.round + 1}: all participants failed: {reasons_of(failed)}"
             if set(failed.values()) == {DIVERGED}:
                 raise InputError(f"{said}; ", Words("a smaller {lr} keeps values finite"))
             raise RuntimeError(said)
@@ -173,7 +173,7 @@ class Server:
             log.warning(
                 "round %d: left out %s; rounds.csv counts failures",
                 self.state.round + 1,
-                describe(failed),
+                reasons_of(failed),
             )
 
     def report(self, report: RoundReport) -> None:

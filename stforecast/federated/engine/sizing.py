@@ -130,7 +130,7 @@ class Memory:
 
     def fits(self, allowed: int | None = None) -> bool:
         """Return whether all of it fits in memory; if not, the clients' states belong in files."""
-        allowed = allowed or limits.memory()
+        allowed = allowed or limits.allowed_memory()
         if self.resident > allowed:
             raise InputError(
                 f"the run needs {self.resident / 1e9:.1f} GB besides the clients' "

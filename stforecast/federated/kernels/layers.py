@@ -168,7 +168,7 @@ class _ReluPool(Function):
         return result
 
 
-def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
+def linear_column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
     """Return `x W + b` for each client, where W has one column; the parts of x are summed first.
 
     Args:

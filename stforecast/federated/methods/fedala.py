@@ -42,7 +42,7 @@ from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import Params, Population
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Training
-from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
 WEIGHT = "mixing."
@@ -71,13 +71,13 @@ class FedAlaOptions(CheckedOptions):
     start_passes: PositiveInt = 10
 
 
-class FedAla(Fitted):
+class FedAla(FittedModels):
     """FedALA. `personalise` mixes the models; training goes on from the mixture."""
 
     name = "fedala"
     summary = "FedAvg; clients learn how to mix its model into their own before they train"
     paper = "Zhang et al., AAAI 2023"
-    guards = Fitted.guards
+    guards = FittedModels.guards
     keeps_own = True
     Options = FedAlaOptions
     options: FedAlaOptions

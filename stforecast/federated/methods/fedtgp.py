@@ -135,7 +135,7 @@ class FedTGP(Method):
         if held.any():
             with torch.enable_grad():
                 for _ in range(self.options.server_epochs):
-                    loss = contrast(prototypes, held, self.prototypes(trained), delta)
+                    loss = margin_contrast(prototypes, held, self.prototypes(trained), delta)
                     found = torch.autograd.grad(loss, list(trained.values()))
                     with torch.no_grad():
                         for t, g in zip(trained.values(), found, strict=True):
@@ -167,7 +167,7 @@ def widest_gap(prototypes: Tensor, held: Tensor) -> float:
     return float(torch.pdist(means).max()) if len(means) > 1 else 0.0
 
 
-def contrast(prototypes: Tensor, held: Tensor, made: Tensor, delta: float) -> Tensor:
+def margin_contrast(prototypes: Tensor, held: Tensor, made: Tensor, delta: float) -> Tensor:
     """Return the mean contrastive loss of the clients' P `(clients, keys, d)` and P̂ `(keys, d)`."""
     keys = torch.arange(len(made), device=made.device).expand(held.shape)[held]
     distance = torch.cdist(prototypes[held], made, compute_mode="donot_use_mm_for_euclid_dist")

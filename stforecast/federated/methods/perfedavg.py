@@ -41,7 +41,7 @@ from stforecast.federated.core.method import Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
 
@@ -64,13 +64,13 @@ class PerFedAvgOptions(CheckedOptions):
     steps: NonNegativeInt = 1
 
 
-class PerFedAvg(Fitted):
+class PerFedAvg(FittedModels):
     """Per-FedAvg; `personalise` turns the global model into the client's personal one."""
 
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
     paper = "Fallah et al., NeurIPS 2020"
-    guards = Fitted.guards
+    guards = FittedModels.guards
     sums = "clients"
     Options = PerFedAvgOptions
     options: PerFedAvgOptions

@@ -39,8 +39,8 @@ from stforecast.federated.nodes.membership import (
     Membership,
     Patience,
     Reported,
-    bounded,
     bounded_mean,
+    bounded_nodes,
     event,
     most_improved,
     tell_left_out,
@@ -58,8 +58,13 @@ from stforecast.federated.nodes.messages import (
     most_common,
 )
 from stforecast.federated.nodes.node_sums import NodeSums, check_sums
-from stforecast.federated.nodes.secure_sum import FEWEST, Lost, check_advert, check_finish_advert
-from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
+from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    is_spaced,
+    newest_sound,
+    save_checkpoint,
+)
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
@@ -223,7 +228,7 @@ class Coordinator:
 
     def _mean(self, what: str, sums: Mapping[int, Reported]) -> float:
         """Return the bounded mean of what nodes report; name once each node that is bounded."""
-        for node, why in bounded(sums).items():
+        for node, why in bounded_nodes(sums).items():
             if (node, what) not in self._told_bounded:
                 self._told_bounded.add((node, what))
                 log.warning(
@@ -334,14 +339,14 @@ class Coordinator:
             return answers
         try:
             everybody = self.sums.of_round(answers, self.server.state.round + 1, self._now())
-        except Lost as e:
+        except SumLost as e:
             self._lose_sum(e)
             return {}
         finally:
             self._sent += self.sums.bytes_down
         return self._without_outliers({EVERYBODY: everybody})
 
-    def _lose_sum(self, why: Lost) -> None:
+    def _lose_sum(self, why: SumLost) -> None:
         """Report that a sum is lost, and drop the nodes that spoilt it."""
         round, self._lost_because = self.server.state.round + 1, str(why)
         known = event("sum_lost", round=round, reason=str(why))
@@ -360,7 +365,7 @@ class Coordinator:
     def _leave_out(self, node: int, reason: str, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
         if node == EVERYBODY:
-            self._lose_sum(Lost(reason))
+            self._lose_sum(SumLost(reason))
             return
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
@@ -434,7 +439,7 @@ class Coordinator:
                 nodes, self.test_errors = sums.of_errors(
                     finished, self.server.state.round + 1, self._now()
                 )
-            except Lost as e:
+            except SumLost as e:
                 self._lose_sum(e)
             self._sent += sums.bytes_down
         missing = sorted(finished.keys() - self.left_out.keys() - set(nodes))
@@ -456,7 +461,7 @@ class Coordinator:
             self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
             {"declared": self.membership.declared},
         )  # fmt: skip
-        save(checkpoint, self.folder, is_spaced)
+        save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:
         """Restore what `_save` wrote."""

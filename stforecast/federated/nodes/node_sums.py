@@ -22,7 +22,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
-from stforecast.federated.nodes.secure_sum import Lost, SecureSum
+from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
@@ -83,7 +83,7 @@ class NodeSums:
         self.bytes_down, fewest = 0, self.membership.patience.min_parties
         parties = sum(len(a.ids) > 0 for a in adverts.values())
         if 0 < parties < fewest:
-            raise Lost(f"{parties} parties trained, at least {fewest} must")
+            raise SumLost(f"{parties} parties trained, at least {fewest} must")
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
         nodes, sums, up = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes}, round, now)
@@ -92,7 +92,7 @@ class NodeSums:
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
         numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
         if not _plausible(numbers, len(ids)):
-            raise Lost("some node's masked values were not those that it had to send")
+            raise SumLost("some node's masked values were not those that it had to send")
         upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
         score = (numbers["score"], numbers["scored"])

@@ -160,7 +160,7 @@ def _read_bytes(text: object, n: int) -> bytes:
     return bytes.fromhex(text)
 
 
-class Lost(Exception):
+class SumLost(Exception):
     """Raised if a sum cannot be found; the false shares of `guilty` nodes are the reason."""
 
     def __init__(self, reason: str, guilty: frozenset[int] = frozenset()) -> None:
@@ -231,7 +231,7 @@ class SecureSum:
 
     def _need(self, did: str, n: int) -> None:
         if n < self.fewest:
-            raise Lost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
+            raise SumLost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
 
     def _share(self) -> dict[int, Dealt]:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
@@ -300,14 +300,16 @@ class SecureSum:
             secret = combine(dict(list(shares.items())[: self.threshold]))
             if derive(secret) == expected:
                 return secret
-        raise Lost(f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i}))
+        raise SumLost(
+            f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i})
+        )
 
     def _lose(self, i: int, n: int, revealed: int) -> NoReturn:
-        """Raise `Lost` for too few shares of a node's secret."""
+        """Raise `SumLost` for too few shares of a node's secret."""
         complaints = sum(i in of for of in self.complaints.values())
         dealt_badly = complaints > max(1, (len(self.complaints) - 1) / 2)
         guilty = {i} if revealed >= self.threshold and dealt_badly else self.liars
-        raise Lost(
+        raise SumLost(
             f"{n} nodes revealed a share of the secret of {self._name(i)}; {self.threshold} "
             "are needed",
             self._nodes(guilty),

@@ -98,7 +98,7 @@ def is_spaced(round: int, newest: int) -> bool:
     return age < KEPT or round % (1 << (age.bit_length() - 1)) == 0
 
 
-def save(
+def save_checkpoint(
     checkpoint: Checkpoint, folder: Path, keep: Callable[[int, int], bool] | None = None
 ) -> Path:
     """Write a checkpoint into a folder of its own, and remove all but the newest ones.
@@ -132,7 +132,7 @@ def go_back(folder: Path, round: int) -> list[int]:
             f"{folder}: no checkpoint of round {round}; "
             + (f"there are those of {kept}" if kept else "there is none, or the run has ended")
         )
-    load(rounds[round])
+    load_checkpoint(rounds[round])
     later = [r for r in rounds if r > round]
     for r in later:
         shutil.rmtree(rounds[r])
@@ -190,7 +190,7 @@ def _round_of(path: Path) -> int:
     return int(path.name.partition("-")[2])
 
 
-def load(folder: Path) -> Checkpoint:
+def load_checkpoint(folder: Path) -> Checkpoint:
     """Read one checkpoint."""
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
@@ -310,7 +310,7 @@ def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
         if before is not None and _round_of(path) >= before:
             continue
         try:
-            yield load(path)
+            yield load_checkpoint(path)
         except InputError as e:
             log.warning("%s", e)
 

@@ -24,7 +24,12 @@ from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
-from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    fingerprint,
+    newest_sound,
+    save_checkpoint,
+)
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
 from stforecast.federated.uploads.payload import total_bytes
 
@@ -223,7 +228,7 @@ class Checkpointer:
     def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
         start = time.perf_counter()
         with writing(folder, f"free some space, then {self.again}"):
-            save(checkpoint, folder)
+            save_checkpoint(checkpoint, folder)
         self._since = time.perf_counter()
         self._cost = self._since - start
 

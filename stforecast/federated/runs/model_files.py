@@ -110,7 +110,7 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     }
 
 
-def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+def check_finite_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """Check that arrays hold neither NaN nor infinity."""
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -121,7 +121,7 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
     """Check that parameters are finite and have the shapes of a method's model."""
     for name, like in method.population.initial().items():
         held = (f"clients/params/{name}", f"clients/buffers/{name}", f"server/{name}")
-        check_finite({key: arrays[key] for key in held if key in arrays})
+        check_finite_arrays({key: arrays[key] for key in held if key in arrays})
         for group in ("params", "buffers"):
             key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
             if key in arrays and arrays[key].shape != expected:

@@ -247,12 +247,6 @@ class SecureSums(CheckedOptions):
         return max(2, math.floor(self.secure_threshold * n) + 1)
 
 
-def resolution(n: int) -> float:
-    """Return the largest difference of a sum over n members to the exact one."""
-    result: float = n / 2 ** (FRACTION + 1)
-    return result
-
-
 def length(shapes: Shapes) -> int:
     """Return the number of values of a sum.
 

@@ -104,7 +104,7 @@ class Uplink(CheckedOptions):
                 "does not cover; leave clip at 0 or take another method"
             )
         if self.clip:
-            values = clipped(values, self.clip)
+            values = clip_uploads(values, self.clip)
         for name, t in values.items():
             if self.noise != "none":
                 t = t + self._noise(t, generators)
@@ -171,7 +171,7 @@ def _secret(law: str, shape: torch.Size) -> Tensor:
     return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log() / 2**0.5
 
 
-def clipped(values: Payload, norm: float) -> Payload:
+def clip_uploads(values: Payload, norm: float) -> Payload:
     """Scale each client's values down so that all of them together have at most this L2 norm."""
     if not values:
         return {}
