@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import Batch, batches
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, Cohort, generator
@@ -93,7 +93,7 @@ class CReFF(FedAvg):
         """Names of the classifier's parameters."""
         return [name for name in self.population.names if name.startswith("head.")]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, with the model's initial classifier and features of noise."""
         server = super().init(clients, sizes, seed)
         shape = (self.task.n_keys, self.options.features, feature_width(self.population))
@@ -104,7 +104,7 @@ class CReFF(FedAvg):
             "features": noise.to(clients.device),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the averaged model and the re-trained classifier."""
         return super().broadcast({n: t for n, t in server.items() if n != "features"}, to)
 
@@ -150,9 +150,7 @@ class CReFF(FedAvg):
         logits = self.population.decode(classifier, repeated)
         return cross_entropy(logits, self.task.keys(batch).repeat_interleave(n_keys, 0))
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models, match the features and train a new classifier on them."""
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         holders = uploads["held"].sum(0)

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, generator
@@ -93,7 +93,7 @@ class FEDIC(FedAvg):
     options: FEDICOptions
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does; the teacher averages the even ensemble and the tuned copy."""
         server = super().init(clients, sizes, seed)
         if getattr(self.task, "surrogate", None) is None:
@@ -112,13 +112,11 @@ class FEDIC(FedAvg):
         named = {TEACHER + name: t.to(clients.device) for name, t in teacher.items()}
         return {**server, **named, "seed": torch.tensor(seed)}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the global model."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models, then run the server's three tasks."""
         average = super().aggregate(server, of, uploads)
         task: Any = self.task

@@ -55,11 +55,10 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params, Population, feature_width
+from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.two_models import (
     PERSONAL,
     TwoModels,
@@ -169,11 +168,9 @@ class FedKD(TwoModels):
     defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
     options: FedKDOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        parameters, shared = population.parameters(1), self.shared
+    def set_up(self) -> None:
+        """Find the tensors that are sent as factors."""
+        parameters, shared = self.population.parameters(1), self.shared
         self.matrices = {
             name: _matrix(t).shape[1:]
             for name, t in parameters.items()
@@ -181,7 +178,7 @@ class FedKD(TwoModels):
         }
         self.vectors = [name for name in shared if name not in self.matrices]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start mentors as copies of the mentee, and the server without an update."""
         n, d = len(clients), feature_width(self.population)
         device = clients.device
@@ -208,7 +205,7 @@ class FedKD(TwoModels):
         """Return the clients' rows in the server's state; one row if all always take part."""
         return of.ids if self.training.participation < 1 else torch.zeros_like(of.ids)
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send vectors, updates of matrices, and the ranks for the uploads."""
         names = [*self.vectors, "ranks"]
         payload = super().broadcast({name: server[name] for name in names}, to)
@@ -274,9 +271,7 @@ class FedKD(TwoModels):
         upload["ranks"] = torch.stack(needed, dim=1).int()
         return upload
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the participants' mentees and compress the updates for each client."""
         state = super().aggregate(server, of, {name: uploads[name] for name in self.vectors})
         state["ranks"] = uploads["ranks"].amax(0)

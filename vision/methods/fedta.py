@@ -85,7 +85,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -95,11 +95,10 @@ from torch.nn import functional as F
 from data_prep.base.errors import Words
 from stforecast.federated.core.algebra import repeated, weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, Task
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.prototypes import PrototypeMeans
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.anchors import (
     begin_task,
@@ -200,16 +199,14 @@ class FedTA(Method):
     options: FedTAOptions
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone = backbone_of(self.population, self.name)
         d, o = self.backbone.width, self.options
         self.mixed_width = d if o.mix == "add" or not o.tail_anchor else 2 * d
         self._warned = False
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same pool, anchors and heads; start without global prototypes."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *INIT)
@@ -244,7 +241,7 @@ class FedTA(Method):
             "seed": torch.tensor(seed),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the pool, the statistics, and the prototypes `(clients, classes, width)`."""
         sent = {name: t for name, t in server.items() if name not in ("fixed", "seed")}
         return repeated(sent, len(to.ids))
@@ -361,9 +358,7 @@ class FedTA(Method):
         """Return F_TA of F_out; F_out itself without anchors."""
         return self.anchored(params, features)[0] if self.options.tail_anchor else features
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Pool the moments, fuse the pools and select global prototypes."""
         local, holders = uploads["prototypes"], uploads["known"]
         server = {**server, "known": server["known"] | holders.any(0)}

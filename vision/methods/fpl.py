@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import (
@@ -79,7 +79,7 @@ class FPL(FedAvg):
     Options = FPLOptions
     options: FPLOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without clusters."""
         server = super().init(clients, sizes, seed)
         slots, d = max(1, len(clients) // 2), feature_width(self.population)
@@ -89,7 +89,7 @@ class FPL(FedAvg):
             "used": torch.zeros(self.task.n_keys, slots, dtype=torch.bool, device=clients.device),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
         classes, slots = server["used"].nonzero(as_tuple=True)
         sent = {name: server[name] for name in self.shared}
@@ -117,9 +117,7 @@ class FPL(FedAvg):
         means = means_of_last_epoch(cohort)
         return {**super().upload(cohort), "prototypes": means.means(), "counts": means.counts}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models; cluster the prototypes of each class that a participant has."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         clusters, used = server["clusters"].clone(), server["used"].clone()

@@ -17,17 +17,14 @@ the generated images, 3 × 224 × 224. This does not apply here.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from stforecast.federated.core.data import Batch, ClientData
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants, Task
-from stforecast.federated.core.population import Network, Params, Population
+from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.population import Network, Params
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.conditional import NormedLinear
@@ -68,11 +65,9 @@ class DataFreeFedAvg(FedAvg):
     replayed: tuple[str, ...] = ()
     """Names of the tensors for rehearsal in the server's state."""
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone = backbone_of(self.population, self.name)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
         """Learn the tensors `replayed` from the teacher when a task has ended."""
@@ -82,7 +77,7 @@ class DataFreeFedAvg(FedAvg):
         """Return the clients' loss for former classes, `(clients,)`."""
         raise NotImplementedError
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
         nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=clients.device)
@@ -90,7 +85,7 @@ class DataFreeFedAvg(FedAvg):
         flags = {"former": nothing, "seen": nothing.clone()}
         return {**server, **teacher, **flags, "seed": torch.tensor(seed)}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the head, and after the first task also teacher, former classes and `replayed`."""
         names = self.shared
         if to.round >= self.training.rounds:
@@ -123,9 +118,7 @@ class DataFreeFedAvg(FedAvg):
         """Return the head and the client's classes."""
         return {**super().upload(cohort), "present": present_classes(self, cohort)}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the heads; when a task ends, learn from the average."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         seen = server["seen"] | uploads["present"].any(0)

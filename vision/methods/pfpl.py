@@ -42,7 +42,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.method import Method, Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
@@ -94,7 +94,7 @@ class PFPL(Method):
     options: PFPLOptions
     defaults: ClassVar[Mapping[str, Any]] = {"batch_size": 4}
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without prototypes."""
         return {
             "known": torch.zeros(
@@ -102,7 +102,7 @@ class PFPL(Method):
             )
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send each client's mixtures `(clients, keys, d)`, zeros for classes that it lacks.
 
         The message is empty in the first round.
@@ -131,9 +131,7 @@ class PFPL(Method):
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the latest prototypes of every client, `(clients, keys, d)`."""
         n = len(server["known"])
         return {

@@ -19,12 +19,10 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Task
+from stforecast.federated.core.method import Method, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Population
 from stforecast.federated.core.prototypes import key_counts
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from vision.backbones import Backbone
@@ -68,11 +66,9 @@ class PromptedFedAvg(FedAvg):
     name = ""
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone: Backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone: Backbone = backbone_of(self.population, self.name)
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
         """Return trainable tensors `(n_clients, …)` other than the head, named `prompt.…`."""
@@ -86,7 +82,7 @@ class PromptedFedAvg(FedAvg):
         """Return features `(clients, batch, d)` for predictions."""
         raise NotImplementedError
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same head and prompts."""
         server = super().init(clients, sizes, seed)
         prompts = self.prompts(len(clients), generator(seed, *INIT))

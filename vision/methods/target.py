@@ -46,9 +46,9 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
@@ -111,14 +111,13 @@ class TARGET(DataFreeFedAvg):
     Options = TARGETOptions
     options: TARGETOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Build the generator."""
+        super().set_up()
         o = self.options
         self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without generated samples."""
         server = super().init(clients, sizes, seed)
         device, size = server["former"].device, (self.options.synthetic, self.backbone.width)

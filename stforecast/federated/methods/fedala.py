@@ -29,7 +29,6 @@ slides.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -37,11 +36,10 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import ClientData, batches, members
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
@@ -82,20 +80,18 @@ class FedAla(FittedModels):
     Options = FedAlaOptions
     options: FedAlaOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Find the parameters of the last layers, which are mixed."""
         layers = [
             f"{name}."
-            for name, module in population.model.named_modules()
+            for name, module in self.population.model.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         ]
         high = tuple(layers[-self.options.mixed_layers :])
-        parameters = dict(population.model.named_parameters())
+        parameters = dict(self.population.model.named_parameters())
         self.mixed = [n for n in self.shared if n in parameters and n.startswith(high)]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with all weights at 1."""
         server = super().init(clients, sizes, seed)
         for name in self.mixed:

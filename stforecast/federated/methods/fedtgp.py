@@ -35,7 +35,6 @@ and 10).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -45,12 +44,11 @@ from torch.nn import functional as F
 from stforecast.federated.core.algebra import repeated
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.method import Method, Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Params, Population, feature_width
+from stforecast.federated.core.population import Network, Params, feature_width
 from stforecast.federated.core.prototypes import means_of_last_epoch
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedproto import pulled_loss
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
@@ -95,23 +93,21 @@ class FedTGP(Method):
     Options = FedTGPOptions
     options: FedTGPOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.width = d = feature_width(population)
+    def set_up(self) -> None:
+        """Build the server's network."""
+        self.width = d = feature_width(self.population)
         self.network = Network(
             NETWORK, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLinear(d, d))
         )
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Draw the server's vectors and network."""
         drawn = generator(seed, *VECTOR_DRAW)
         vectors = torch.randn(self.task.n_keys, self.width, generator=drawn).to(clients.device)
         parameters, _ = self.network.initial(1, seed, clients.device)
         return {VECTORS: vectors, **{name: t[0] for name, t in parameters.items()}}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round."""
         return repeated({n: t for n, t in server.items() if n in SENT}, len(to.ids))
 
@@ -124,9 +120,7 @@ class FedTGP(Method):
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Train vectors and network on the received prototypes; return them and the new P̂."""
         prototypes, held = uploads["prototypes"], uploads["known"]
         names = [name for name in server if name not in SENT]

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat
@@ -48,12 +47,11 @@ from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import by_key, key_counts
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedper import FedPer
 from stforecast.federated.uploads.payload import Payload
 
@@ -89,11 +87,9 @@ class GPFL(FedPer):
     Options = GPFLOptions
     options: GPFLOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.width = d = feature_width(population)
+    def set_up(self) -> None:
+        """Build both networks of the guides."""
+        self.width = d = feature_width(self.population)
         self.gamma, self.beta = (
             Network(
                 prefix, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d))
@@ -102,7 +98,7 @@ class GPFL(FedPer):
         )
         self.guides = [EMBEDDINGS, *self.gamma.parameters, *self.beta.parameters]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedPer, with the same embeddings and valve for all clients."""
         server = super().init(clients, sizes, seed)
         n, keys, device = len(clients), self.task.n_keys, clients.device

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
@@ -116,9 +116,7 @@ class PerFedAvg(FittedModels):
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         return gradient_of(self.loss_of({**cohort.state, **leaves}, batch), leaves)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the plain mean of the participants' models (Algorithm 1, last line)."""
         return {name: plain_mean(t) for name, t in uploads.items()}
 

@@ -49,7 +49,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, ShareBelowOne
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients
@@ -74,7 +74,7 @@ class ServerOptimizer(FedAvg):
     def server_step(self, delta: Tensor, moments: Params) -> tuple[Tensor, Params]:
         """Return the step for a parameter's mean change `delta`, and its next moments."""
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with moments for each parameter."""
         server = super().init(clients, sizes, seed)
         trained = [name for name in server if name in clients.params]
@@ -84,13 +84,11 @@ class ServerOptimizer(FedAvg):
             for name in trained
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model, without the moments."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Step from the last model along the mean change of each parameter."""
         after = super().aggregate(server, of, uploads)
         names = self.initial_moments()
