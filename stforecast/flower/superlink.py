@@ -15,18 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.base.errors import InputError, Words, no_file
+from stforecast.flower import supernode
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 from stforecast.flower.keys import Keys, make_keys
-from stforecast.flower.supernode import (
-    HOST,
-    Signalled,
-    end_with_parent,
-    environment,
-    find_program,
-    free_port,
-    signals_raise,
-    stop_all_of,
-)
 
 log = logging.getLogger(__name__)
 
@@ -75,16 +66,16 @@ class FederationServer:
         os.umask(0o077)
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
-        address = f"{HOST}:{free_port()}"
+        address = f"{supernode.HOST}:{supernode.free_port()}"
         keys = make_keys(self.home / "keys", days=3650)
         self._write_connection(address, keys)
         try:
-            with signals_raise(), self._superlink(address, keys) as superlink:
+            with supernode.signals_raise(), self._superlink(address, keys) as superlink:
                 _wait_for(superlink, address)
                 with self._gate(address, keys):
                     self._check(f"https://{address}")
                     code = superlink.wait()
-        except Signalled as e:
+        except supernode.Signalled as e:
             log.info("stopped by %s", e)
         else:
             raise InputError(f"the SuperLink ended (code {code}); see what it printed above")
@@ -101,19 +92,19 @@ class FederationServer:
         host, port = address.split(":")
         process = subprocess.Popen(
             [
-                find_program("flower-superlink"), "--host", host, "--port", port,
+                supernode.find_program("flower-superlink"), "--host", host, "--port", port,
                 "--ssl-certfile", keys.certificate, "--ssl-keyfile", keys.private,
                 "--ssl-ca-certfile", keys.authority, "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation",
                 "--database", self.home / "superlink.db",
             ],
-            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent,
-            env=environment() | {"FLWR_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=supernode.end_with_parent,
+            env=supernode.environment() | {"FLWR_HOME": str(self.home)},
         )  # fmt: skip
         try:
             yield process
         finally:
-            stop_all_of(process)
+            supernode.stop_all_of(process)
 
     @contextlib.contextmanager
     def _gate(self, address: str, keys: Keys) -> Iterator[None]:
@@ -152,7 +143,9 @@ class FederationServer:
             log.warning(UNSAFE, Words("{unsafe_open}"), where)
         else:
             own = f"[{self.host}]" if ":" in self.host else self.host
-            hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
+            hosts = (
+                [supernode.HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
+            )
             check_closed(superlink, [f"https://{host}:{self.port}" for host in hosts])
             log.info("tried as a stranger: nobody can list runs or run an app at %s", where)
         log.info("for the command flwr on this machine: export FLWR_HOME=%s", self.home)

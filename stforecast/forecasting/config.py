@@ -23,17 +23,8 @@ from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
 from stforecast.data.scaling import Limits
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.options import (
-    CheckedOptions,
-    Device,
-    ReadIf,
-    Workers,
-    check_none_unread,
-    distribute,
-    flatten,
-    names_of,
-    unmet,
-)
+from stforecast.federated.core import options
+from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.sizing import parse_bytes
 from stforecast.federated.uploads.robust import Robust
@@ -109,12 +100,12 @@ class RunOptions(CheckedOptions):
 
     model: str = "dual_gru"
     seed: NonNegativeInt = 1
-    device: Device = "auto"
+    device: options.Device = "auto"
     select: Literal["best", "last"] = "best"
     cohort: NonNegativeInt = 0
-    workers: Workers = 0
+    workers: options.Workers = 0
     engine: Literal["local", "ray"] = "local"
-    actors: Workers = 0
+    actors: options.Workers = 0
     memory: str = ""
     checkpoint_every: NonNegativeInt | None = None
 
@@ -233,7 +224,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Return the settings by flat name; `resolve(**config.flat())` equals this config."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return {"method": method, **flatten(*parts)}
+        return {"method": method, **options.flatten(*parts)}
 
 
 def options_type(method: str) -> type:
@@ -328,7 +319,7 @@ def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
     chosen = defaults(method, settings.get("model")) | dict(settings)
     types = sections(method, str(chosen["model"]))
-    found = unmet(types.values(), chosen)
+    found = options.unmet(types.values(), chosen)
     never = dict.fromkeys(_never_read(method, types), "")
     return {name: why for name, why in (found | never).items() if name in settings}
 
@@ -337,7 +328,7 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     """Return the names of settings that a method does not read, whatever the others are."""
     kind = _find(method)
     if method not in BASELINES:
-        of_model = names_of(types["model_options"]) if "model" in kind.unread else set()
+        of_model = options.names_of(types["model_options"]) if "model" in kind.unread else set()
         return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
     names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
     names -= {"quantiles"}  # Intervals read it, which every method may have.
@@ -356,7 +347,7 @@ def check_read(method: str, settings: Mapping[str, Any]) -> None:
             if unread(other, {name: settings[name]}).get(name) != "":
                 yield other
 
-    check_none_unread(method, unread(method, settings), readers)
+    options.check_none_unread(method, unread(method, settings), readers)
 
 
 def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -376,4 +367,4 @@ def resolve(method: str, **settings: Any) -> Config:
     """
     settings = {**defaults(method, settings.get("model")), **settings}
     types = sections(method, str(settings["model"]))
-    return Config(method, **distribute(method, types, settings))
+    return Config(method, **options.distribute(method, types, settings))

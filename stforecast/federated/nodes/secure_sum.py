@@ -39,22 +39,7 @@ from stforecast.federated.nodes.messages import (
     message_of,
     untrusted,
 )
-from stforecast.federated.uploads.masking import (
-    KEY,
-    SHARE,
-    PublicKeys,
-    SecureSums,
-    Shapes,
-    agreed,
-    combine,
-    commitment,
-    from_vector,
-    length,
-    mask_of,
-    new_key,
-    pair_mask,
-    public,
-)
+from stforecast.federated.uploads import masking
 from stforecast.federated.uploads.payload import Payload, total_bytes
 
 log = logging.getLogger(__name__)
@@ -67,7 +52,7 @@ FEWEST = 2
 HASH = 32
 """Bytes of a commitment."""
 
-SEALED = 2 * SHARE + 16
+SEALED = 2 * masking.SHARE + 16
 """Bytes of two sealed shares."""
 
 
@@ -91,7 +76,7 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
     ids, like = check_trained(about, asked)
-    length({name: shape for name, (_, *shape) in like.items()})
+    masking.length({name: shape for name, (_, *shape) in like.items()})
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
@@ -106,10 +91,12 @@ def check_finish_advert(answer: Message | str) -> Finished:
     return Finished({}, 0, model, has_best, keys=_keys(about))
 
 
-def _keys(about: Mapping[str, Any]) -> PublicKeys:
-    keys = PublicKeys(*(_read_bytes(about["keys"][name], KEY) for name in PublicKeys._fields))
+def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:
+    keys = masking.PublicKeys(
+        *(_read_bytes(about["keys"][name], masking.KEY) for name in masking.PublicKeys._fields)
+    )
     for key in keys:
-        agreed(new_key(), key, "")  # Some keys agree with no other.
+        masking.agreed(masking.new_key(), key, "")  # Some keys agree with no other.
     return keys
 
 
@@ -131,7 +118,7 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
 
 @untrusted
 def check_masked(
-    answer: Message | str, shapes: Shapes, others: Collection[int]
+    answer: Message | str, shapes: masking.Shapes, others: Collection[int]
 ) -> tuple[Tensor, list[int]]:
     """Return a member's masked vector, and the members whose shares it could not use."""
     message = message_of(answer)
@@ -145,10 +132,11 @@ def check_masked(
 def check_revealed(answer: Message | str, checks: Mapping[int, str]) -> dict[int, bytes]:
     """Return the shares that a member reveals, given the commitment to each, by dealer."""
     shares = {
-        int(i): _read_bytes(text, SHARE) for i, text in message_of(answer).about["shares"].items()
+        int(i): _read_bytes(text, masking.SHARE)
+        for i, text in message_of(answer).about["shares"].items()
     }
     for i, check in checks.items():
-        if i not in shares or commitment(shares[i]).hex() != check:
+        if i not in shares or masking.commitment(shares[i]).hex() != check:
             raise Rejected(f"its share of the secret of client {i}'s node is not the one dealt")
     return {i: shares[i] for i in checks}
 
@@ -194,11 +182,11 @@ class SecureSum:
         self,
         link: Link,
         timeout: float,
-        settings: SecureSums,
+        settings: masking.SecureSums,
         session: Mapping[str, str],
-        shapes: Shapes,
+        shapes: masking.Shapes,
         members: Mapping[int, int],
-        keys: Mapping[int, PublicKeys],
+        keys: Mapping[int, masking.PublicKeys],
         name: Callable[[int], str] = str,
         fewest: int = FEWEST,
     ) -> None:
@@ -227,7 +215,7 @@ class SecureSum:
         total = -self._leftover(dealt, vectors.keys())
         for vector in vectors.values():
             total += vector
-        return [self.node_of[i] for i in vectors], from_vector(total, self.shapes)
+        return [self.node_of[i] for i in vectors], masking.from_vector(total, self.shapes)
 
     def _need(self, did: str, n: int) -> None:
         if n < self.fewest:
@@ -259,7 +247,7 @@ class SecureSum:
 
     def _leftover(self, dealt: Mapping[int, Dealt], stayed: Collection[int]) -> Tensor:
         """Return the masks that did not cancel."""
-        revealed, n = self._unmask(dealt, stayed), length(self.shapes)
+        revealed, n = self._unmask(dealt, stayed), masking.length(self.shapes)
         total = torch.zeros(n, dtype=torch.int64)
         for i, of in dealt.items():
             shares = {j: found[i] for j, found in revealed.items() if i in found}
@@ -267,10 +255,12 @@ class SecureSum:
                 self._lose(i, len(shares), len(revealed))
             secret = self._secret(i, shares, of, stays=i in stayed)
             if i in stayed:
-                total += mask_of(secret, n)
+                total += masking.mask_of(secret, n)
                 continue
             for j in stayed:
-                total += pair_mask(j, secret, i, self.keys[j].mask, self.session["session"], n)
+                total += masking.pair_mask(
+                    j, secret, i, self.keys[j].mask, self.session["session"], n
+                )
         return total
 
     def _unmask(
@@ -295,9 +285,11 @@ class SecureSum:
 
     def _secret(self, i: int, shares: Mapping[int, bytes], of: Dealt, stays: bool) -> bytes:
         """Return the secret of a node: the seed of its own mask if it stays, else its key."""
-        derive, expected = (commitment, of.own) if stays else (public, self.keys[i].mask)
+        derive, expected = (
+            (masking.commitment, of.own) if stays else (masking.public, self.keys[i].mask)
+        )
         with contextlib.suppress(ValueError):  # The shares belong to no secret.
-            secret = combine(dict(list(shares.items())[: self.threshold]))
+            secret = masking.combine(dict(list(shares.items())[: self.threshold]))
             if derive(secret) == expected:
                 return secret
         raise SumLost(
