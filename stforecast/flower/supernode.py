@@ -224,20 +224,9 @@ class Ending:
         """Return the lines as one text."""
         return "\n".join(self.lines)
 
-    @property
-    def refused(self) -> bool:
-        """Return whether the server refused the key."""
-        return self.joined is None and bool(REFUSAL.search(self.text))
-
-    @property
-    def untrusted(self) -> bool:
-        """Return whether the server's certificate was not accepted."""
-        return self.joined is None and bool(CERTIFICATE.search(self.text))
-
-    @property
-    def keyless(self) -> bool:
-        """Return whether the server wants a key, and the node has none."""
-        return self.joined is None and bool(KEYLESS.search(self.text))
+    def failed_by(self, said: re.Pattern[str]) -> bool:
+        """Return whether it did not join, and said something like this."""
+        return self.joined is None and bool(said.search(self.text))
 
     @property
     def permanent(self) -> bool:
@@ -332,7 +321,7 @@ class Supervisor:
     def _reason(self, ending: Ending) -> str:
         if ending.joined is not None:
             return "the SuperNode ended"
-        if ending.refused:
+        if ending.failed_by(REFUSAL):
             return (
                 f"{self.superlink} does not let this node in: it still counts the node that was "
                 "here before (for about a minute), or does not know the key"
@@ -341,12 +330,12 @@ class Supervisor:
 
     def _check(self, ending: Ending) -> None:
         """Raise an error if another try would not help."""
-        if ending.untrusted:
+        if ending.failed_by(CERTIFICATE):
             raise InputError(
                 f"{self.superlink} shows a certificate that its given authority did not sign; ",
                 Words("give the authority's, such as ca.crt, as {root_certificates}"),
             )
-        if ending.keyless:
+        if ending.failed_by(KEYLESS):
             raise InputError(
                 f"{self.superlink} lets in only nodes with a key that it knows; make one "
                 "with ssh-keygen (docs/federation.md), let the server's owner register its public "
@@ -355,7 +344,7 @@ class Supervisor:
             )
         if ending.permanent:
             raise InputError(f"the SuperNode cannot start: {ending.reason[:300]}")
-        if not ending.refused:
+        if not ending.failed_by(REFUSAL):
             self._refused_since = None
             return
         if self._refused_since is None:
