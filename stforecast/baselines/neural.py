@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import NonNegativeInt
 
 from data_prep.base.errors import InputError, Words
-from stforecast.baselines.base import Peer, PeerOptions
+from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
 from stforecast.data.windows import impute
@@ -66,9 +66,7 @@ class NeuralPeer(Peer):
     Options = NeuralOptions
     model: ClassVar[str]
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         from neuralforecast.tsdataset import TimeSeriesDataset
 
         past = series[: starts.max() + self.spec.horizon]
@@ -89,7 +87,7 @@ class NeuralPeer(Peer):
         weights = {f"net/{name}": t.numpy() for name, t in net.state_dict().items()}
         return {"input_size": np.array(input_size), **weights}
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         super()._restore(arrays)
         with _quiet():
             self.net = self._build(int(arrays["input_size"]))

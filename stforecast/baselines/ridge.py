@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import NonNegativeFloat
 
-from stforecast.baselines.base import Baseline
+from stforecast.baselines.base import Arrays, Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions
@@ -60,9 +60,7 @@ class Ridge(Baseline):
                 errors[i] += np.square(y_hat - y[cell])[mask[cell]].sum()
         return dataclasses.replace(self.config, alpha=ALPHAS[int(errors.argmin())])
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         alpha = 1.0 if self.config.alpha is None else self.config.alpha
         cells = self._equations(series, starts, calendar)
         return {"weights": np.stack([_solve(*equations, alpha) for equations in cells])}

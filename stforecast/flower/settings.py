@@ -127,7 +127,9 @@ class RunSettings:
         check_owners(owners, n_clients)
         secure = SecureSums(threshold) if threshold else None
         if secure:
-            check_secure(config)
+            from stforecast.federated.nodes.node_sums import check_sums
+
+            check_sums(METHODS[config.method], config.uplink, config.robust)
         return cls(config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open)
 
 
@@ -218,13 +220,6 @@ def check_config(config: Config) -> None:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")
 
 
-def check_secure(config: Config) -> None:
-    """Check that the settings leave a server that needs only sums."""
-    from stforecast.federated.nodes.node_sums import check_sums
-
-    check_sums(METHODS[config.method], config.uplink, config.robust)
-
-
 PACKAGE = "stforecast_app"
 
 CLIENT = """from stforecast.flower.client_app import make_client_app
@@ -279,9 +274,7 @@ def _toml(value: Any) -> str:
     """Format a value as TOML; texts are in single quotes, as JSON has double ones."""
     if not isinstance(value, str):
         return repr(value).lower()
-    return f"'{value}'" if "'" not in value and "\n" not in value else _basic(value)
-
-
-def _basic(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    if "'" not in value and "\n" not in value:
+        return f"'{value}'"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

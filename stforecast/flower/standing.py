@@ -240,7 +240,8 @@ METRICS = "metrics.prom"
 def metrics_text(standing: Standing) -> str:
     """Return the standing in Prometheus's text format."""
     rounds = standing.rounds.values()
-    last = standing.rounds[max(standing.rounds)].get if standing.rounds else {}.get
+    newest = standing.rounds[max(standing.rounds)] if standing.rounds else {}
+    last = newest.get
     states = (WAITING, RUNNING, FINISHED, FAILED)
 
     def of_nodes(name: str) -> dict[str, int]:

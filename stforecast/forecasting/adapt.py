@@ -125,16 +125,11 @@ def _started(
             old = trained[group].get(name, t[:0])
             if group != "memory" and name in received:
                 tensors[name] = received[name].clone()
-            elif received and len(old) and _averages(old, t):
+            elif received and len(old) and old.is_floating_point() and old.shape[1:] == t.shape[1:]:
                 tensors[name] = old.mean(0, keepdim=True).expand_as(t).clone()
             else:
                 tensors[name] = t.clone()
     return clients
-
-
-def _averages(old: Tensor, t: Tensor) -> bool:
-    """Return whether a client's tensor can be the mean of those of others."""
-    return old.is_floating_point() and old.shape[1:] == t.shape[1:]
 
 
 def _trained(

@@ -289,7 +289,7 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
     scale = chosen.scale
     by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
     by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
-    places = {} if series.locations is None else _lon_lat(series.locations)
+    lon_lat = () if series.locations is None else series.locations.T
     zone = series.calendar.time_zone
     return xr.Dataset(
         {name: (dims, values, about[name]) for name, values in found.items()}
@@ -298,7 +298,7 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
             "cell": series.cells,
             "time": series.times[data.split.test],
             "horizon": np.arange(1, y.shape[2] + 1),
-            **{name: ("cell", values) for name, values in places.items()},
+            **{n: ("cell", values) for n, values in zip(("lon", "lat"), lon_lat, strict=False)},
         },
         attrs={
             "service": series.service,
@@ -316,10 +316,6 @@ def _bound(name: str, config: Config) -> dict[str, Any]:
     side, _, percent = name.partition("_")
     coverage = float(percent) / 100 if percent else config.coverage
     return {"long_name": LONG_NAMES[side], "coverage": coverage}
-
-
-def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:
-    return {"lon": locations[:, 0], "lat": locations[:, 1]}
 
 
 LONG_NAMES = {"y": "observed", "y_hat": "forecast", "lower": "lower bound", "upper": "upper bound"}

@@ -69,6 +69,6 @@ def reasons_of(failed: Mapping[int, str]) -> str:
     )
 
 
-def _few(ids: list[int], most: int = 5) -> str:
-    more = [f"and {len(ids) - most} more"] if len(ids) > most else []
-    return ", ".join([*map(str, ids[:most]), *more])
+def _few(ids: list[int]) -> str:
+    more = [f"and {len(ids) - 5} more"] if len(ids) > 5 else []
+    return ", ".join([*map(str, ids[:5]), *more])

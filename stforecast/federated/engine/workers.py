@@ -95,7 +95,8 @@ class Workers:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # This also limits the math library, in all threads.
         try:
-            with ThreadPoolExecutor(len(self.methods), initializer=_use_one_thread) as pool:
+            one = torch.set_num_threads
+            with ThreadPoolExecutor(len(self.methods), initializer=one, initargs=(1,)) as pool:
                 return list(pool.map(run, items))
         finally:
             torch.set_num_threads(threads)
@@ -106,7 +107,3 @@ def has_dropout(method: Method) -> bool:
     modules = list(method.population.model.modules())
     by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
     return by_name or any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in modules)
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)

@@ -75,10 +75,8 @@ class Masker:
             int(i): (bytes.fromhex(s), bytes.fromhex(m)) for i, (s, m) in about["peers"].items()
         }
         private = {name: bytes.fromhex(notes[name]) for name in ("seal", "mask", "own")}
-        if peers.get(self.member) != (
-            masking.public(private["seal"]),
-            masking.public(private["mask"]),
-        ):
+        own_keys = tuple(masking.public(private[name]) for name in ("seal", "mask"))
+        if peers.get(self.member) != own_keys:
             raise InputError("the server does not pass on the keys of this node as they are")
         if len(peers) < 2 or min(peers) < 0:
             raise InputError(f"a sum over {len(peers)} nodes would tell the values of this one")
@@ -166,10 +164,8 @@ class Masker:
 
 def _checks(shares: bytes) -> list[str]:
     """Return the commitments to two shares."""
-    return [
-        masking.commitment(part).hex()
-        for part in (shares[: masking.SHARE], shares[masking.SHARE :])
-    ]
+    halves = shares[: masking.SHARE], shares[masking.SHARE :]
+    return [masking.commitment(half).hex() for half in halves]
 
 
 NUMBERS, UPLOAD = "numbers", "upload/"

@@ -30,7 +30,7 @@ from stforecast.federated.runs.checkpoint import (
     newest_sound,
     save_checkpoint,
 )
-from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
+from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, writing
 from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Checkpointer:
         self._run: dict[str, Any] = {}
         self._source = ""
         self._further: dict[str, str] = {}
-        self._begun = is_continued(about)
+        self._begun = "versions" in about  # `begin` wrote it.
         self._training, self._signal = False, 0
         self._place = "before the first round"
         self._since, self._cost = time.perf_counter(), math.nan

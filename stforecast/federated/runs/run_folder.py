@@ -95,11 +95,6 @@ def _checksum(contents: Mapping[str, Any]) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def is_continued(about: Mapping[str, Any]) -> bool:
-    """Return whether this is a result of `read_begun`, so the run has begun before."""
-    return "versions" in about
-
-
 def is_finished(out: Path) -> bool:
     """Return whether the folder holds a run with all its results."""
     return (out / ABOUT).exists()
