@@ -22,9 +22,8 @@ import click
 import psutil
 
 from data_prep.base.errors import InputError
-from stforecast.flower.keys import Keys
 from stforecast.flower.standing import read_event_log
-from stforecast.flower.superlink import CONNECTION
+from stforecast.flower.superlink import CONNECTION, Keys
 from stforecast.flower.supernode import HOST, find_program, free_port, stop_all_of
 
 JOINING = "nodes join at"

@@ -19,8 +19,13 @@ from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
 from data_prep.download import Archive, Item, Source, http
-from data_prep.download.archive import DamagedError, unpack_archive
-from data_prep.download.listing import is_url, plan_files, select_files
+from data_prep.download.listing import (
+    DamagedError,
+    is_url,
+    plan_files,
+    select_files,
+    unpack_archive,
+)
 
 NAME = "SHA256SUMS"
 MOST = 2**20

@@ -43,7 +43,7 @@ from stforecast.federated.core.state import Clients, Cohort, generator
 from stforecast.federated.core.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import NormedLinear, condition, draw_labels, normal
+from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import cross_entropy, divergence
 
 SERVER = (0, 4)

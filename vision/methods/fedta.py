@@ -108,12 +108,14 @@ from vision.methods.anchors import (
     held,
     mean_prototypes,
     mix,
+    moments_of,
     no_anchor_chosen,
+    pooled_moments,
     prototype_scores,
     selected_prototypes,
+    standardised,
 )
 from vision.methods.fusion import fused_pool, surrogate_images
-from vision.methods.standardise import moments_of, pooled_moments, standardised
 from vision.models.vit import backbone_of
 
 

@@ -54,7 +54,7 @@ from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import NormedLinear, condition, draw_labels, normal
+from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import entropy
 
 BATCH_WEIGHT = 0.3

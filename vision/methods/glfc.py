@@ -55,7 +55,7 @@ from stforecast.federated.core.options import CheckedOptions, PositiveShare, Sha
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import normal
+from vision.methods.generator import normal
 from vision.methods.memory import (
     EMPTY,
     draw_samples,

@@ -52,10 +52,9 @@ from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import normal
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
-from vision.methods.generator import DataFreeFedAvg, feature_generator
+from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
 from vision.task import cross_entropy, divergence
 
 BETAS, NOISE_LR = (0.5, 0.999), 0.01
