@@ -6,16 +6,15 @@ AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1]
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
-is imputed by `stforecast.data.windows`. Beyond the paper, a window may read further lags, such
-as those of last week, the calendar and events known in advance.
+is imputed. Beyond the paper, a window may read further lags, such as those of last week, the
+calendar and events known in advance.
 
 Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to
 the same time of day (`source_steps`), and a model learns and forecasts the target at a time of the
 wall clock (`on_wall_clock`, `off_wall_clock`). Closeness counts steps.
 
-Imputation of missing inputs of windows; targets are never imputed.
-
-Every rule reads the past only. An input that is missing still becomes 0.0, the training mean.
+Rules of imputation read the past only; an input that is missing still becomes 0.0. Targets are
+never imputed.
 """
 
 from __future__ import annotations

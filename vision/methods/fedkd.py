@@ -39,8 +39,6 @@ uploads is of no use here, since ranks change.
 The running statistics of the mentee are averaged, those of the mentor are local. The reported loss
 is the sum, the task loss is the mentor's. The personal view is the mentor, the global one the
 mentee.
-
-Updates of matrices as two factors of low rank, for FedKD (`vision.methods.fedkd`).
 """
 
 from __future__ import annotations

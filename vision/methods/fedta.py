@@ -1,6 +1,4 @@
-"""Settings of FedTA; see `vision.methods.fedta`.
-
-FedTA: tail anchors mixed into a frozen transformer's features, for streams of tasks.
+"""FedTA: tail anchors mixed into a frozen transformer's features, for streams of tasks.
 
 Yu, Gu, Yang, Li, Yang, Zhang, Fan: Handling Spatial-Temporal Data Heterogeneity for Federated
 Continual Learning via Tail Anchor, CVPR 2025, arXiv 2412.18355, Eq. 1–10.

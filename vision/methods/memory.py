@@ -4,12 +4,8 @@ Features of a frozen backbone never change, so storing them is equivalent to sto
 without augmentation. Each class, including those of the present task, keeps the same number of
 samples: those nearest to its mean.
 
-Prototype samples of GLFC, sent to its proxy server as gradients.
-
-Dong et al.: Federated Class-Incremental Learning, CVPR 2022, arXiv 2203.11473; see
-`vision.methods.glfc`.
-
-A client feeds a single sample into a small encoding network, which all clients share, and sends the
+GLFC's prototype samples are sent to its proxy server as gradients (Dong et al., CVPR 2022, see
+`vision.methods.glfc`). A client feeds a single sample into a small encoding network, which all clients share, and sends the
 gradient of the cross-entropy. The proxy server reconstructs the sample from it. In the paper the
 samples are images, the network is convolutional, and the proxy searches by L-BFGS for the image
 whose gradient is nearest to the uploaded one. Here the samples are frozen features, and the first

@@ -1,7 +1,4 @@
-"""Arithmetic on stacked parameters: means over clients, and distances and products of each.
-
-Distance between two samples of features.
-"""
+"""Arithmetic on stacked parameters and features: means over clients, distances and products."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Samples of many clients, and the order in which a client trains on them.
-
-Task streams: stages of data that follow each other within a round or across rounds.
-"""
+"""Samples of many clients in stages of a task stream, and the order in which clients train on them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A step of Adam for many parameters in one call of C.
-
-Operations on features in C: contrastive losses with their gradients, and sums by key.
+"""Parts of a training step in C: Adam for many parameters, contrastive losses, and sums by key.
 
 Features are `(clients, batch, d)` on a CPU, float32 or float64, where d is a multiple of `LANES`;
 `usable` checks this.

@@ -1,4 +1,7 @@
-"""Base of methods whose server replaces the plain mean by an optimiser's step.
+"""FedAvgM, FedAdam and FedYogi: FedAvg whose server replaces the plain mean by an optimiser's step.
+
+The papers' clients train by plain SGD; here they have the run's optimiser. Buffers (running
+statistics) are averaged without the server's optimiser.
 
 FedAvgM: FedAvg with momentum on the server.
 
@@ -12,8 +15,6 @@ with the opposite sign and subtracts it.) For β = 0 and η = 1 this is FedAvg.
 - In the long run the server moves η / (1-β) times as far as FedAvg's. The paper has η = 1 and tunes
   the clients' learning rate for each β; here either may be lowered.
 - The paper's experiments use Nesterov momentum; this uses the plain momentum of its equation.
-- The paper's clients train by plain SGD; here they have the run's optimiser.
-- Buffers (running statistics) are averaged; they have no velocity.
 
 FedAdam: FedAvg with Adam on the server.
 
@@ -26,8 +27,6 @@ m ← β₁ m + (1-β₁) Δ and v ← β₂ v + (1-β₂) Δ², and moves each 
 - As in Algorithm 2, the moments have no bias correction: m starts at 0, v at τ². The paper requires
   v ≥ τ² at the start and gives no value.
 - Algorithm 2 counts clients equally; Δ is weighted by samples here, as in FedAvg.
-- The paper's clients train by plain SGD; here they have the run's optimiser.
-- Buffers (running statistics) are averaged; no moments are kept for them.
 
 FedYogi: FedAvg with Yogi on the server.
 

@@ -1,7 +1,4 @@
-"""The two files of a saved model: a description in JSON, and `state.safetensors`.
-
-Conversion of a state to plain arrays for predicting, which are saved without pickle.
-"""
+"""The two files of a saved model, without pickle: a description in JSON and `state.safetensors`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 `run.json` is written last, so its presence marks a complete run. Until then `settings.json` holds
 the settings and `checkpoints/` the progress.
-
-A finished run of any kind, read from its folder.
 """
 
 from __future__ import annotations
