@@ -1,4 +1,4 @@
-"""Samples of many clients in stages of a task stream, and the order in which clients train on them."""
+"""Samples of many clients in stages of a task stream, and the order in which one trains on them."""
 
 from __future__ import annotations
 
