@@ -204,12 +204,11 @@ class JsonLines(logging.Formatter):
     It holds the time (UTC), level, logger and message, and the fields that the log call passed as
     `extra={"fields": …}`. Numbers that are not finite, which JSON has not, are null.
 
-    Example:
-        >>> record = logging.LogRecord("a", logging.INFO, "", 1, "lost %d", (7,), None)
-        >>> record.created = 0
-        >>> line = JsonLines().format(record)
-        >>> line.partition(", ")[2]
-        '"level": "info", "logger": "a", "message": "lost 7"}'
+    >>> record = logging.LogRecord("a", logging.INFO, "", 1, "lost %d", (7,), None)
+    >>> record.created = 0
+    >>> line = JsonLines().format(record)
+    >>> line.partition(", ")[2]
+    '"level": "info", "logger": "a", "message": "lost 7"}'
     """
 
     def format(self, record: logging.LogRecord) -> str:

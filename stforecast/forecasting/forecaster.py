@@ -61,14 +61,13 @@ class Forecaster:
     Raises:
         InputError: for an unknown method, setting or value.
 
-    Example:
-        >>> import numpy as np, pandas as pd
-        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
-        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
-        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
-        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
-        >>> forecaster.predict(table).round(0).to_numpy().tolist()
-        [[100.0, 200.0]]
+    >>> import numpy as np, pandas as pd
+    >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+    >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+    >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
+    >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
+    >>> forecaster.predict(table).round(0).to_numpy().tolist()
+    [[100.0, 200.0]]
     """
 
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:

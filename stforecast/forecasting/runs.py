@@ -158,11 +158,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
 
 def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
-    """Refuse results without a finite error over the whole test part.
-
-    Raises:
-        InputError: if nothing was observed there, or an error is too large for a float.
-    """
+    """Refuse results without a finite error over the whole test part."""
     found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
     if not np.isfinite(found).all():
         raise InputError(

@@ -268,12 +268,9 @@ class FedTrees(Method):
         }
 
     def _grown(self, server: ServerState, total: Params, same: bool) -> ServerState:
-        """Return the state after a level: its nodes' values and splits.
+        """Return the state after a level: its nodes' values and splits, from sums of uploads over clients.
 
-        Args:
-            server: the state.
-            total: sums over clients of their uploads.
-            same: whether these clients are those of the level before.
+        `same` says whether these clients are those of the level before.
         """
         o, level = self.options, int(server["level"])
         trees = {name: server[name] for name in ("feature", "split", "value")}

@@ -231,12 +231,11 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
 
     As in the released code it is not multiplied by the square of the temperature.
 
-    Example:
-        >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
-        >>> distillation_loss(student, student, 2.0)
-        tensor(0.)
-        >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
-        tensor(0.1109)
+    >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
+    >>> distillation_loss(student, student, 2.0)
+    tensor(0.)
+    >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
+    tensor(0.1109)
     """
     return divergence(teacher.detach() / temperature, student / temperature).mean()
 

@@ -209,12 +209,11 @@ class Stream:
             The stage and the global round; with `inside`, all stages of a global round have the
             same participants.
 
-        Example:
-            >>> empty = [None, None, None]
-            >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]
-            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
-            >>> [Stream(empty, "sequential").place(r, 2) for r in range(6)]
-            [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+        >>> empty = [None, None, None]
+        >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]
+        [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+        >>> [Stream(empty, "sequential").place(r, 2) for r in range(6)]
+        [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
         """
         if self.order == "inside":
             return round % len(self), round // len(self)

@@ -264,9 +264,8 @@ def split_clients(n_clients: int, n_parts: int, cohort_size: int) -> list[range]
     Parts consist of whole cohorts (see `stforecast.federated.core.state.cohorts`) if there are
     enough.
 
-    Example:
-        >>> split_clients(7, 2, 2)
-        [range(0, 4), range(4, 7)]
+    >>> split_clients(7, 2, 2)
+    [range(0, 4), range(4, 7)]
     """
     check_parts(n_parts, n_clients)
     n_cohorts = math.ceil(n_clients / cohort_size)

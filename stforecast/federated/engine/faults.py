@@ -42,11 +42,10 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
 def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
     """Return why a local update failed, in words, given its clients' `(n, …)` tensors.
 
-    Example:
-        >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
-        "KeyError: 'w'"
-        >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
-        True
+    >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
+    "KeyError: 'w'"
+    >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
+    True
     """
     if isinstance(error, NUMERICAL) and not sound_clients(*groups, n=n).all():
         return DIVERGED
@@ -56,9 +55,8 @@ def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
 def reasons_of(failed: Mapping[int, str]) -> str:
     """Name the reasons of failures, and the clients of each.
 
-    Example:
-        >>> reasons_of({0: "too late", 3: DIVERGED, 4: DIVERGED})
-        'client 0 (too late), clients 3, 4 (its values are not finite)'
+    >>> reasons_of({0: "too late", 3: DIVERGED, 4: DIVERGED})
+    'client 0 (too late), clients 3, 4 (its values are not finite)'
     """
     by_reason: dict[str, list[int]] = {}
     for client, reason in sorted(failed.items()):

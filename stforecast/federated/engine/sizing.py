@@ -172,9 +172,8 @@ def predicted_memory(
 def parse_bytes(text: str) -> int:
     """Parse a size such as 8GB.
 
-    Example:
-        >>> parse_bytes("8GB"), parse_bytes("500 mb")
-        (8000000000, 500000000)
+    >>> parse_bytes("8GB"), parse_bytes("500 mb")
+    (8000000000, 500000000)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B|)", text.strip().upper())
     if not found or not float(found[1]):

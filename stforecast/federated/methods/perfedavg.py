@@ -144,9 +144,8 @@ def gradient_of(losses: Tensor, params: Params) -> Params:
 def groups(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
     """Yield consecutive groups of `size` batches, the last one filled up with the first batches.
 
-    Example:
-        >>> "".join("".join(group) for group in groups("abcde", 3))
-        'abcdea'
+    >>> "".join("".join(group) for group in groups("abcde", 3))
+    'abcdea'
     """
     stream = iter(batches)
     head = list(islice(stream, size))

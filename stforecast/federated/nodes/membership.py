@@ -73,9 +73,8 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
 def bounded_nodes(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
     """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
 
-    Example:
-        >>> bounded_nodes({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
-        {2: 'its mean is 4e+08, the median is 0.3'}
+    >>> bounded_nodes({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
+    {2: 'its mean is 4e+08, the median is 0.3'}
     """
     known = {n: s for n, s in sums.items() if s.terms > 0 and not math.isnan(s.mean)}
     if len(known) < 3:

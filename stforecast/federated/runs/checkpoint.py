@@ -90,9 +90,8 @@ def is_spaced(round: int, newest: int) -> bool:
 
     Of those of 2ⁱ to 2ⁱ⁺¹ - 1 rounds ago, one is kept.
 
-    Example:
-        >>> [r for r in range(101) if is_spaced(r, 100)]
-        [0, 64, 80, 88, 96, 98, 99, 100]
+    >>> [r for r in range(101) if is_spaced(r, 100)]
+    [0, 64, 80, 88, 96, 98, 99, 100]
     """
     age = newest - round
     return age < KEPT or round % (1 << (age.bit_length() - 1)) == 0

@@ -30,9 +30,8 @@ def total_bytes(payload: Payload) -> int:
 def like_of(payload: Payload) -> Like:
     """Return the types and shapes of a payload.
 
-    Example:
-        >>> like_of({"weight": torch.zeros(2, 3)})
-        {'weight': ['float32', 3]}
+    >>> like_of({"weight": torch.zeros(2, 3)})
+    {'weight': ['float32', 3]}
     """
     return {n: [str(t.dtype).removeprefix("torch."), *t.shape[1:]] for n, t in payload.items()}
 

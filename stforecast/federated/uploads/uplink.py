@@ -190,12 +190,11 @@ def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     Returns:
         Codes, uint8 `(clients, …)`, two 4-bit codes per byte; scales, float32 `(clients, rows)`.
 
-    Example:
-        >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
-        >>> codes.shape, scale.tolist()
-        (torch.Size([1, 2]), [[1.0]])
-        >>> dequantise(codes, scale, torch.zeros(1, 3), bits=4)
-        tensor([[-7.,  0.,  3.]])
+    >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
+    >>> codes.shape, scale.tolist()
+    (torch.Size([1, 2]), [[1.0]])
+    >>> dequantise(codes, scale, torch.zeros(1, 3), bits=4)
+    tensor([[-7.,  0.,  3.]])
     """
     rows = _rows(values).float()
     largest = 2 ** (bits - 1) - 1
