@@ -156,7 +156,7 @@ def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
 
 
 def _check_uncut(*tables: pd.DataFrame) -> None:
-    """Refuse values at a limit, where tables were cut: the spread of the values is unknown there."""
+    """Refuse values at a limit, where tables were cut: their spread is unknown there."""
     cut = [limit for limit in _of_values(tables[0], None) if np.isfinite(limit)]
     for limit in cut:
         if any((table == limit).any(axis=None) for table in tables):

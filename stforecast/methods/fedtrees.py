@@ -268,7 +268,7 @@ class FedTrees(Method):
         }
 
     def _grown(self, server: ServerState, total: Params, same: bool) -> ServerState:
-        """Return the state after a level: its nodes' values and splits, from sums of uploads over clients.
+        """Return the state after a level: its nodes' values and splits, from sums over clients.
 
         `same` says whether these clients are those of the level before.
         """
