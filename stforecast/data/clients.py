@@ -163,10 +163,7 @@ def one_per_cell(cells: Sequence[Any] | np.ndarray) -> Partition:
 
 
 def stacked(of_clients: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> Any:
-    """Stack tensors `(1, …)` of clients to `(clients, …)`, padded where a client has fewer cells.
-
-    `like` has tensors of the same names with the largest shapes.
-    """
+    """Stack tensors `(1, …)` of clients, padded to the largest shapes, those of `like`."""
     padded = {name: t.new_zeros(len(of_clients), *t.shape[1:]) for name, t in like.items()}
     for i, tensors in enumerate(of_clients):
         for name, t in tensors.items():

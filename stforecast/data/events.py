@@ -218,10 +218,7 @@ def _on_clock(
     calendar: Calendar,
     whole_days: pd.Series | None = None,
 ) -> np.ndarray:
-    """Return ISO 8601 times, local ones without an offset, on the clock of the series.
-
-    Where `whole_days`, they end with that day.
-    """
+    """Return ISO 8601 times on the clock of the series; `whole_days` end with that day."""
     aware = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     local = pd.to_datetime(texts.mask(aware), format="ISO8601", errors="coerce")
     exact = pd.to_datetime(texts.where(aware), format="ISO8601", errors="coerce", utc=True)

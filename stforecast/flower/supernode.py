@@ -134,10 +134,7 @@ def stop_all_of(
 
 
 def end_with_parent() -> None:
-    """Let Linux end this process when the one that started it is killed.
-
-    For a process that is about to start another program.
-    """
+    """Let Linux end this process, which is about to start another program, with its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # It may be ignored where this was started.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -184,10 +184,7 @@ def _rows(old: Clients, new: Clients, ids: Tensor) -> Clients:
 
 
 def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
-    """Return a method with one global model as `fedavg_ft`, whose new clients fit it to their data.
-
-    The clients that were trained keep the global model.
-    """
+    """Return a method with one global model as `fedavg_ft`: new clients fit it, others keep it."""
     method, state = trained.method, trained.snapshot
     everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)

@@ -237,10 +237,7 @@ def warn_of_outliers(series: Series, fitted: slice) -> None:
 
 
 def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:
-    """Warn of bounds `(cells,)` that leave a cell's observed range several times over.
-
-    Bounds are in the data's units; infinite ones are not warned of.
-    """
+    """Warn of finite bounds `(cells,)` several observed ranges away from a cell's values."""
     away = ranges_outside(lowest, highest, series.values)
     far = np.isfinite(lowest) & np.isfinite(highest) & (away > FAR)
     if far.any():

@@ -100,10 +100,7 @@ def _variant(dtype: torch.dtype) -> str:
 
 @cache
 def tiles() -> bool:
-    """Return whether bfloat16 factors are multiplied in the processor's tiles (Intel AMX).
-
-    The answer is for all threads of this process.
-    """
+    """Return whether bfloat16 factors are multiplied in the processor's tiles, in all threads."""
     if TILE_FLAGS.difference(processor().split()):
         missing = "the processor has none"
     elif not _has("tiles"):
