@@ -127,13 +127,19 @@ def test_nothing_is_told_to_anyone(tmp_path):
 
 
 def names(tree):
-    """Imported modules and called functions of a module, dotted."""
+    """Imported modules and called functions of a module, dotted; not the functions of our own."""
+    own = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in LAYERS
+        for alias in node.names
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module)
-        elif isinstance(node, ast.Call):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).partition(".")[0] not in own:
             yield ast.unparse(node.func)
 
 

@@ -188,12 +188,12 @@ class Config:
         return dataclasses.replace(self, window=self.window.at(step))
 
     def for_cells(self, n_cells: int) -> Config:
-        """Return the settings with the rounds that the method trains on this many cells."""
-        rounds_for = getattr(METHODS[self.method], "rounds_for", None) if self.federated else None
-        if rounds_for is None:
+        """Return the settings with the training that the method chooses for this many cells."""
+        choose = getattr(METHODS[self.method], "training_for", None) if self.federated else None
+        if choose is None:
             return self
-        rounds = rounds_for(self.training.rounds, n_cells, self.method_options)
-        return dataclasses.replace(self, training=dataclasses.replace(self.training, rounds=rounds))
+        training = choose(self.training, n_cells, self.method_options)
+        return dataclasses.replace(self, training=training)
 
     @property
     def coverages(self) -> tuple[float, ...]:

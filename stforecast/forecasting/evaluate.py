@@ -225,7 +225,7 @@ class Evaluation:
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled = evaluate(bands.centre, y, mask, ids, of_scores)
         raw = evaluate(self.raw(bands.centre), self.raw(y), mask, ids, scale=self.scale)
-        raw["metric"] = raw["metric"].map(lambda name: METRICS[name].raw_name)
+        raw["metric"] = raw["metric"].map({n: m.raw_name for n, m in METRICS.items()})
         return pd.concat([scaled, raw], ignore_index=True)
 
     def _interval_errors(self, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
@@ -235,7 +235,7 @@ class Evaluation:
         scaled = evaluate_intervals(bands, y, mask, ids, coverage)
         bands, y = bands.map(self.raw), self.raw(y)
         raw = evaluate_intervals(bands, y, mask, ids, coverage, self.scale)
-        raw["metric"] = raw["metric"].map(lambda name: INTERVAL_METRICS[name].raw_name)
+        raw["metric"] = raw["metric"].map({n: m.raw_name for n, m in INTERVAL_METRICS.items()})
         both = pd.concat([scaled, raw], ignore_index=True)
         return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
 

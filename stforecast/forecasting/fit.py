@@ -66,7 +66,7 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
         log.warning(warning)
     data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
     config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
-    if config.training != asked.training:
+    if config.training.rounds != asked.training.rounds:
         log.info(
             "rounds: %d instead of %d for %s, see rounds_per_cell",
             config.training.rounds,

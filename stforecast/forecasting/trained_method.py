@@ -23,7 +23,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.predictions import COHORT, predictions_of
+from stforecast.federated.engine.predictions import COHORT, ROWS_ON_CPU, predictions_of
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
@@ -34,6 +34,9 @@ from stforecast.forecasting.config import Config
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import build_model
+
+BLOCK = 2**28
+"""Bytes of inputs that are forecast at a time; several times as much is used to cut them."""
 
 
 @contextmanager
@@ -114,7 +117,20 @@ class TrainedMethod:
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`."""
+        """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
+
+        Only the inputs of a block of windows are in memory.
+        """
+        of_window = 4 * series.shape[1] * self.config.window.n_inputs
+        size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
+        blocks = [starts[i : i + size] for i in range(0, max(len(starts), 1), size)]
+        outputs = [self._outputs_of_block(series, block, calendar) for block in blocks]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
+
+    def _outputs_of_block(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> np.ndarray:
+        """Return the outputs for windows whose inputs fit in memory together."""
         x = input_windows(series, starts, self.config.window, calendar)
         sizes = torch.full((len(x),), len(starts))
         state = self.snapshot

@@ -16,7 +16,8 @@ days of training.
    The intercept has a millionth of the penalty.
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
    head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
-   overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell.
+   overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
+   than `participants` clients, a round trains that many, drawn anew. Each tenth is validated.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
@@ -60,10 +61,11 @@ from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch
+from stforecast.federated.core.data import Batch, ClientData
 from stforecast.federated.core.method import Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
@@ -149,6 +151,9 @@ PRODUCTS, MOMENTS = "products", "moments"
 INVERSE = "inverse"
 """Name under which a process keeps what of the corrections depends on the windows alone."""
 
+VALIDATED = 10
+"""Every so many rounds are validated, and the last one: corrections take as long as a round."""
+
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
 
@@ -166,11 +171,14 @@ class FedLeanOptions(CheckedOptions):
             corrections out.
         rounds_per_cell: the network is trained for at most this many rounds times the number of
             cells, even if `rounds` is larger.
+        participants: at most this many clients train in a round after the first; of more, each
+            round draws others, so that its time does not grow with the number of cells.
     """
 
     ridge: PositiveFloat = 1.0
     shrinkage: NonNegativeFloat = 10.0
     rounds_per_cell: PositiveInt = 5
+    participants: PositiveInt = 100
 
 
 class FedLean(FedAvg):
@@ -207,9 +215,11 @@ class FedLean(FedAvg):
         self.personalises = self.options.shrinkage > 0
 
     @classmethod
-    def rounds_for(cls, rounds: int, n_series: int, options: FedLeanOptions) -> int:
-        """Return the number of rounds for so many cells: the first, and some for each cell."""
-        return min(rounds, 1 + options.rounds_per_cell * n_series)
+    def training_for(cls, training: Training, n_series: int, options: FedLeanOptions) -> Training:
+        """Return the settings for so many cells: fewer rounds for few, a share of many in each."""
+        rounds = min(training.rounds, 1 + options.rounds_per_cell * n_series)
+        share = min(training.participation, options.participants / n_series)
+        return dataclasses.replace(training, rounds=rounds, participation=share)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Return the initial model, its head 0, and a map of zeros."""
@@ -229,7 +239,11 @@ class FedLean(FedAvg):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Send the mean products in the first round; train the network in all others."""
         if cohort.round > 0:
-            return super().local_update(cohort, payload)
+            self.receive(cohort, payload)
+            data = self._of_network(cohort, payload[MAP][0])
+            for batch in cohort.batches(prepare=lambda _: data):
+                cohort.step(self.local_loss(cohort, batch, payload))
+            return self.upload(cohort)
         for batch in cohort.data.chunks(CHUNK):
             base = self._base(relative(batch["x"], self.task.window))
             loss = self.task.loss(base, batch)
@@ -239,11 +253,24 @@ class FedLean(FedAvg):
         row, column = torch.triu_indices(*products.shape[1:])
         return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
 
+    @torch.no_grad()
+    def _of_network(self, cohort: Cohort, common: Tensor) -> ClientData:
+        """Return the samples of an epoch as the network needs them.
+
+        `x` is x' and `known` is `r + z W`, which no step of the epoch changes.
+        """
+        data = cohort.data
+        inputs = relative(data.tensors["x"], self.task.window)
+        # All clients have the same W, so this is one product instead of one for each client.
+        known = inputs.linear @ common + inputs.base
+        targets = {name: data.tensors[name] for name in ("y", "mask")}
+        return dataclasses.replace(data, tensors={"x": inputs.network, "known": known, **targets})
+
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the task's loss of the map and the network together, `(clients,)`."""
-        params = {**cohort.state, MAP: payload[MAP]}
-        inputs = relative(batch["x"], self.task.window)
-        loss = self.task.loss(self._forecast(params, inputs), batch)
+        features = self.population.encode(cohort.state, batch["x"])
+        rest = self.population.decode(cohort.state, features)
+        loss = self.task.loss(batch["known"] + rest, batch)
         cohort.record("task_loss", loss)
         return loss
 
@@ -262,6 +289,11 @@ class FedLean(FedAvg):
         params = {**state, **payload}
         params[MAP] = params[MAP] + state[OWN]
         return self._forecast(params, relative(x, self.task.window))
+
+    def validates(self, round: int) -> bool:
+        """Return whether a round is validated: each tenth; all for early stopping."""
+        training = self.training
+        return bool(training.patience) or round % VALIDATED == 1 or round == training.rounds
 
     def for_share(self, share: float) -> Self:
         """Return the method with a penalty of Dₙ that counts windows as those of other clients.

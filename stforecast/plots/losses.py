@@ -259,5 +259,10 @@ def _not_drawn(absent: Mapping[str, Sequence[str]]) -> str:
 def _loss_line(
     ax: Axes, x: np.ndarray, losses: np.ndarray, curve: Curve[ForecastRun], label: str
 ) -> None:
-    """Draw a line with a dot at its end, so that a single round is visible too."""
+    """Draw a line with a dot at its end, so that a single round is visible too.
+
+    It connects the rounds that have a loss: not each round may be validated.
+    """
+    known = ~np.isnan(losses)
+    x, losses = x[known], losses[known]
     ax.plot(x, losses, marker=".", markevery=[-1], label=label, **curve.line)

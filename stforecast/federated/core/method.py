@@ -201,6 +201,10 @@ class Method:
         """
         return server
 
+    def validates(self, round: int) -> bool:
+        """Return whether to validate after a round, numbered from 1; the last one must be."""
+        return True
+
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit a copy of the cohort to its own data before it predicts, if `personalises`.
 

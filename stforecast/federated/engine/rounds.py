@@ -151,8 +151,8 @@ class Federation:
         return drawn
 
     def _validate(self) -> float:
-        """Return the validation loss; keep a copy of the state if it is the best so far."""
-        if self.validation is None:
+        """Return the validation loss, NaN if the method leaves it out; keep the best state."""
+        if self.validation is None or not self.method.validates(self.state.round):
             return math.nan
         state = self.ready()
         loss = self.evaluate(self.validation, state)

@@ -131,7 +131,7 @@ class Node:
     def _validate(self) -> tuple[float, float]:
         """Return total and count of the validation score; keep the state, it may be the best."""
         trainer = self.trainer
-        if trainer.validation is None:
+        if trainer.validation is None or not trainer.method.validates(trainer.state.round):
             return 0.0, 0.0
         state = trainer.ready()
         self.candidate = trainer.copy(state)

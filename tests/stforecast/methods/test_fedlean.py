@@ -71,12 +71,37 @@ def test_few_cells_train_fewer_rounds(table):
     assert asked.for_cells(1).training.rounds == 1 + per_cell
     assert asked.for_cells(2).training.rounds == 1 + 2 * per_cell
     assert asked.for_cells(100) == asked
+    assert asked.for_cells(1000).training.participation == 0.1
+    assert resolve("fedlean", participation=0.01).for_cells(1000).training.participation == 0.01
     assert resolve("fedlean", rounds=3).for_cells(1).training.rounds == 3
     assert resolve("fedavg").for_cells(1) == resolve("fedavg")
     assert resolve("ridge").for_cells(1) == resolve("ridge")
     forecaster = Forecaster("fedlean", rounds=9, rounds_per_cell=1, **SMALL).fit(table)
     assert len(forecaster.rounds_) == 1 + table.shape[1]
     assert facts_of(forecaster)["chosen"] == {}
+
+
+def test_of_many_cells_a_part_trains_in_each_round_after_the_first(table):
+    small = {**SMALL, "rounds": 3, "participants": 2}
+    forecaster = Forecaster("fedlean", **small).fit(table)
+    assert forecaster.rounds_["participants"].tolist() == [3, 2, 2]
+
+
+def test_each_tenth_round_and_the_last_are_validated(table):
+    small = {"rounds_per_cell": 100, **SMALL}
+    losses = Forecaster("fedlean", **{**small, "rounds": 13}).fit(table).rounds_["validation_loss"]
+    assert (losses.dropna().index + 1).tolist() == [1, 11, 13]
+    patient = Forecaster("fedlean", **{**small, "rounds": 3, "patience": 9}).fit(table).rounds_
+    assert patient["validation_loss"].notna().all()
+
+
+def test_forecasts_in_blocks_are_those_of_all_windows_at_once(table, monkeypatch):
+    predictor = Forecaster("fedlean", **{**SMALL, "rounds": 2}).fit(table).model_.predictor
+    series, starts = table.to_numpy(), np.arange(200, 400)
+    calendar = as_series(table).calendar
+    whole = predictor.predict(series, starts, calendar)
+    monkeypatch.setattr("stforecast.forecasting.trained_method.BLOCK", 1)
+    np.testing.assert_allclose(predictor.predict(series, starts, calendar), whole, rtol=1e-6)
 
 
 def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
