@@ -139,9 +139,8 @@ def names(tree):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module)
-        elif isinstance(node, ast.Call) and (called := ast.unparse(node.func)):
-            if called.partition(".")[0] not in own:
-                yield called
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).partition(".")[0] not in own:
+            yield ast.unparse(node.func)
 
 
 def fetches_or_unpacks(name):
