@@ -19,7 +19,7 @@ from stforecast.data.weekly_profile import N_ANOMALIES
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 
 AUTO = "auto"
-"""Value of `extra_lags` and `calendar` that chooses them from the data."""
+"""Value of `extra_lags`, `calendar` and `profile` that chooses them from the data."""
 
 AUTO_WEEKDAYS = "auto-weekdays"
 """Value of `calendar` that chooses an indicator of each weekday where training is long enough."""
@@ -135,9 +135,9 @@ class WindowSpec(CheckedOptions):
             last reading), newest (as ffill; where there is none, the window's newest input) or
             last-week (its last reading at that weekday and time). Targets are never imputed.
         profile: inputs from the cell's weekly profile, its mean at the same time of earlier weeks:
-            none or auto. They are the profile at each target less that of the newest reading, and
-            how far the newest reading, the last day and the last week were from it. There are none
-            if training is shorter than two weeks, or a day is not a whole number of steps.
+            none, week or auto. They are the profile at each target less that of the newest reading,
+            and how far the newest reading, the last day and the last week were from it. auto takes
+            them if training is two weeks or longer and a day is a whole number of steps.
         target: what a model learns: level (the value itself), its difference from the last value
             before the window (change) or from that of the same time one day or one week before
             (day, week), or the one of these with the lowest MSE on the validation part
@@ -162,7 +162,7 @@ class WindowSpec(CheckedOptions):
     ] = 3
     static: str = ""
     impute: Literal["none", "ffill", "newest", "last-week"] = "none"
-    profile: Literal["none", "auto"] = "none"
+    profile: Literal["none", "week", "auto"] = "none"
     target: Target = LEVEL
 
     def __post_init__(self) -> None:
@@ -194,8 +194,14 @@ class WindowSpec(CheckedOptions):
         if spec.calendar in (AUTO, AUTO_WEEKDAYS):
             calendar = auto_calendar(step, n_training, spec.calendar)
             spec = dataclasses.replace(spec, calendar=calendar)
-        if DAY % step or n_training * step < 2 * WEEK:
-            spec = dataclasses.replace(spec, profile="none")
+        if spec.profile == AUTO:
+            repeats = not DAY % step and n_training * step >= 2 * WEEK
+            spec = dataclasses.replace(spec, profile="week" if repeats else "none")
+        if spec.profile == "week" and DAY % step:
+            raise InputError(
+                f"profile is week, but a day is not a whole number of steps of {step}; ",
+                Words("give {profile:none}"),
+            )
         return spec
 
     def at(self, step: pd.Timedelta) -> WindowSpec:

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import WindowSpec
@@ -62,7 +63,7 @@ def test_a_profile_follows_the_wall_clock():
 @pytest.mark.parametrize("zone", [None, "Europe/Rome"])
 def test_no_input_reads_the_target_or_later(horizon, zone):
     calendar = Calendar(pd.Timestamp("2014-03-10"), pd.Timedelta("1h"), zone)
-    spec = WindowSpec(closeness=1, periods=0, horizon=horizon, profile="auto")
+    spec = WindowSpec(closeness=1, periods=0, horizon=horizon, profile="week")
     series = np.random.default_rng(2).normal(size=(24 * 28, 2))
     for start in range(24 * 10, 24 * 28, 37):  # The clock changes on 30 March.
         other = series.copy()
@@ -72,16 +73,21 @@ def test_no_input_reads_the_target_or_later(horizon, zone):
 
 
 def test_without_earlier_weeks_the_profile_is_the_training_mean():
-    spec = WindowSpec(closeness=1, periods=0, horizon=2, profile="auto")
+    spec = WindowSpec(closeness=1, periods=0, horizon=2, profile="week")
     inputs = input_windows(np.ones((100, 1)), np.array([50]), spec, HOURS)
     assert inputs.tolist() == [[[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]]]
 
 
 @pytest.mark.parametrize(
-    ("step", "days", "profile"), [("1h", 14, "auto"), ("1h", 13, "none"), ("7h", 70, "none")]
+    ("step", "days", "profile"), [("1h", 14, "week"), ("1h", 13, "none"), ("7h", 70, "none")]
 )
 def test_short_series_and_uneven_steps_have_no_profile(step, days, profile):
     step = pd.Timedelta(step)
     spec = WindowSpec(period=1, profile="auto").chosen(step, pd.Timedelta(days=days) // step)
     assert spec.profile == profile
-    assert spec.n_profile == (4 if profile == "auto" else 0)
+    assert spec.n_profile == (4 if profile == "week" else 0)
+
+
+def test_a_profile_of_uneven_steps_is_refused():
+    with pytest.raises(InputError, match="not a whole number of steps of 0 days 07:00:00"):
+        WindowSpec(period=1, profile="week").chosen(pd.Timedelta("7h"), 100)
