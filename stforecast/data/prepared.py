@@ -14,8 +14,9 @@ from stforecast.data.covariates import CovariateScaler
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
+from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import Windows, fill_gaps, make_windows, target_windows
+from stforecast.data.windows import Windows, fill_gaps, make_windows, profile_of, target_windows
 from stforecast.federated.runs.checkpoint import fingerprint
 
 Targets = tuple[np.ndarray, np.ndarray]
@@ -63,6 +64,10 @@ class PreparedSeries:
         return fill_gaps(self.z, self.window, self.calendar)
 
     @cached_property
+    def _profile(self) -> WeeklyProfile | None:
+        return profile_of(self.z, self.window, self.calendar)
+
+    @cached_property
     def _slots(self) -> np.ndarray:
         times = self.calendar.local_times(np.arange(len(self.z)))
         return day_slots(times, self.window.period, self.calendar.step)
@@ -71,7 +76,7 @@ class PreparedSeries:
         """Cut the windows whose first targets are `starts`."""
         return make_windows(
             self.z, starts, self.window, self._slots, self.calendar,
-            filled=self._filled, with_next=with_next,
+            filled=self._filled, profile=self._profile, with_next=with_next,
         )  # fmt: skip
 
     def targets(self, starts: np.ndarray) -> Targets:

@@ -15,10 +15,11 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL, Target
 from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
 from stforecast.data.dates import DAY, UNITS, WEEK, in_steps, natural_period, unit_of
+from stforecast.data.weekly_profile import N_ANOMALIES
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 
 AUTO = "auto"
-"""Value of `extra_lags` and `calendar` that chooses them from the data."""
+"""Value of `extra_lags`, `calendar` and `profile` that chooses them from the data."""
 
 AUTO_WEEKDAYS = "auto-weekdays"
 """Value of `calendar` that chooses an indicator of each weekday where training is long enough."""
@@ -133,6 +134,10 @@ class WindowSpec(CheckedOptions):
         impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
             last reading), newest (as ffill; where there is none, the window's newest input) or
             last-week (its last reading at that weekday and time). Targets are never imputed.
+        profile: inputs from the cell's weekly profile, its mean at the same time of earlier weeks:
+            none, week or auto. They are the profile at each target less that of the newest reading,
+            and how far the newest reading, the last day and the last week were from it. auto takes
+            them if training is two weeks or longer and a day is a whole number of steps.
         target: what a model learns: level (the value itself), its difference from the last value
             before the window (change) or from that of the same time one day or one week before
             (day, week), or the one of these with the lowest MSE on the validation part
@@ -157,6 +162,7 @@ class WindowSpec(CheckedOptions):
     ] = 3
     static: str = ""
     impute: Literal["none", "ffill", "newest", "last-week"] = "none"
+    profile: Literal["none", "week", "auto"] = "none"
     target: Target = LEVEL
 
     def __post_init__(self) -> None:
@@ -174,7 +180,7 @@ class WindowSpec(CheckedOptions):
             raise InputError("closeness and periods are both 0: a window needs at least one input")
 
     def chosen(self, step: pd.Timedelta, n_training: int) -> WindowSpec:
-        """Choose lags and calendar where they are `auto`.
+        """Choose lags, calendar and profile where they are `auto`.
 
         >>> spec = WindowSpec(closeness=1, extra_lags="auto", calendar="auto")
         >>> spec = spec.chosen(pd.Timedelta("1h"), n_training=480)
@@ -188,6 +194,14 @@ class WindowSpec(CheckedOptions):
         if spec.calendar in (AUTO, AUTO_WEEKDAYS):
             calendar = auto_calendar(step, n_training, spec.calendar)
             spec = dataclasses.replace(spec, calendar=calendar)
+        if spec.profile == AUTO:
+            repeats = not DAY % step and n_training * step >= 2 * WEEK
+            spec = dataclasses.replace(spec, profile="week" if repeats else "none")
+        if spec.profile == "week" and DAY % step:
+            raise InputError(
+                f"profile is week, but a day is not a whole number of steps of {step}; ",
+                Words("give {profile:none}"),
+            )
         return spec
 
     def at(self, step: pd.Timedelta) -> WindowSpec:
@@ -238,9 +252,14 @@ class WindowSpec(CheckedOptions):
 
     @property
     def n_known(self) -> int:
-        """Number of the last inputs: of calendar, holiday, events and covariates."""
+        """Number of the last inputs: of calendar, holiday, events, covariates and profile."""
         in_advance = CALENDAR_INPUTS[self.calendar] + bool(self.holidays) + self.n_events
-        return in_advance + self.n_covariates
+        return in_advance + self.n_covariates + self.n_profile
+
+    @property
+    def n_profile(self) -> int:
+        """Number of inputs from the weekly profile, the last of all."""
+        return 0 if self.profile == "none" else self.horizon + N_ANOMALIES
 
     @property
     def n_events(self) -> int:

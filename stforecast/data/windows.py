@@ -30,6 +30,7 @@ from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.calendar import calendar_inputs, holiday_inputs
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
+from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import BESIDE, WindowSpec
 
 IMPUTE = {
@@ -92,6 +93,7 @@ def make_windows(
     calendar: Calendar | None = None,
     *,
     filled: np.ndarray | None = None,
+    profile: WeeklyProfile | None = None,
     with_next: bool = False,
 ) -> Windows:
     """Cut the windows whose first targets are `starts`, in their order.
@@ -103,6 +105,7 @@ def make_windows(
         slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
         calendar: the series' wall clock, for windows that read it.
         filled: result of `fill_gaps` for the series, if already computed.
+        profile: result of `profile_of` for the series, if already computed.
         with_next: whether to make `x_next`.
 
     Raises:
@@ -110,9 +113,10 @@ def make_windows(
     """
     starts = np.asarray(starts, dtype=np.intp)
     filled = fill_gaps(series, spec, calendar) if filled is None else filled
-    x = _cut_inputs(filled, starts, spec, calendar)
+    profile = profile_of(series, spec, calendar) if profile is None else profile
+    x = _cut_inputs(filled, starts, spec, calendar, profile)
     y, mask = training_targets(series, starts, spec, calendar)
-    x_next = _cut_inputs(filled, starts + 1, spec, calendar) if with_next else None
+    x_next = _cut_inputs(filled, starts + 1, spec, calendar, profile) if with_next else None
     return Windows(x, x_next, y, mask, np.asarray(slot_of_step)[starts])
 
 
@@ -124,7 +128,8 @@ def input_windows(
     The series is read before each start only, which may be the step just after the series.
     """
     starts = np.asarray(starts, dtype=np.intp)
-    return _cut_inputs(fill_gaps(series, spec, calendar), starts, spec, calendar)
+    filled, profile = fill_gaps(series, spec, calendar), profile_of(series, spec, calendar)
+    return _cut_inputs(filled, starts, spec, calendar, profile)
 
 
 def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
@@ -135,6 +140,15 @@ def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -
         return impute(series, spec.impute)
     shifts = calendar.shifts(np.arange(len(series)))
     return impute(series, spec.impute, calendar.steps_in(WEEK), shifts)
+
+
+def profile_of(
+    series: np.ndarray, spec: WindowSpec, calendar: Calendar | None
+) -> WeeklyProfile | None:
+    """Return the weekly profile of a series `(steps, cells)`, if its windows read it."""
+    if calendar is None or spec.profile == "none":
+        return None
+    return WeeklyProfile.of(series, spec.horizon, calendar)
 
 
 def source_steps(
@@ -157,7 +171,11 @@ def source_steps(
 
 
 def _cut_inputs(
-    filled: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
+    filled: np.ndarray,
+    starts: np.ndarray,
+    spec: WindowSpec,
+    calendar: Calendar | None,
+    profile: WeeklyProfile | None,
 ) -> np.ndarray:
     """Cut the inputs of windows, as `input_windows`, from a series whose gaps are filled."""
     n_cells = filled.shape[1]
@@ -182,6 +200,10 @@ def _cut_inputs(
             parts.append(events.reshape(n_cells, len(starts), spec.n_events))
         if spec.n_covariates:
             parts.append(calendar.covariate_inputs(starts, spec))
+        if profile:
+            inputs = profile.inputs(starts, spec.horizon, calendar)
+            change = on_wall_clock(inputs[..., : spec.horizon], starts, calendar)
+            parts += [change, inputs[..., spec.horizon :]]
     x = np.concatenate(parts, axis=-1, dtype=np.float32)
     x[np.isnan(x)] = 0.0
     return x

@@ -20,7 +20,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.windows import input_windows, off_wall_clock
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import Method
+from stforecast.federated.core.method import EXPERTS, Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.predictions import COHORT, ROWS_ON_CPU, predictions_of
@@ -31,6 +31,7 @@ from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
 from stforecast.forecasting.config import Config
+from stforecast.forecasting.mixture import weights
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import build_model
@@ -112,14 +113,37 @@ class TrainedMethod:
         78, 2010). Arguments and result are those of `Predictor.quantiles`.
         """
         outputs = self._outputs(series, starts, calendar)
+        if self._has_experts:
+            outputs = self._mixed(outputs, series, starts, calendar)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
+    @property
+    def _has_experts(self) -> bool:
+        return self.method.has_experts and self.view in (None, self.method.views[0])
+
+    def _mixed(
+        self, outputs: np.ndarray, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> np.ndarray:
+        """Mix the outputs of two experts by their known errors; of quantiles, by the middle one."""
+
+        def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            both = self._outputs(series, origins, calendar)
+            levels = both.reshape(*both.shape[:2], -1, self.config.loss.n_outputs)
+            first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
+            return first, second
+
+        first, second = np.split(outputs, 2, axis=-1)
+        weight = weights(middle, series, starts, self.config.window, calendar)
+        mixed: np.ndarray = first + weight[..., None].astype(np.float32) * (second - first)
+        return mixed
+
     def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
-        Only the inputs of a block of windows are in memory.
+        Those of a second expert follow those of the first. Only the inputs of a block of windows
+        are in memory.
         """
         of_window = 4 * series.shape[1] * self.config.window.n_inputs
         size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
@@ -140,9 +164,11 @@ class TrainedMethod:
         of_cells = ClientData({"x": torch.from_numpy(x)}, sizes)
         data = self.clients.join(of_cells).to(device)
         n_outputs = self.config.window.horizon * self.config.loss.n_outputs
+        n_outputs *= 2 if self._has_experts else 1
+        view = EXPERTS if self._has_experts else self.view
         outputs = torch.empty(*x.shape[:2], n_outputs)
         for ids in data.cohorts(COHORT):
-            found = predictions_of(self.method, state, data, ids, self.view)
+            found = predictions_of(self.method, state, data, ids, view)
             forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
             self.clients.scatter(forecasts, ids, outputs)
         return outputs.numpy()

@@ -19,9 +19,15 @@ days of training.
    overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
    than `participants` clients, a round trains that many, drawn anew. Each tenth is validated.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
-3. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
-   `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`. Dₙ never leaves the client. All quantiles of a step
-   have the correction of the middle one: their own would draw them to the mean.
+3. Windows of two weeks of training or more also read the cell's weekly profile and how far the
+   cell has been from it, see `stforecast.data.weekly_profile`. It tells most where weeks repeat,
+   and misleads in weeks that are unlike any other, such as those of Christmas. So there are two
+   maps W of the same sums: a steady one that does not read the profile, and one that does. Their
+   forecasts are mixed, for each cell, by the errors of its last seven days that are known; see
+   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves.
+4. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
+   `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`, for each map W. Dₙ never leaves the client. All
+   quantiles of a step have the correction of the middle one: their own would draw them to the mean.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -41,8 +47,6 @@ less. Where some steps of a window were not observed, a step's column of Mₙ is
 windows than Gₙ, so W is not exactly the ridge regression of the observed targets.
 
 Which part brings how much: the benchmark `fedlean` and docs/results/default.md.
-
-Inputs of a window relative to its newest reading, and a basis of its calendar.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import EXPERTS, Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Training
@@ -81,7 +85,7 @@ class RelativeInputs(NamedTuple):
         base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where
             the targets are differences already.
         linear: `(clients, batch, n_linear)` a 1, the readings less the newest one (which is 0
-            itself), and `calendar_basis` of the inputs known in advance.
+            itself), `calendar_basis` of the inputs known in advance, and those of the profile.
         network: `(clients, batch, inputs)` the readings less the newest one, which is in its own
             place as it is, and the time of day; other inputs known in advance are 0, since all
             cells share the few days of training and a network learns these by heart.
@@ -103,11 +107,11 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     place = lags.index(min(lags))
     newest = x[..., place : place + 1]
     n_readings = window.n_inputs - window.n_known
-    known = x[..., n_readings:]
+    known, profile = x[..., n_readings:].tensor_split([window.n_known - window.n_profile], dim=-1)
     differences = x[..., :n_readings] - newest
     cycles = n_cycles(window)
-    linear = [torch.ones_like(newest), differences, calendar_basis(known, cycles)]
-    network = torch.cat([differences, known], dim=-1)
+    linear = [torch.ones_like(newest), differences, calendar_basis(known, cycles), profile]
+    network = torch.cat([differences, x[..., n_readings:]], dim=-1)
     network[..., place] = newest[..., 0]
     network[..., n_readings + cycles :] = 0
     base = newest if window.target == LEVEL else torch.zeros_like(newest)
@@ -138,12 +142,17 @@ def calendar_basis(known: Tensor, cycles: int) -> Tensor:
 
 def n_linear(window: WindowSpec) -> int:
     """Return the number of linear inputs of a window."""
-    of_calendar = calendar_basis(torch.zeros(window.n_known), n_cycles(window)).shape[-1]
-    return 1 + window.n_inputs - window.n_known + of_calendar
+    known = torch.zeros(window.n_known - window.n_profile)
+    of_calendar = calendar_basis(known, n_cycles(window)).shape[-1]
+    return 1 + window.n_inputs - len(known) + of_calendar
 
 
 MAP, OWN = "map", "map.own"
-"""Names of W on the server and of Dₙ in a client's memory, `(n_linear, outputs)` each."""
+"""Names of W on the server and of Dₙ in a client's memory, `(n_linear, outputs)` each.
+
+If the windows read a profile, the columns of the steady map come first, then as many of the map
+that reads the profile. The rows of the profile are 0 in the steady map.
+"""
 
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
@@ -156,6 +165,9 @@ VALIDATED = 10
 
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
+
+PROFILE_PENALTY = 0.01
+"""Penalty of inputs from the profile in W, as a share of that of other inputs."""
 
 SMALLEST = 1e-3
 """Smallest mean square of an input in the penalty of Dₙ."""
@@ -200,6 +212,7 @@ class FedLean(FedAvg):
         "extra_lags": "auto",
         "calendar": "auto-weekdays",
         "impute": "newest",
+        "profile": "auto",
         "loss": "huber",
         "lr": 4e-3,
         "schedule": "cosine",
@@ -227,7 +240,7 @@ class FedLean(FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t)
         server = super().init(clients, sizes, seed)
-        shape = (n_linear(self.task.window), self.task.n_outputs)
+        shape = (n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs))
         own = server[next(iter(server))].new_zeros(shape)
         clients.memory[OWN] = own.expand(len(clients), *shape)
         return {**server, MAP: own.clone()}
@@ -240,7 +253,7 @@ class FedLean(FedAvg):
         """Send the mean products in the first round; train the network in all others."""
         if cohort.round > 0:
             self.receive(cohort, payload)
-            data = self._of_network(cohort, payload[MAP][0])
+            data = self._of_network(cohort, payload[MAP])
             for batch in cohort.batches(prepare=lambda _: data):
                 cohort.step(self.local_loss(cohort, batch, payload))
             return self.upload(cohort)
@@ -262,7 +275,7 @@ class FedLean(FedAvg):
         data = cohort.data
         inputs = relative(data.tensors["x"], self.task.window)
         # All clients have the same W, so this is one product instead of one for each client.
-        known = inputs.linear @ common + inputs.base
+        known = self._mean(inputs.linear @ common[0] + inputs.base)
         targets = {name: data.tensors[name] for name in ("y", "mask")}
         return dataclasses.replace(data, tensors={"x": inputs.network, "known": known, **targets})
 
@@ -281,14 +294,31 @@ class FedLean(FedAvg):
         if of.round > 0:
             return {**super().aggregate(server, of, uploads), MAP: server[MAP]}
         products, moments = (weighted_mean(uploads[n], of.sizes) for n in (PRODUCTS, MOMENTS))
-        solved = solve(symmetric(products, len(moments)), moments, self.options.ridge)
-        return {**server, MAP: solved.to(server[MAP])}
+        products, ridge = symmetric(products, len(moments)), self.options.ridge
+        solved = torch.zeros_like(server[MAP])
+        of_maps = solved.split(self.task.n_outputs, dim=-1)
+        for of_map, n in zip(of_maps, self._n_inputs, strict=True):
+            n_profile = n - self._n_inputs[0]
+            of_map[:n] = solve(products[:n, :n], moments[:n], ridge, n_profile)
+        return {**server, MAP: solved}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Forecast with the common map, the network and the client's correction."""
         params = {**state, **payload}
         params[MAP] = params[MAP] + state[OWN]
-        return self._forecast(params, relative(x, self.task.window))
+        forecasts = self._forecasts(params, relative(x, self.task.window))
+        return forecasts if view == EXPERTS else self._mean(forecasts)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether one map reads the profile and one does not."""
+        return len(self._n_inputs) > 1
+
+    @property
+    def _n_inputs(self) -> tuple[int, ...]:
+        """Number of linear inputs of each map."""
+        n, n_profile = n_linear(self.task.window), self.task.window.n_profile
+        return (n - n_profile, n) if n_profile else (n,)
 
     def validates(self, round: int) -> bool:
         """Return whether a round is validated: each tenth; all for early stopping."""
@@ -314,26 +344,44 @@ class FedLean(FedAvg):
         """Fit each client's correction of the map to its residuals, in closed form."""
         self.population.train(False)  # Dropout would add noise to the residuals.
         params = {**cohort.state, **payload}
-        moments = self._moments(cohort, lambda of: self._middle(self._forecast(params, of)))
-        cohort.memory[OWN].copy_(cohort.kept(INVERSE, self._inverse) @ moments)
+        moments = self._moments(cohort, lambda of: self._middle(self._forecasts(params, of)))
+        of_maps = torch.stack(moments.split(self.task.n_outputs, dim=-1), dim=1)
+        own = cohort.kept(INVERSE, self._inverses) @ of_maps
+        cohort.memory[OWN].copy_(torch.cat(own.unbind(1), dim=-1))
 
-    def _inverse(self, cohort: Cohort) -> Tensor:
-        """Return the inverse of `Gₙ + shrinkage diag Gₙ` of each client."""
+    def _inverses(self, cohort: Cohort) -> Tensor:
+        """Return the inverses of `Gₙ + shrinkage diag Gₙ`, `(clients, maps, n_linear, n_linear)`.
+
+        Rows and columns of inputs that a map does not read are 0.
+        """
         products = self._products(cohort)
         scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
         penalty = torch.diag_embed(self.options.shrinkage * scale)
-        # MKL's batched LU decomposition, of `torch.linalg.inv`, fails in several threads.
-        return torch.cholesky_inverse(torch.linalg.cholesky(products + penalty))
+        inverses = products.new_zeros(len(products), len(self._n_inputs), *products.shape[1:])
+        for i, n in enumerate(self._n_inputs):
+            # MKL's batched LU decomposition, of `torch.linalg.inv`, fails in several threads.
+            factor = torch.linalg.cholesky((products + penalty)[:, :n, :n])
+            inverses[:, i, :n, :n] = torch.cholesky_inverse(factor)
+        return inverses
 
-    def _forecast(self, params: Payload, inputs: RelativeInputs) -> Tensor:
-        """Return `r + z W + f(x')`, with W under `MAP`, `(clients, batch, outputs)`."""
+    def _forecasts(self, params: Payload, inputs: RelativeInputs) -> Tensor:
+        """Return `r + z W + f(x')` of each map, with W under `MAP`, `(clients, batch, outputs)`."""
         features = self.population.encode(params, inputs.network)
         rest = self.population.decode(params, features)
-        return torch.baddbmm(rest, inputs.linear, params[MAP]) + inputs.base
+        rest = (rest + inputs.base).repeat(1, 1, len(self._n_inputs))
+        return torch.baddbmm(rest, inputs.linear, params[MAP])
+
+    def _mean(self, forecasts: Tensor) -> Tensor:
+        """Return the mean of the maps' forecasts."""
+        if not self.has_experts:
+            return forecasts
+        steady, weekly = forecasts.chunk(2, dim=-1)
+        return (steady + weekly) / 2
 
     def _middle(self, forecast: Tensor) -> Tensor:
         """Return a forecast with each step's middle level in place of all its levels."""
-        levels = forecast.unflatten(-1, (self.task.window.horizon, -1))
+        n_levels = self.task.n_outputs // self.task.window.horizon
+        levels = forecast.unflatten(-1, (-1, n_levels))
         middle = levels.shape[-1] // 2
         return levels[..., middle : middle + 1].expand_as(levels).flatten(-2)
 
@@ -360,12 +408,14 @@ class FedLean(FedAvg):
 
         Args:
             cohort: clients of equal size.
-            forecast: function of inputs that returns `(clients, batch, outputs)`.
+            forecast: function of inputs that returns `(clients, batch, outputs)` of some maps.
         """
         parts = []
         for batch in cohort.data.chunks(CHUNK):
             inputs = relative(batch["x"], self.task.window)
-            error, known = self.task.residual(forecast(inputs), batch)
+            of_maps = forecast(inputs).split(self.task.n_outputs, dim=-1)
+            found = [self.task.residual(of_map, batch) for of_map in of_maps]
+            error, known = (torch.cat(part, dim=-1) for part in zip(*found, strict=True))
             counts = (n.sum(1, keepdim=True) for n in (known, known.any(-1, keepdim=True)))
             parts.append(((inputs.linear.mT @ error).double(), *counts))
         moments, known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
@@ -389,15 +439,17 @@ def symmetric(triangle: Tensor, n: int) -> Tensor:
     return matrix
 
 
-def solve(products: Tensor, moments: Tensor, ridge: float) -> Tensor:
+def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -> Tensor:
     """Solve the ridge regression `(G + ridge I) W = M`; the first input is the intercept.
 
-    The intercept is hardly penalised. Eigenvalues of G below 0, which noise causes, count as 0.
+    The intercept is hardly penalised, and the last inputs, of the profile, by `PROFILE_PENALTY`
+    times as much. Eigenvalues of G below 0, which noise causes, count as 0.
 
     Args:
         products: G, `(inputs, inputs)`.
         moments: M, `(inputs, outputs)`.
         ridge: the penalty.
+        n_profile: number of inputs from the profile.
 
     Returns:
         W, `(inputs, outputs)`, in double precision.
@@ -405,6 +457,7 @@ def solve(products: Tensor, moments: Tensor, ridge: float) -> Tensor:
     values, vectors = torch.linalg.eigh(products.double())
     sound = vectors * values.clamp(min=0) @ vectors.mT
     penalty = torch.full_like(values, ridge)
+    penalty[len(penalty) - n_profile :] *= PROFILE_PENALTY
     penalty[0] *= 1e-6  # Not 0: of noisy products the intercept's may be lost.
     solved: Tensor = torch.linalg.solve(sound + torch.diag(penalty), moments.double())
     return solved

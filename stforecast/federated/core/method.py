@@ -23,6 +23,9 @@ Sums = Literal["none", "samples", "clients"]
 ServerState = dict[str, Tensor]
 """State of a method's server: name to tensor."""
 
+EXPERTS = "experts"
+"""View of a method that `has_experts`: its two forecasts, one after the other."""
+
 
 class Task(Protocol):
     """A learning task: loss, prototype keys and validation score, whatever the kind of data.
@@ -200,6 +203,11 @@ class Method:
             ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
         """
         return server
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the view `EXPERTS` has two forecasts, to be mixed by errors that are known."""
+        return False
 
     def validates(self, round: int) -> bool:
         """Return whether to validate after a round, numbered from 1; the last one must be."""

@@ -278,7 +278,7 @@ def test_the_default_forecaster_needs_no_setting_and_says_what_it_chose(stforeca
     total = most + 2 * network
     assert f"a client sends at most {max(most, network):,} floats" in out
     assert f"it sends {total:,} in all rounds" in out
-    assert "period 24, extra_lags 2-48, calendar day\n" in out
+    assert "period 24, extra_lags 2-48, calendar day, profile none\n" in out
     assert "chosen on the validation part" not in out
     assert Forecaster.load(tmp_path / "r").config.method == "fedlean"
 

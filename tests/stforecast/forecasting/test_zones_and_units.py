@@ -146,4 +146,5 @@ def test_the_default_forecasts_by_the_clock_after_a_change(tmp_path):
     after = y_hat["2013-10-27 04:00":"2013-11-02"]
     before = y_hat.loc[after.index - pd.Timedelta(days=7)]
     clear = before.index < "2013-10-26 02:00"  # windows without the change
-    np.testing.assert_allclose(after[clear], before[clear], rtol=1e-5)
+    # A week earlier, the profile is a mean of one week less; an hour off would be a third more.
+    np.testing.assert_allclose(after[clear], before[clear], rtol=1e-2)

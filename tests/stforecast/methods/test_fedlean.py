@@ -14,7 +14,7 @@ from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative,
 from stforecast.models import MODELS
 
 SPLIT = "days:15,3,3"
-SMALL = {"split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
+SMALL = {"profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
 
 
 @pytest.fixture
@@ -49,7 +49,8 @@ def test_it_comes_with_the_settings_that_it_is_made_for():
     assert (config.run.model, config.run.select, config.loss.loss) == ("mlp", "last", "huber")
     assert (config.window.extra_lags, config.window.calendar) == ("auto", "auto-weekdays")
     assert (config.training.schedule, config.training.rounds) == ("cosine", 41)
-    assert resolve("fedlean", model="dual_gru", extra_lags="", calendar="none").window.n_inputs == 1
+    plain = {"extra_lags": "", "calendar": "none", "profile": "none"}
+    assert resolve("fedlean", model="dual_gru", **plain).window.n_inputs == 1
     assert defaults("fuels") == {"model": "dual_gru"}
     assert resolve("fuels").run.model == "dual_gru"
 
@@ -192,6 +193,42 @@ def test_corrections_are_each_clients_ridge_regression_of_its_residuals(table):
         expected = ridge(products, moments, penalties)
         found = state.clients.memory[OWN][client]
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_one_map_reads_the_weekly_profile_and_one_does_not(table):
+    """Both are ridge regressions of the same sums; inputs of the profile have less penalty."""
+    settings = {**SMALL, "profile": "auto"}
+    forecaster = Forecaster("fedlean", rounds=1, shrinkage=2.0, **settings).fit(table)
+    z, newest, y, _ = windows_of(table, forecaster)
+    assert z.shape[-1] == 18 + 5
+    products, moments = z.mT @ z / z.shape[1], z.mT @ (y - newest) / z.shape[1]
+    penalties = np.array([1e-6, *[1.0] * 17, *[0.01] * 5])
+    state = snapshot(forecaster)
+    for i, n in enumerate((18, 23)):
+        common = ridge(products.mean(0)[:n, :n], moments.mean(0)[:n], penalties[:n])
+        of_map = slice(2 * i, 2 * i + 2)
+        found = state.server[MAP][:, of_map]
+        np.testing.assert_allclose(found[:n], common, rtol=1e-3, atol=1e-4)
+        assert not found[n:].any()
+        for own, g, m in zip(state.clients.memory[OWN], products, moments, strict=True):
+            penalty = 2.0 * np.diag(g)[:n].clip(1e-3)
+            expected = ridge(g[:n, :n], (m - g @ found.double().numpy())[:n], penalty)
+            np.testing.assert_allclose(own[:n, of_map], expected, rtol=1e-3, atol=1e-4)
+            assert not own[n:, of_map].any()
+
+
+def test_the_profile_helps_where_weeks_repeat():
+    hours = pd.date_range("2013-11-04", periods=24 * 70, freq="h")
+    rng = np.random.default_rng(0)
+    habits = np.tile(rng.normal(size=(168, 4)), (10, 1))
+    table = pd.DataFrame(habits + 0.1 * rng.normal(size=habits.shape), hours, list("abcd"))
+    settings = {"split": "days:49,7,14", "horizon": 12, "rounds": 1}
+    errors = {}
+    for profile in ("none", "auto"):
+        m = Forecaster("fedlean", profile=profile, **settings).fit(table).evaluate()
+        whole = m[(m.client == "all") & (m.horizon == "all") & (m.metric == "mse")]
+        errors[profile] = whole[whole.split == "test"].value.iloc[0]
+    assert errors["auto"] < 0.5 * errors["none"]
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):

@@ -1,0 +1,89 @@
+"""Weekly profile of each cell: its mean at the same time of earlier weeks, as inputs of windows.
+
+The profile at a step is the mean of a cell's readings at the same time of the same weekday in all
+earlier weeks. With few weeks it is drawn to the mean of all workdays, or of Saturday and Sunday, at
+that time. It follows the wall clock and reads readings a week old or older only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from stforecast.data.dates import DAY, WEEK
+
+if TYPE_CHECKING:
+    from stforecast.data.clock import Calendar
+
+N_ANOMALIES = 3
+"""Inputs from anomalies: the newest, and the means of a day and of a week."""
+
+SHRINKAGE = 1.0
+"""Weeks of readings that the mean of all workdays, or of the weekend, counts as."""
+
+SATURDAY = 5
+
+
+class WeeklyProfile(NamedTuple):
+    """Profiles of a series and the anomalies of its readings, which are their distances to them.
+
+    Attributes:
+        profile: `(cells, steps)` float32, also for the steps of a horizon beyond the series; 0.0,
+            the training mean, where there are no earlier readings.
+        newest: `(cells, steps)` the profile of the newest reading up to each step.
+        anomalies: `(cells, steps, 3)` the anomaly of the newest reading, and the mean anomalies of
+            the last day and of the last week.
+    """
+
+    profile: np.ndarray
+    newest: np.ndarray
+    anomalies: np.ndarray
+
+    @classmethod
+    def of(cls, series: np.ndarray, horizon: int, calendar: Calendar) -> WeeklyProfile:
+        """Compute the profiles of a series `(steps, cells)`, z-scored, NaN where missing."""
+        profile = _profile(series, horizon, calendar)
+        anomaly = series - profile[: len(series)]
+        newest = pd.DataFrame(np.where(np.isnan(series), np.nan, profile[: len(series)])).ffill()
+        table = pd.DataFrame(anomaly)
+        spans = [calendar.steps_in(span) for span in (DAY, WEEK)]
+        means = [table.rolling(span, min_periods=1).mean() for span in spans]
+        anomalies = np.stack([part.ffill().to_numpy() for part in (table, *means)], axis=-1)
+        parts = (profile.T, newest.to_numpy().T, anomalies.swapaxes(0, 1))
+        return cls(*(part.astype(np.float32) for part in parts))
+
+    def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
+        """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
+
+        They are the profile at each target less that of the newest reading, and the anomalies. A
+        target six days ahead or later has the profile of a week before, which is known already.
+        """
+        week = calendar.steps_in(WEEK)
+        first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
+        weeks = (ahead + calendar.steps_in(DAY)) // week
+        steps = np.where(weeks > 0, calendar.before(first + ahead, week * weeks), first + ahead)
+        now = np.asarray(starts) - 1
+        change = self.profile[:, steps.clip(0)] - self.newest[:, now, None]
+        return np.concatenate([change, self.anomalies[:, now]], axis=-1)
+
+
+def _profile(series: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
+    """Return the profile `(steps + horizon, cells)`."""
+    steps = np.arange(len(series) + horizon)
+    times = calendar.local_times(steps)
+    weekend = (times.day_of_week >= SATURDAY).astype(int)
+    of_week = (steps + calendar.shifts(steps)) % calendar.steps_in(WEEK)
+    of_day = (steps + calendar.shifts(steps)) % calendar.steps_in(DAY)
+    readings = pd.DataFrame(series).reindex(steps)
+    sums, counts = readings.fillna(0.0), readings.notna().astype(float)
+
+    def before(table: pd.DataFrame, groups: np.ndarray) -> pd.DataFrame:
+        """Sum the steps of the same group up to the same time of the week before."""
+        return table.groupby(groups).cumsum().groupby(of_week).shift(1, fill_value=0.0)
+
+    kind = 2 * of_day + weekend
+    usual = before(sums, kind) / before(counts, kind).clip(lower=1.0)
+    profile = (before(sums, of_week) + SHRINKAGE * usual) / (before(counts, of_week) + SHRINKAGE)
+    return profile.to_numpy()
