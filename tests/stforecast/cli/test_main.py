@@ -131,6 +131,38 @@ def test_a_stop_in_one_of_several_services_says_how_to_get_all(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("services", "message"),
+    [("sms,foo", "unknown service 'foo'"), ("sms,sms", "--service names sms twice")],
+)
+def test_several_services_are_checked_before_the_first_is_trained(
+    services, message, stforecast, town, tmp_path
+):
+    words = ["run", "--data", town, "--method", "last_value", *SPLIT, "--out", tmp_path / "all"]
+    code, out, err = stforecast(*words, "--service", services)
+    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert message in err
+
+
+def test_a_backtest_checks_all_services_first_and_remembers_no_other_folder(
+    stforecast, town, tmp_path, monkeypatch
+):
+    words = ["backtest", "--method", "last_value", "--test", "1d", "--folds", "1", "--data"]
+    code, _, err = stforecast(
+        *words, town, "--service", "sms", "--service", "foo", "--out", tmp_path / "b"
+    )
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert "unknown service 'foo'" in err
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one" / "town.nc").symlink_to(town)
+    for place in ("one", "two"):
+        monkeypatch.chdir(tmp_path / place)
+        code, _, err = stforecast(*words, "town.nc", "--service", "sms", "--out", "b")
+    assert code == 2
+    assert err.startswith("stforecast: town.nc: no cube here")
+
+
 def test_several_services_go_on_after_a_kill(stforecast, town, tmp_path):
     """What the same command says to do gives the numbers of an undisturbed run."""
     args = ["run", "--data", town, "--service", "sms,internet", "--method", "fedavg", *SPLIT,
