@@ -144,21 +144,28 @@ def test_several_services_are_checked_before_the_first_is_trained(
     assert message in err
 
 
-def test_a_backtest_checks_all_services_first_and_remembers_no_other_folder(
+def test_a_benchmark_checks_all_services_first_and_remembers_no_other_folder(
     stforecast, town, tmp_path, monkeypatch
 ):
-    words = ["backtest", "--method", "last_value", "--test", "1d", "--folds", "1", "--data"]
-    code, _, err = stforecast(
-        *words, town, "--service", "sms", "--service", "foo", "--out", tmp_path / "b"
-    )
-    assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert "unknown service 'foo'" in err
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    (tmp_path / "one" / "town.nc").symlink_to(town)
+    grid = """
+        title = "Town"
+        data = ["town.nc"]
+        services = ["sms"]
+        methods = ["last_value"]
+        settings = {split = "days:7,1,2"}
+    """
     for place in ("one", "two"):
-        monkeypatch.chdir(tmp_path / place)
-        code, _, err = stforecast(*words, "town.nc", "--service", "sms", "--out", "b")
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "town.toml").write_text(grid)
+    (tmp_path / "one" / "town.nc").symlink_to(town)
+    monkeypatch.chdir(tmp_path / "one")
+    words = ["bench", "town.toml", "--out", "b"]
+    code, _, err = stforecast(*words, "--service", "sms", "--service", "foo")
+    assert (code, list((tmp_path / "one").rglob("run.json"))) == (2, [])
+    assert "unknown service 'foo'" in err
+    assert stforecast(*words)[0] == 0
+    monkeypatch.chdir(tmp_path / "two")
+    code, _, err = stforecast(*words)
     assert code == 2
     assert err.startswith("stforecast: town.nc: no cube here")
 
