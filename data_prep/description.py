@@ -29,12 +29,11 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
         `steps` and `step_minutes`; `cells` and `first_cells`; `places` and `roads`, whether they
         are known; `services`, see `describe_service`; and `checksums` of the source files.
 
-    Example:
-        >>> from data_prep.readers.frames import from_frame
-        >>> hours = pd.date_range("2024-01-01", periods=3, freq="h")
-        >>> about = describe_cube(from_frame(pd.DataFrame({7: [1.0, 2.0, 3.0]}, index=hours)))
-        >>> about["steps"], about["step_minutes"], about["services"]["value"]["mean"]
-        (3, 60.0, 2.0)
+    >>> from data_prep.readers.frames import from_frame
+    >>> hours = pd.date_range("2024-01-01", periods=3, freq="h")
+    >>> about = describe_cube(from_frame(pd.DataFrame({7: [1.0, 2.0, 3.0]}, index=hours)))
+    >>> about["steps"], about["step_minutes"], about["services"]["value"]["mean"]
+    (3, 60.0, 2.0)
     """
     times, cells = local_time(ds), ds.indexes["cell"]
     step = (times[1] - times[0]) / pd.Timedelta(minutes=1) if len(times) > 1 else None

@@ -28,9 +28,9 @@ from stforecast.bench.run_groups import by_client, select
 from stforecast.cli.standing import status_text
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
-from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app
-from stforecast.flower.standing import Standing, read_events
+from stforecast.flower.standing import Standing, read_event_log
+from stforecast.flower.superlink import make_keys
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
 
@@ -149,7 +149,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
         federate(out, method, rounds, tls)
     except InputError as e:
         raise click.ClickException(e.typed) from e
-    events = list(read_events(out))
+    events = list(read_event_log(out))
     names = {first: name for name, (first, _) in SHARES.items()}
     names[SHARES[HOSTILE][0]] += " (hostile)"
     click.echo(f"\n{status_text(Standing.of(events))}")

@@ -22,9 +22,8 @@ import click
 import psutil
 
 from data_prep.base.errors import InputError
-from stforecast.flower.keys import Keys
-from stforecast.flower.standing import read_events
-from stforecast.flower.superlink import CONNECTION
+from stforecast.flower.standing import read_event_log
+from stforecast.flower.superlink import CONNECTION, Keys
 from stforecast.flower.supernode import HOST, find_program, free_port, stop_all_of
 
 JOINING = "nodes join at"
@@ -246,7 +245,7 @@ def make_node_key(folder: Path, name: str) -> tuple[Path, Path]:
 def events_of(out: Path, name: str) -> list[dict[str, Any]]:
     """Return the events of a name, such as `round`, in a server's log; none before it has begun."""
     try:
-        return [e for e in read_events(out) if e.get("event") == name]
+        return [e for e in read_event_log(out) if e.get("event") == name]
     except InputError:
         return []
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
-from data_prep.base.registry import find, join
+from data_prep.base.registry import find, merged
 from stforecast.federated.core.options import (
     CheckedOptions,
     Device,
@@ -141,7 +141,7 @@ class Config:
 
 def find_division(name: str) -> type[Partitioner] | type[Streamer]:
     """Return the partition or task stream of a name."""
-    found: type[Partitioner] | type[Streamer] = find("partition", name, join(PARTITIONS, STREAMS))
+    found: type[Partitioner] | type[Streamer] = find("partition", name, merged(PARTITIONS, STREAMS))
     return found
 
 

@@ -36,7 +36,7 @@ from stforecast.federated.runs.model_files import (
 from vision.clients import among_own_classes, client_data
 from vision.config import Config, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
-from vision.datasets.long_tail import hold_out, long_tailed
+from vision.datasets.long_tail import hold_out_for_server, long_tailed
 from vision.evaluation import MASKS
 from vision.evaluator import Evaluator
 from vision.methods import METHODS
@@ -277,7 +277,7 @@ def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | Non
     data, seed = config.data, config.run.seed
     surrogate = None
     if data.surrogate:
-        images, surrogate = hold_out(images, data.surrogate, seed)
+        images, surrogate = hold_out_for_server(images, data.surrogate, seed)
     return long_tailed(images, data.imbalance, seed), surrogate
 
 

@@ -36,7 +36,7 @@ VARIABLE = "STFORECAST_EXPANSION"
 """Environment variable that overrides `EXPANSION`, for a valid file that exceeds it."""
 
 
-def memory(root: Path = Path("/")) -> int:
+def allowed_memory(root: Path = Path("/")) -> int:
     """Return the bytes of memory available to this process; 16 GiB if unknown.
 
     This is the minimum of the machine's free memory and the memory left by the control groups
@@ -103,7 +103,7 @@ def _lines(path: Path) -> list[str]:
 
 def check_size(n_bytes: int, what: object) -> None:
     """Refuse data that would take more than half of the free memory."""
-    limit = memory() // 2
+    limit = allowed_memory() // 2
     if n_bytes > limit:
         raise InputError(
             f"{what} would take {n_bytes / 1e9:.4g} GB of memory, expected at most "
@@ -147,18 +147,18 @@ def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> by
 
 
 def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """Read a gzip file, if `bounded` accepts its size."""
+    """Read a gzip file, if `read_expanded` accepts its size."""
     with gzip.open(path) as packed:
-        return bounded(cast(IO[bytes], packed), path, cost)
+        return read_expanded(cast(IO[bytes], packed), path, cost)
 
 
-def bounded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
+def read_expanded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     """Read the rest of a compressed file, if `check_expansion` allows its size.
 
     `cost` returns the bytes that a piece of the content takes in memory when it is used.
     """
     content, size = io.BytesIO(), 0
-    most = min(most_from(path), memory() // 2)
+    most = min(most_from(path), allowed_memory() // 2)
     while part := packed.read(CHUNK):
         size += cost(part)
         if size > most:

@@ -142,7 +142,7 @@ def find(kind: str, name: str, known: Mapping[str, T]) -> T:
     return known[name]
 
 
-def join(*registries: Registry[Any]) -> dict[str, Any]:
+def merged(*registries: Registry[Any]) -> dict[str, Any]:
     """Merge the entries of several kinds that share one namespace.
 
     Raises:

@@ -19,8 +19,13 @@ from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
 from data_prep.download import Archive, Item, Source, http
-from data_prep.download.archive import DamagedError, unpack
-from data_prep.download.listing import is_url, plan, select
+from data_prep.download.listing import (
+    DamagedError,
+    is_url,
+    plan_files,
+    select_files,
+    unpack_archive,
+)
 
 NAME = "SHA256SUMS"
 MOST = 2**20
@@ -79,7 +84,7 @@ def download(
             if another file has its name.
     """
     out = Path(out)
-    items = select(plan(sources, source), only)
+    items = select_files(plan_files(sources, source), only)
     http.check_space(out, items)
     paths: list[Path] = []
     for item in tqdm(items, desc="download", unit="file", disable=not progress):
@@ -100,7 +105,7 @@ def _fetch_archive(
     was_there = http.inside(out, item.name, item.origin).exists()
     path = _fetch(item, out, progress)
     try:
-        members = unpack(path, archive, out, only)
+        members = unpack_archive(path, archive, out, only)
     except DamagedError:
         if not was_there:
             path.unlink()

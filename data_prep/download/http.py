@@ -197,7 +197,7 @@ def _receive(
         raise DroppedError(f"the connection ended at byte {size_of(part)} of {size}")
 
 
-def read(url: str) -> bytes:
+def read_body(url: str) -> bytes:
     """Return the body of a small response; raise `DroppedError` if another attempt may help."""
     with _open(url, {}) as response:
         try:

@@ -37,10 +37,10 @@ LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
 
 
-def plain(name: str) -> str:
+def _plain(name: str) -> str:
     """Return a name in lower case, without spaces and marks.
 
-    >>> plain("Station_ID")
+    >>> _plain("Station_ID")
     'stationid'
     """
     return re.sub(r"[^a-z0-9]", "", name.lower())
@@ -52,7 +52,7 @@ def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
     >>> named(["Time", "HOUR", "v"], CALENDAR)
     ['HOUR']
     """
-    return [column for column in columns if plain(column) in usual]
+    return [column for column in columns if _plain(column) in usual]
 
 
 def number_cells(names: Iterable[str]) -> bool:
@@ -61,7 +61,7 @@ def number_cells(names: Iterable[str]) -> bool:
     >>> number_cells(["4142", "4143"]), number_cells(["sensor 1"]), number_cells(["counter1"])
     (True, True, False)
     """
-    found = [re.fullmatch(r"([a-z]*?)\d+", plain(name)) for name in names]
+    found = [re.fullmatch(r"([a-z]*?)\d+", _plain(name)) for name in names]
     return all(match is not None and (match[1] in CELLS | {""}) for match in found)
 
 
@@ -73,19 +73,15 @@ class KeyColumns:
     cell: str
 
     def __contains__(self, name: object) -> bool:
-        return name in ("", self.time, self.cell) or plain(str(name)) in TIMES | CELLS
+        return name in ("", self.time, self.cell) or _plain(str(name)) in TIMES | CELLS
 
 
 @dataclass(frozen=True)
 class Origin:
     """Location of a table's rows, for error messages.
 
-    Args:
-        name: the file or object.
-        unit: name of a row, such as `"line"`.
-        first: number of the first row of data.
-        is_file: whether the table is a file, whose reading has options.
-        rows: `(rows,)` position of each row in the file if some rows were left out, else None.
+    Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
+    some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'

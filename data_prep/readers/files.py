@@ -53,11 +53,9 @@ def read_excel(
     names = _names(rows, dialect, path.name)
     body = rows[1:] if dialect.header else rows
     table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
-    decimal: delimited.Decimal = (
-        "comma" if dialect.decimal == "comma" else "point"
-    )  # numbers are numbers in a sheet
-    first = 2 if dialect.header else 1
-    origin = Origin(path.name, "row", first, is_file=True)
+    # Numbers are numbers in a sheet.
+    decimal: delimited.Decimal = "comma" if dialect.decimal == "comma" else "point"
+    origin = Origin(path.name, "row", 2 if dialect.header else 1, is_file=True)
     return delimited.to_numbers(table, decimal, keys, origin), origin
 
 
@@ -222,10 +220,7 @@ _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
 def read_table(
-    path: Path,
-    *,
-    text_columns: Container[str] = (),
-    dialect: delimited.Dialect = DIALECT,
+    path: Path, *, text_columns: Container[str] = (), dialect: delimited.Dialect = DIALECT
 ) -> tuple[pd.DataFrame, Origin]:
     """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 

@@ -98,6 +98,8 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
 DUPLICATES = ("error", "sum", "mean")
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
+ABOUT = ("title", "source", "license", "units", "zero_is_missing", "checksums")
+"""Options that are attributes of the cube."""
 
 log = logging.getLogger(__name__)
 
@@ -349,18 +351,6 @@ def _make_cube(
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)
-    return make_cube(
-        values,
-        axis.steps,
-        cells,
-        title=options.title,
-        source=options.source,
-        license=options.license,
-        units=options.units,
-        time_zone=axis.zone,
-        clock=axis.clock,
-        zero_is_missing=options.zero_is_missing,
-        checksums=options.checksums,
-        lon=lon,
-        lat=lat,
-    )
+    about = {name: getattr(options, name) for name in ABOUT}
+    about |= {"time_zone": axis.zone, "clock": axis.clock, "lon": lon, "lat": lat}
+    return make_cube(values, axis.steps, cells, **about)

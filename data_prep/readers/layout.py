@@ -141,12 +141,7 @@ def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> s
 
 
 def find_layout(
-    df: pd.DataFrame,
-    kind: str,
-    time: str,
-    cell: str,
-    values: Sequence[str] | None,
-    origin: Origin,
+    df: pd.DataFrame, kind: str, time: str, cell: str, values: Sequence[str] | None, origin: Origin
 ) -> Layout:
     """Recognise a table's layout, and log it; ask for options if the columns leave it open."""
     if kind == "auto":

@@ -160,10 +160,13 @@ def place_times(
     name, clock = options.origin.name, options.clock
     if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
         log.warning(
-            "%s: times have no offset and are read as UTC, %s is %s in %s; %s", name, times[0],
-            to_wall(times[:1], options.time_zone)[0], options.time_zone,
+            "%s: times have no offset and are read as UTC, %s is %s in %s; %s",
+            name,
+            times[0],
+            to_wall(times[:1], options.time_zone)[0],
+            options.time_zone,
             Words("with {clock:local} they are its wall clock"),
-        )  # fmt: skip
+        )
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, options.origin, options.gaps)

@@ -84,7 +84,7 @@ def read(
     Raises:
         InputError: if a file is invalid; names it.
     """
-    length = common.step_length(step, STEP)
+    length = common.step_of_multiple(step, STEP)
     paths = _find_years(Path(raw), years)
     table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
     if table is None:
@@ -94,7 +94,7 @@ def read(
     cells = sensors["ID"].to_numpy(dtype=str)
     frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
     name = ", ".join(path.name for path in paths)
-    common.check_values(frame, name, "flow", "vehicles")
+    common.check_readings(frame, name, "flow", "vehicles")
     frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
     longer = common.average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)

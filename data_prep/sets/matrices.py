@@ -36,7 +36,7 @@ from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import check_size, gunzip, read_bounded
 from data_prep.cube import make_cube, write_cube
-from data_prep.sets.roads.common import average, step_length
+from data_prep.sets.roads.common import average, step_of_multiple
 
 TOTEM = "IntraTM-*.xml"
 MBPS = {"bps": 1e-6, "kbps": 1e-3, "mbps": 1.0, "gbps": 1e3, "tbps": 1e6, "MBITPERSEC": 1.0}
@@ -236,7 +236,7 @@ class TrafficMatrices:
             InputError: if a file is invalid, or there is none; names it.
         """
         base = pd.Timedelta(self.step)
-        length = step_length(step or self.step, base)
+        length = step_of_multiple(step or self.step, base)
         raw = Path(raw)
         if raw.is_file():
             raise InputError(f"{raw}: a file, expected a folder of traffic matrices; {self.advice}")

@@ -85,7 +85,7 @@ class Pems:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_length(step, STEP)
+        length = common.step_of_multiple(step, STEP)
         own, low = cls.name.upper(), cls.name
         path = common.find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
         if NAMED.fullmatch(path.stem.lower()) and path.stem.lower() != low:
@@ -136,7 +136,7 @@ class Pems:
             for channel, name in enumerate(CHANNELS[: data.shape[2]])
         }
         for name, frame in frames.items():
-            common.check_values(frame, path.name, name, "values")
+            common.check_readings(frame, path.name, name, "values")
         return frames
 
     @classmethod

@@ -19,6 +19,9 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import off_wall_clock, training_targets
 from stforecast.federated.core.options import CheckedOptions, NoOptions
 
+Arrays = dict[str, np.ndarray]
+"""Learned state of a forecaster: name to array."""
+
 
 class Baseline(ABC):
     """A forecaster that is fitted once, without rounds; see `stforecast.forecasting.predictor`.
@@ -63,7 +66,7 @@ class Baseline(ABC):
         self.seed = seed
         self.adjacency: np.ndarray | None = None
         self.spec: WindowSpec
-        self.arrays: dict[str, np.ndarray]
+        self.arrays: Arrays
 
     def fit(
         self,
@@ -138,7 +141,7 @@ class Baseline(ABC):
         """Return the forecasts of `predict` with a last axis of one."""
         return self.predict(series, starts, calendar)[..., None]
 
-    def state(self) -> dict[str, np.ndarray]:
+    def state(self) -> Arrays:
         """Return the learned state as plain arrays."""
         return self.arrays
 
@@ -166,12 +169,7 @@ class Baseline(ABC):
         return False
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
-        """Return the forecaster of some of its own cells and of those of another one.
-
-        Args:
-            new: forecaster of other cells, fitted with the same options.
-            ids: `(cells,)` position of each cell among its own, followed by those of `new`.
-        """
+        """Return the forecaster of its own cells at some of `ids`, followed by those of `new`."""
         arrays = {
             name: np.concatenate([self.arrays[name], new.arrays[name]], axis).take(ids, axis)
             for name, axis in self.of_cells.items()
@@ -196,13 +194,11 @@ class Baseline(ABC):
             )
         return y, mask
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         """Return the arrays that `state` keeps; none by default."""
         return {}
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         """Set the arrays from `_learn`, and build from them whatever else forecasting needs."""
         self.arrays = arrays
 

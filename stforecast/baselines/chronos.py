@@ -18,7 +18,7 @@ import torch
 from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError, Words
-from stforecast.baselines.base import Peer, PeerOptions
+from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 
 FILES = ("config.json", "model.safetensors")
@@ -57,12 +57,10 @@ class Chronos(Peer):
     learned = ("checksum",)
     Options = ChronosOptions
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         return {"checksum": self._checksum()}
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         super()._restore(arrays)
         if not np.array_equal(arrays["checksum"], self._checksum()):
             raise InputError(

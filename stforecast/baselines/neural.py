@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import NonNegativeInt
 
 from data_prep.base.errors import InputError, Words
-from stforecast.baselines.base import Peer, PeerOptions
+from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
 from stforecast.data.windows import impute
@@ -58,9 +58,6 @@ class NeuralPeer(Peer):
     and left out of the loss. The run's seed is the library's. Steps before the series count as
     missing and are 0.0. The time limit is checked after every training step, and after every 1,024
     windows that are forecast.
-
-    Attributes:
-        model: name of the library's class.
     """
 
     package = "neuralforecast"
@@ -69,9 +66,7 @@ class NeuralPeer(Peer):
     Options = NeuralOptions
     model: ClassVar[str]
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         from neuralforecast.tsdataset import TimeSeriesDataset
 
         past = series[: starts.max() + self.spec.horizon]
@@ -92,7 +87,7 @@ class NeuralPeer(Peer):
         weights = {f"net/{name}": t.numpy() for name, t in net.state_dict().items()}
         return {"input_size": np.array(input_size), **weights}
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         super()._restore(arrays)
         with _quiet():
             self.net = self._build(int(arrays["input_size"]))

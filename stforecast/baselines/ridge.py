@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import NonNegativeFloat
 
-from stforecast.baselines.base import Baseline
+from stforecast.baselines.base import Arrays, Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions
@@ -60,9 +60,7 @@ class Ridge(Baseline):
                 errors[i] += np.square(y_hat - y[cell])[mask[cell]].sum()
         return dataclasses.replace(self.config, alpha=ALPHAS[int(errors.argmin())])
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         alpha = 1.0 if self.config.alpha is None else self.config.alpha
         cells = self._equations(series, starts, calendar)
         return {"weights": np.stack([_solve(*equations, alpha) for equations in cells])}
@@ -90,14 +88,8 @@ def _normal_equations(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the products of one cell's inputs with each other and with its targets.
 
-    Args:
-        x: `(windows, n_inputs)` inputs.
-        y: `(windows, horizon)` targets, 0.0 where missing.
-        mask: `(windows, horizon)` bool, True where the target was observed.
-
-    Returns:
-        `(horizon, 1 + n_inputs, 1 + n_inputs)` sums over the observed targets of each step, a
-        constant input first; and `(horizon, 1 + n_inputs)`.
+    Each of the `(horizon, 1 + n_inputs, 1 + n_inputs)` and `(horizon, 1 + n_inputs)` sums is over
+    the observed targets of a step, a constant input first.
     """
     n = 1 + x.shape[1]
     z = np.column_stack([np.ones(len(x)), x])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError
-from stforecast.baselines.base import Baseline
+from stforecast.baselines.base import Arrays, Baseline
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.dates import DAY, WEEK
@@ -77,9 +77,7 @@ class HistoricalAverage(Baseline):
     of_cells: ClassVar[Mapping[str, int]] = {"mean": 1}
     reads_windows = False
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         past = pd.DataFrame(series[: starts.max() + self.spec.horizon])
         slots = self._week_slots(np.arange(len(past)), calendar)
         per_day = calendar.steps_in(DAY)

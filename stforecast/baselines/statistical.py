@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError
-from stforecast.baselines.base import Peer, PeerOptions
+from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.dates import DAY
 from stforecast.data.windows import impute
@@ -79,9 +79,7 @@ class StatisticalPeer(Peer):
         """Return the part of the library's model whose `model_` the state keeps."""
         return model
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         season = calendar.steps_in(DAY)
         past = _filled(series[: starts.max() + self.spec.horizon])
         about = {

@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
 
 from data_prep.base.errors import InputError, Words
-from stforecast.baselines.base import Baseline, Peer, PeerOptions
+from stforecast.baselines.base import Arrays, Baseline, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
 from stforecast.data.dates import DAY, WEEK
@@ -110,9 +110,7 @@ class PooledTrees(Baseline):
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the inputs of all windows of all cells, `(cells * windows, inputs)`."""
 
-    def _records(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _records(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`."""
         y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
         unseen = np.flatnonzero(~mask.any(axis=0))
@@ -192,9 +190,7 @@ class Boosting(PooledTrees):
     leaves = ("max_leaf_nodes", 31)
     Options = BoostingConfig
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         if self.config.cell_id and series.shape[1] > MOST_CELLS:
             raise InputError(
                 f"{self.name}: cell_id takes up to {MOST_CELLS} cells, the data have "
@@ -234,7 +230,7 @@ class Boosting(PooledTrees):
             Words("prepare them with their roads, or leave out {neighbours}"),
         )
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         super()._restore(arrays)
         x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
         with threads_for(len(x)):
@@ -307,9 +303,7 @@ class LightGBM(Peer, PooledTrees):
         """Whether one model tells the cells apart; here always."""
         return True
 
-    def _learn(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> dict[str, np.ndarray]:
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         records = self._records(series, starts, calendar)
         x, steps = records["x"], zip(records["y"].T, records["mask"].T, strict=True)
         with threads_for(len(x)):
@@ -357,7 +351,7 @@ class LightGBM(Peer, PooledTrees):
             callbacks=[lambda _: self.limit.check(*done), *record],
         )
 
-    def _restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def _restore(self, arrays: Arrays) -> None:
         import lightgbm
 
         super()._restore(arrays)

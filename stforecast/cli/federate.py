@@ -187,10 +187,10 @@ def status(results: Path, as_json: bool) -> None:
 
     RESULTS is the folder on the server that `stforecast federate --results` named.
     """
-    from stforecast.flower.standing import Standing, read_events, read_results
+    from stforecast.flower.standing import Standing, read_event_log, read_results
 
     read_results(results)
-    standing = Standing.of(read_events(results))
+    standing = Standing.of(read_event_log(results))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(standing), indent=2))
     else:
@@ -226,9 +226,9 @@ def serve(config: Path | None, **settings: Any) -> None:
     It tries what a stranger would at its own address, and ends if that works. Ctrl-C or SIGTERM
     ends it. See docs/federation.md.
     """
-    from stforecast.flower.superlink import Server
+    from stforecast.flower.superlink import FederationServer
 
-    Server(**settings).run()
+    FederationServer(**settings).run()
 
 
 log = logging.getLogger(__name__)

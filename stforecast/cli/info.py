@@ -200,10 +200,10 @@ def _folder(path: Path) -> Description:
 
 def _federation(path: Path) -> Description:
     from stforecast.cli.standing import status_text
-    from stforecast.flower.standing import Standing, read_events, read_results
+    from stforecast.flower.standing import Standing, read_event_log, read_results
 
     results = read_results(path)
-    standing = Standing.of(read_events(path))
+    standing = Standing.of(read_event_log(path))
     about = {**asdict(standing), "results": results}
     command = f"stforecast federate status {quote(str(path))}"
     return Description("federation", about, status_text(standing), command)

@@ -15,15 +15,10 @@ CALENDAR_INPUTS = {"none": 0, "day": 4, "week": 6, "weekdays": 11}
 
 
 def calendar_inputs(local_times: pd.DatetimeIndex, kind: str) -> np.ndarray:
-    """Encode time of day and weekday.
+    """Encode time of day and weekday of each first target, `(windows, inputs)` float32.
 
-    Args:
-        local_times: `(windows,)` local time of each first target.
-        kind: `day`, sine and cosine of one and two cycles a day; `week`, also indicators of weekend
-            and Sunday; `weekdays`, the inputs of `day` and an indicator of each weekday.
-
-    Returns:
-        `(windows, CALENDAR_INPUTS[kind])` float32.
+    The kind `day` is sine and cosine of one and two cycles a day; `week` adds indicators of weekend
+    and Sunday; `weekdays` adds an indicator of each weekday instead.
     """
     if kind == "none":
         return np.empty((len(local_times), 0), dtype=np.float32)
@@ -50,9 +45,8 @@ def holiday_inputs(local_times: pd.DatetimeIndex, region: str) -> np.ndarray:
 def public_holidays(region: str) -> Container[datetime.date]:
     """Return the public holidays of a country or a part of it, from the library `holidays`.
 
-    Args:
-        region: ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI (Milan),
-            US-CA (California).
+    The region is the ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI
+    (Milan), US-CA (California).
     """
     try:
         import holidays

@@ -141,13 +141,11 @@ class Partition:
     def cut(self, adjacency: np.ndarray) -> dict[str, float]:
         """Count the roads `(cells, cells)` between cells of different clients, which no model sees.
 
+        Roads from a cell to itself do not count; `cut_weight` is a share of the weight of all.
+
         >>> roads = np.array([[1, 0.5, 0], [0, 1, 0.5], [0, 0, 1]])
         >>> Partition.from_labels(["a", "a", "b"]).cut(roads)
         {'roads': 2, 'cut': 1, 'cut_weight': 0.5}
-
-        Returns:
-            Number of `roads`, without those from a cell to itself, of roads that are `cut`, and the
-            share of these in the weight of all, `cut_weight`.
         """
         roads = np.where(np.eye(len(adjacency), dtype=bool), 0.0, adjacency)
         apart = self.client_of[:, None] != self.client_of
@@ -165,10 +163,7 @@ def one_per_cell(cells: Sequence[Any] | np.ndarray) -> Partition:
 
 
 def stacked(of_clients: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> Any:
-    """Stack tensors `(1, …)` of clients to `(clients, …)`, padded where a client has fewer cells.
-
-    `like` has tensors of the same names with the largest shapes.
-    """
+    """Stack tensors `(1, …)` of clients, padded to the largest shapes, those of `like`."""
     padded = {name: t.new_zeros(len(of_clients), *t.shape[1:]) for name, t in like.items()}
     for i, tensors in enumerate(of_clients):
         for name, t in tensors.items():
@@ -195,7 +190,7 @@ def check_clients(text: str) -> None:
         raise InputError(f"clients is {text!r}; give {FORMS}")
 
 
-def partition(text: str, series: Series) -> Partition:
+def partition_cells(text: str, series: Series) -> Partition:
     """Return the client of each cell of a series, as the setting `clients` says."""
     check_clients(text)
     if text == "cell":

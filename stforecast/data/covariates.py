@@ -162,10 +162,7 @@ def read_covariates(
     columns: Mapping[str, np.ndarray],
     name: str,
 ) -> Covariates | None:
-    """Read the further services and static columns of windows; None if windows read none.
-
-    `columns` has the values of the cells by name, see `Series.columns`.
-    """
+    """Read what windows read of further services and of static `columns`, see `Series.columns`."""
     if window is None or not window.n_covariates:
         return None
     from data_prep.cube import check_finite, observed, services_of  # slow to import

@@ -145,7 +145,7 @@ class Events:
         return 1 / np.sqrt(shares.clip(RAREST, 1.0))
 
 
-def is_table(text: str | os.PathLike[str]) -> bool:
+def is_event_table(text: str | os.PathLike[str]) -> bool:
     """Return whether the setting `events` names a table, not the kinds of a fitted model."""
     return Path(text).suffix.lower() == ".csv"
 
@@ -218,10 +218,7 @@ def _on_clock(
     calendar: Calendar,
     whole_days: pd.Series | None = None,
 ) -> np.ndarray:
-    """Return ISO 8601 times, local ones without an offset, on the clock of the series.
-
-    Where `whole_days`, they end with that day.
-    """
+    """Return ISO 8601 times on the clock of the series; `whole_days` end with that day."""
     aware = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     local = pd.to_datetime(texts.mask(aware), format="ISO8601", errors="coerce")
     exact = pd.to_datetime(texts.where(aware), format="ISO8601", errors="coerce", utc=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from stforecast.data.clients import Partition, one_per_cell, partition, say
+from stforecast.data.clients import Partition, one_per_cell, partition_cells, say
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.scaling import Scaler, fit_scaler
@@ -68,12 +68,7 @@ class PreparedSeries:
         return day_slots(times, self.window.period, self.calendar.step)
 
     def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
-        """Cut the windows whose first targets are `starts`.
-
-        Args:
-            starts: `(windows,)` first target steps.
-            with_next: whether to make `x_next`.
-        """
+        """Cut the windows whose first targets are `starts`."""
         return make_windows(
             self.z, starts, self.window, self._slots, self.calendar,
             filled=self._filled, with_next=with_next,
@@ -108,18 +103,15 @@ class PreparedSeries:
         """Return the data before a step, with unchanged z-scores."""
         series = self.series
         known = dataclasses.replace(
-            series, values=series.values[:step], times=series.times[:step],
+            series,
+            values=series.values[:step],
+            times=series.times[:step],
             covariates=series.covariates and series.covariates.between(0, step),
-        )  # fmt: skip
+        )
         return dataclasses.replace(self, series=known, z=self.z[:step])
 
     def parts(self) -> dict[str, dict[str, str] | None]:
-        """Return the first and last target step of each part, in local time.
-
-        Returns:
-            `training`, `validation` and `test`, each with `first` and `last`; None for a part
-            without windows.
-        """
+        """Return `first` and `last` target of each part, in local time; None without windows."""
         split, further = self.split, self.window.horizon - 1
         parts = {"training": split.train, "validation": split.validation, "test": split.test}
         found: dict[str, dict[str, str] | None] = {}
@@ -133,17 +125,8 @@ class PreparedSeries:
 def prepare(
     series: Series, window: WindowSpec, split: str, scale: str, clients: str = "cell"
 ) -> PreparedSeries:
-    """Split and scale a series.
-
-    Args:
-        series: the data.
-        window: shape of the windows, in steps of the series; `auto`, and a table of events to its
-            kinds, are resolved here.
-        split: text of the split, see `stforecast.data.splits`.
-        scale: `cell` to scale each cell by itself, `global` to scale all alike.
-        clients: which cells are a client, see `stforecast.data.clients`.
-    """
-    divided = partition(clients, series)
+    """Split and scale a series; `auto` and a table of events are resolved in its window."""
+    divided = partition_cells(clients, series)
     say(divided, series)
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))

@@ -73,11 +73,8 @@ def cluster_clients(
 
     K-means by location and k-means by profile alternate, each initialised with the means of the
     other's clusters, until they agree (V-measure 1) or after `TURNS`; the profiles' clusters are
-    returned. Without locations it is one k-means of the profiles. There are fewer clusters if fewer
-    clients differ.
-
-    Returns:
-        `(clients,)` int64 labels from 0 without gaps.
+    returned, `(clients,)` from 0 without gaps. Without locations it is one k-means of the profiles.
+    There are fewer clusters if fewer clients differ.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import v_measure_score

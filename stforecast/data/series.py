@@ -168,27 +168,25 @@ class Series:
 
     def preceded(self, n_steps: int) -> Series:
         """Return the series begun earlier by a number of steps, where nothing was recorded."""
-        step, gap = self.calendar.step, np.full((n_steps, self.values.shape[1]), np.nan)
-        times = self.times[0] - step * np.arange(n_steps, 0, -1)
+        gap = np.full((n_steps, self.values.shape[1]), np.nan)
+        times = self.times[0] - self.calendar.step * np.arange(n_steps, 0, -1)
+        covariates = self.covariates and self.covariates.preceded(n_steps)
         before = pd.DatetimeIndex([*times, *self.times])
-        start = self.calendar.start - n_steps * step
-        return dataclasses.replace(
-            self,
-            values=np.concatenate([gap, self.values]),
-            times=before,
-            covariates=self.covariates and self.covariates.preceded(n_steps),
-            calendar=dataclasses.replace(self.calendar, start=start),
-        )
+        return self._from(-n_steps, np.concatenate([gap, self.values]), before, covariates)
 
     def since(self, first: int) -> Series:
         """Return the series from a step on."""
+        covariates = self.covariates and self.covariates.between(first)
+        return self._from(first, self.values[first:], self.times[first:], covariates)
+
+    def _from(
+        self, first: int, values: np.ndarray, times: pd.DatetimeIndex, covariates: Covariates | None
+    ) -> Series:
+        """Return a series of other steps, whose calendar begins at the step `first` of this one."""
         start = self.calendar.start + first * self.calendar.step
+        calendar = dataclasses.replace(self.calendar, start=start)
         return dataclasses.replace(
-            self,
-            values=self.values[first:],
-            times=self.times[first:],
-            covariates=self.covariates and self.covariates.between(first),
-            calendar=dataclasses.replace(self.calendar, start=start),
+            self, values=values, times=times, covariates=covariates, calendar=calendar
         )
 
 
@@ -225,9 +223,13 @@ def _unit(units: str) -> str:
 
 
 def zeros(
-    times: pd.DatetimeIndex, cells: np.ndarray, service: str, window: WindowSpec, units: str,
+    times: pd.DatetimeIndex,
+    cells: np.ndarray,
+    service: str,
+    window: WindowSpec,
+    units: str,
     zone: str | None,
-) -> Series:  # fmt: skip
+) -> Series:
     """Return a series of zeros with the covariates that windows read, zeros too, and no event.
 
     `zone` is as `Series.time_zone`; None means any.

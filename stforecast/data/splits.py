@@ -226,11 +226,7 @@ EXAMPLE = parse_split("time:0.6,0.15,0.25")
 
 
 def make_split(
-    text: str,
-    n_steps: int,
-    step: pd.Timedelta,
-    spec: WindowSpec,
-    local_times: pd.DatetimeIndex,
+    text: str, n_steps: int, step: pd.Timedelta, spec: WindowSpec, local_times: pd.DatetimeIndex
 ) -> Split:
     """Split the windows of a series in time.
 

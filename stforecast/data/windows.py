@@ -6,16 +6,15 @@ AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1]
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
-is imputed by `stforecast.data.windows`. Beyond the paper, a window may read further lags, such
-as those of last week, the calendar and events known in advance.
+is imputed. Beyond the paper, a window may read further lags, such as those of last week, the
+calendar and events known in advance.
 
 Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to
 the same time of day (`source_steps`), and a model learns and forecasts the target at a time of the
 wall clock (`on_wall_clock`, `off_wall_clock`). Closeness counts steps.
 
-Imputation of missing inputs of windows; targets are never imputed.
-
-Every rule reads the past only. An input that is missing still becomes 0.0, the training mean.
+Rules of imputation read the past only; an input that is missing still becomes 0.0. Targets are
+never imputed.
 """
 
 from __future__ import annotations
@@ -45,22 +44,12 @@ IMPUTE = {
 def impute(
     series: np.ndarray, how: str, steps_per_week: int = 0, shifts: np.ndarray | int = 0
 ) -> np.ndarray:
-    """Fill the gaps of a series with earlier values.
+    """Fill the gaps of a series by the rule `how`; they stay NaN where there is no earlier value.
+
+    The rule `last-week` needs the steps of a week and `Calendar.shifts`, `(steps,)`.
 
     >>> impute(np.array([[1.0], [np.nan], [3.0]]), "ffill").ravel().tolist()
     [1.0, 1.0, 3.0]
-
-    Args:
-        series: `(steps, cells)`, NaN where missing.
-        how: one of `IMPUTE`.
-        steps_per_week: steps per week, for `last-week` only.
-        shifts: `(steps,)` of the wall clock, from `Calendar.shifts`, for `last-week` only.
-
-    Returns:
-        The same shape; NaN where there is no earlier value.
-
-    Raises:
-        InputError: if the rule is unknown, listing the known ones.
     """
     if how not in IMPUTE:
         raise choose("impute", how, IMPUTE)
@@ -105,7 +94,7 @@ def make_windows(
     filled: np.ndarray | None = None,
     with_next: bool = False,
 ) -> Windows:
-    """Cut the windows whose first targets are `starts`.
+    """Cut the windows whose first targets are `starts`, in their order.
 
     Args:
         series: `(steps, cells)`, z-scored, NaN where missing.
@@ -115,9 +104,6 @@ def make_windows(
         calendar: the series' wall clock, for windows that read it.
         filled: result of `fill_gaps` for the series, if already computed.
         with_next: whether to make `x_next`.
-
-    Returns:
-        The windows, in the order of `starts`.
 
     Raises:
         InputError: if a window would reach outside the series.
@@ -133,30 +119,16 @@ def make_windows(
 def input_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
 ) -> np.ndarray:
-    """Cut the inputs of windows; a start may be the step just after the series.
+    """Cut the inputs of windows, `(cells, windows, n_inputs)` float32 with 0.0 where missing.
 
-    Args:
-        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
-        starts: `(windows,)` indices of first target steps.
-        spec: the windows' shape.
-        calendar: the series' wall clock, for windows that read it.
-
-    Returns:
-        `(cells, windows, n_inputs)` float32 with 0.0 where missing.
-
-    Raises:
-        InputError: if a window would reach outside the series, or they do not fit in memory.
+    The series is read before each start only, which may be the step just after the series.
     """
     starts = np.asarray(starts, dtype=np.intp)
     return _cut_inputs(fill_gaps(series, spec, calendar), starts, spec, calendar)
 
 
 def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
-    """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows.
-
-    Raises:
-        InputError: if the rule needs a calendar but none is given.
-    """
+    """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows."""
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
     if calendar is None or spec.impute != "last-week":
@@ -168,20 +140,12 @@ def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -
 def source_steps(
     starts: np.ndarray, lags: tuple[int, ...], spec: WindowSpec, calendar: Calendar | None
 ) -> np.ndarray:
-    """Return the steps that lags read.
+    """Return the steps that lags read, `(windows, lags)`, below 0 before the series.
 
     A lag that reaches back about a day from the last target follows the wall clock, so that it
     leads to the same time of day across a change of daylight saving time; see `Calendar.before`.
-    Shorter ones and closeness count steps. No lag leads to the first target or later.
-
-    Args:
-        starts: `(windows,)` first target steps.
-        lags: numbers of steps back from the first target.
-        spec: the windows' shape.
-        calendar: the series' wall clock; without one all lags count steps.
-
-    Returns:
-        `(windows, lags)` steps, below 0 where they lie before the series.
+    Shorter ones, closeness, and all without a calendar count steps. No lag leads to the first
+    target or later.
     """
     first, back = np.asarray(starts, dtype=np.intp)[:, None], np.asarray(lags, dtype=np.intp)
     plain = first - back
@@ -234,19 +198,9 @@ def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray
 def target_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the targets of windows.
+    """Cut the targets of windows and whether they were observed, `(cells, windows, horizon)`.
 
-    Args:
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        starts: `(windows,)` indices of first target steps.
-        spec: the windows' shape.
-
-    Returns:
-        `(cells, windows, horizon)` float32 with 0.0 where missing, and a bool mask of the same
-        shape, True where observed.
-
-    Raises:
-        InputError: if a window would reach outside the series.
+    Missing ones are 0.0.
     """
     steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
     y = _gather(series, steps)
@@ -258,13 +212,7 @@ def target_windows(
 def training_targets(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the targets of windows as a model learns them, less their anchors.
-
-    Arguments and result are those of `target_windows`; `calendar` is the series' wall clock.
-
-    Raises:
-        InputError: as `target_windows`, or if there are anchors but no calendar.
-    """
+    """Cut the targets of windows as a model learns them, less anchors; see `target_windows`."""
     y, mask = target_windows(series, starts, spec)
     if calendar is None:
         if spec.target != LEVEL:
@@ -281,12 +229,8 @@ def on_wall_clock(y: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.n
     Entry j becomes the target j steps after the first one on the wall clock. It differs from
     target j only if daylight saving time changes between them: an hour that the clock shows twice
     is there once, and the one before an hour that it skips is there twice. A target beyond the
-    window is replaced by its last one.
-
-    Args:
-        y: `(cells, windows, horizon)`, which may have a further axis.
-        starts: `(windows,)` first target steps.
-        calendar: the series' wall clock.
+    window is replaced by its last one. The targets `(cells, windows, horizon)` may have a further
+    axis.
     """
     return _reordered(y, starts, calendar, -1)
 

@@ -80,9 +80,10 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
             return Response(status_code=502)
         found = StreamingResponse(parts_of(answer), answer.status_code)
         found.raw_headers = [
-            (k.lower(), v) for k, v in answer.headers.raw
+            (k.lower(), v)
+            for k, v in answer.headers.raw
             if k.lower().decode() not in NOT_PASSED_ON - {"content-length"}
-        ]  # fmt: skip
+        ]
         return found
 
     async def parts_of(answer: Any) -> AsyncIterator[bytes]:
@@ -98,12 +99,7 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
 def tried(url: str, run: bool = True) -> list[str]:
     """Return what a stranger can do at an address, by trying: without a key or a certificate.
 
-    Args:
-        url: address, with `https://` or `http://`.
-        run: whether to run an app, besides listing runs.
-
-    Raises:
-        InputError: if something listens there that does not answer.
+    With `run`, it also tries to run an app.
     """
     import httpx
     from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
@@ -120,14 +116,17 @@ def tried(url: str, run: bool = True) -> list[str]:
         for name, (route, asked) in trials.items():
             try:
                 answer = client.post(
-                    f"{url}/v1/control/{route}", content=asked.SerializeToString(),
+                    f"{url}/v1/control/{route}",
+                    content=asked.SerializeToString(),
                     headers={"content-type": "application/protobuf"},
-                )  # fmt: skip
+                )
             except httpx.ConnectError:
                 return []
             except httpx.HTTPError as e:
-                raise InputError(f"{url} does not answer ({e!r}), so nobody can tell who may use "
-                                 "it; try again, or use another port") from e  # fmt: skip
+                raise InputError(
+                    f"{url} does not answer ({e!r}), so nobody can tell who may use "
+                    "it; try again, or use another port"
+                ) from e
             if answer.status_code not in REFUSALS:
                 found.append(name)
     return found

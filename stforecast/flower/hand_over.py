@@ -43,14 +43,7 @@ class ArrayLike(Protocol):
 
 
 class Array(NamedTuple):
-    """A tensor as Flower holds it, without Flower.
-
-    Attributes:
-        dtype: name of its type.
-        shape: its shape.
-        stype: format of `data`.
-        data: the tensor in that format.
-    """
+    """A tensor as Flower holds it, without Flower; `stype` is the format of `data`."""
 
     dtype: str
     shape: tuple[int, ...]

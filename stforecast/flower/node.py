@@ -61,13 +61,7 @@ ALONE = "solo"
 
 
 class Place(NamedTuple):
-    """Configuration of a node, see above.
-
-    Attributes:
-        data: path of the cube.
-        first: number of its first client in the whole federation.
-        out: folder for this run.
-    """
+    """Configuration of a node, see above."""
 
     data: Path
     first: int
@@ -112,16 +106,7 @@ def check_secure_only(run: RunSettings, node_config: Mapping[str, Any]) -> None:
 
 
 class FlowerNode:
-    """Answers the server's messages with the clients of one cube.
-
-    Args:
-        run: settings of the run.
-        place: configuration of the node.
-        before: index of the round that is asked for, see `Node`.
-
-    Raises:
-        InputError: if the configuration or the data cannot be used.
-    """
+    """Answers the server's messages with the clients of one cube; `before` is that of `Node`."""
 
     def __init__(self, run: RunSettings, place: Place, before: int | None = None) -> None:
         window = run.config.window
@@ -145,8 +130,10 @@ class FlowerNode:
         else:
             log.info(
                 "%s: calendar and lags follow the zone of this node's data (%s), as the federation "
-                "names none", place.data, series.time_zone,
-            )  # fmt: skip
+                "names none",
+                place.data,
+                series.time_zone,
+            )
         config, self.folder = run.config.at(run.step), place.out
         data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
         self.config, self.data = config, data
@@ -208,8 +195,9 @@ class FlowerNode:
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
-                "of the last, and do not count in the federation's", message.about["best"],
-            )  # fmt: skip
+                "of the last, and do not count in the federation's",
+                message.about["best"],
+            )
         return self.node.report(message, errors, int(known.sum()), saved, has_best)
 
     def _save(self, state: State) -> None:

@@ -82,8 +82,9 @@ class NodeSettings:
         It listens at the port for processes on this machine. `worker` is the socket of the node's.
         """
         given: dict[str, str | int] = {
-            "data": str(self.data.resolve()), "first-client": self.first_client,
-        }  # fmt: skip
+            "data": str(self.data.resolve()),
+            "first-client": self.first_client,
+        }
         if self.out:
             given["out"] = str(self.out.resolve())
         if self.require_secure_aggregation:

@@ -42,25 +42,23 @@ def connect(address: str, token: str | None = None) -> Any:
     from flwr.supercore.runtime import RuntimeHttpClient
 
     return RuntimeHttpClient.from_server_address(
-        server_address=address, insecure=True, root_certificates=None,
+        server_address=address,
+        insecure=True,
+        root_certificates=None,
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
             *([RuntimeTokenHttpInterceptor(token)] if token else []),
         ],
         retry_invoker=make_simple_http_retry_invoker(),
-    )  # fmt: skip
+    )
 
 
-def answer(address: str, token: str) -> None:
+def _answer_one(address: str, token: str) -> None:
     """Answer a message as Flower's `run_clientapp` does, with this installation's app."""
     import flwr.app
     from flwr.common.constant import SubStatus
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-    from flwr.supernode.runtime.run_clientapp import (
-        pull_task_input,
-        push_message,
-        push_task_output,
-    )
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
     end_with_parent()  # Which ends with the SuperNode.
     client = connect(address, token)
@@ -92,7 +90,7 @@ def answer_all(address: str) -> None:
         found = client.AcquireTask(asked)
         running = [each for each in running if each.is_alive()]
         if found.token:
-            running.append(processes.Process(target=answer, args=(address, found.token)))
+            running.append(processes.Process(target=_answer_one, args=(address, found.token)))
             running[-1].start()
         time.sleep(pause)
 

@@ -17,17 +17,8 @@ import pandas as pd
 from data_prep.base.errors import CommandFormatter, for_command
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.membership import (
-    MOST_TARGETS,
-    Reported,
-    bounded,
-    bounded_mean,
-    event,
-    moved_by,
-    sound_errors,
-    tell_left_out,
-)
 from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
 from stforecast.federated.uploads.uplink import guarantee
@@ -65,11 +56,9 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
     with logged(out):
-        log.info(
-            "%s: %d rounds, %d clients", config.method, config.training.rounds, run.n_clients,
-            extra=event("start", method=config.method, rounds=config.training.rounds,
-                        clients=run.n_clients, answer=run.patience.answer),
-        )  # fmt: skip
+        plan = {"rounds": config.training.rounds, "clients": run.n_clients}
+        known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
+        log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
         coordinator = Coordinator(
@@ -83,10 +72,8 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             secure=run.secure,
             owners=run.owners,
             folder=out / "checkpoints",
-            run={
-                "settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure),
-            },
-        )  # fmt: skip
+            run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
+        )
         # Asked first, so that a missing accountant does not end a long run.
         guarantee(config.uplink, 1, SERIES)
         finished = coordinator.run(_log_round)
@@ -96,7 +83,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         doubtful: dict[int, str] = {}
         if not run.secure:
             sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
-            test, odd, doubtful = pooled_errors(
+            test, odd, doubtful = mean_test_errors(
                 {n: f for n, f in finished.items() if n not in left_out},
                 {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
             )
@@ -115,7 +102,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         }
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
-        known = event("finished", best_round=about["best_round"], test=about["test"])
+        known = membership.event("finished", best_round=about["best_round"], test=about["test"])
         log.info("test errors of all nodes: %s", about["test"], extra=known)
         with atomic_path(out / RESULTS) as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
@@ -143,7 +130,9 @@ def logged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        log.error("the run ends: %s", e, extra=event("failed", reason=str(for_command(e))))
+        log.error(
+            "the run ends: %s", e, extra=membership.event("failed", reason=str(for_command(e)))
+        )
         raise
     finally:
         package.setLevel(level)
@@ -152,7 +141,7 @@ def logged(folder: Path) -> Iterator[None]:
             handler.close()
 
 
-def pooled_errors(
+def mean_test_errors(
     finished: Mapping[int, Finished], samples: Mapping[int, int]
 ) -> tuple[dict[str, float], dict[int, str], dict[int, str]]:
     """Return test MSE and MAE over the nodes' targets, and which nodes' are left out or doubtful.
@@ -163,32 +152,34 @@ def pooled_errors(
     """
     names = ("mse", "mae")
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
-    counted, left_out = sound_errors(errors, names)
-    tell_left_out(left_out)
+    counted, left_out = membership.sound_errors(errors, names)
+    membership.tell_left_out(left_out)
     test: dict[str, float] = {}
     doubtful: dict[int, list[str]] = {node: [] for node in counted}
     for name in names if counted else ():
         sums = {
-            node: Reported(errors[node][name] * n, n, samples[node])
+            node: membership.Reported(errors[node][name] * n, n, samples[node])
             for node in counted
             for n in [finished[node].targets]
         }
-        test[name] = bounded_mean([*sums.values()], MOST_TARGETS)
-        for node, why in bounded(sums, MOST_TARGETS).items():
+        test[name] = membership.bounded_mean([*sums.values()], membership.MOST_TARGETS)
+        for node, why in membership.bounded_nodes(sums, membership.MOST_TARGETS).items():
             doubtful[node] += [why] if name == names[0] else []
-        for node, (mean, rest) in moved_by(sums, MOST_TARGETS).items():
+        for node, (mean, rest) in membership.moved_by(sums, membership.MOST_TARGETS).items():
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():
-        known = event("errors_doubtful", node=node, reason=why)
+        known = membership.event("errors_doubtful", node=node, reason=why)
         log.warning("node %d counts in the test errors, but %s", node, why, extra=known)
     return test, left_out, reasons
 
 
 def _log_round(report: RoundReport) -> None:
+    facts = dataclasses.asdict(report)
     log.info(
-        "round %d: %d of %d clients, training loss %.4f, validation loss %.4f, %d bytes down, "
-        "%d up, %.1f s", report.round, report.participants - report.failed, report.participants,
-        report.train_loss, report.validation_loss, report.bytes_down, report.bytes_up,
-        report.seconds, extra=event("round", **dataclasses.asdict(report)),
-    )  # fmt: skip
+        "round %(round)d: %(trained)d of %(participants)d clients, training loss %(train_loss).4f, "
+        "validation loss %(validation_loss).4f, %(bytes_down)d bytes down, %(bytes_up)d up, "
+        "%(seconds).1f s",
+        {**facts, "trained": report.participants - report.failed},
+        extra=membership.event("round", **facts),
+    )

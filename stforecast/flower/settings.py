@@ -127,10 +127,10 @@ class RunSettings:
         check_owners(owners, n_clients)
         secure = SecureSums(threshold) if threshold else None
         if secure:
-            check_secure(config)
-        return cls(
-            config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open
-        )  # fmt: skip
+            from stforecast.federated.nodes.node_sums import check_sums
+
+            check_sums(METHODS[config.method], config.uplink, config.robust)
+        return cls(config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open)
 
 
 def parse_owner(text: str) -> tuple[int, range]:
@@ -149,8 +149,9 @@ def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
     """Check that the nodes' clients are those of the federation, each once."""
     claimed = [i for numbers in owners.values() for i in numbers]
     if owners and sorted(claimed) != list(range(n_clients)):
-        odd = next(i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1
-                   or i >= n_clients)  # fmt: skip
+        odd = next(
+            i for i in (*range(n_clients), *claimed) if claimed.count(i) != 1 or i >= n_clients
+        )
         raise InputError(
             Words("{node}"),
             f" names client {odd} {claimed.count(odd)} times; each of the clients 0 to "
@@ -219,13 +220,6 @@ def check_config(config: Config) -> None:
         raise InputError("nodes may lose an upload, so they do not support delta_coding")
 
 
-def check_secure(config: Config) -> None:
-    """Check that the settings leave a server that needs only sums."""
-    from stforecast.federated.nodes.node_sums import check_sums
-
-    check_sums(METHODS[config.method], config.uplink, config.robust)
-
-
 PACKAGE = "stforecast_app"
 
 CLIENT = """from stforecast.flower.client_app import make_client_app
@@ -280,9 +274,7 @@ def _toml(value: Any) -> str:
     """Format a value as TOML; texts are in single quotes, as JSON has double ones."""
     if not isinstance(value, str):
         return repr(value).lower()
-    return f"'{value}'" if "'" not in value and "\n" not in value else _basic(value)
-
-
-def _basic(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    if "'" not in value and "\n" not in value:
+        return f"'{value}'"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

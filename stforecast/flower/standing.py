@@ -123,88 +123,70 @@ class Standing:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take one event into account; records without one are passed over."""
-        if handle := getattr(self, f"_on_{event.get('event')}", None):
-            with contextlib.suppress(KeyError, TypeError):  # An event of another version.
-                handle(event)
+        with contextlib.suppress(KeyError, TypeError):  # An event of another version.
+            self._apply_named(event.get("event"), event)
         self.since = event.get("time", self.since)
 
-    def _on_start(self, event: Mapping[str, Any]) -> None:
-        self.method, self.planned = event["method"], event["rounds"]
-        self.clients, self.starts = event["clients"], self.starts + 1
-        self.state, self.reason = WAITING, ""
-        for node in self.nodes.values():
-            node.connected = False
+    def _apply_named(self, name: Any, event: Mapping[str, Any]) -> None:
+        match name:
+            case "start":
+                self.method, self.planned = event["method"], event["rounds"]
+                self.clients, self.starts = event["clients"], self.starts + 1
+                self.state, self.reason = WAITING, ""
+                for node in self.nodes.values():
+                    node.connected = False
+            case "joined":
+                node = self._node(event)
+                node.first, node.last, node.connected = event["first"], event["last"], True
+                node.joins, node.suspended = node.joins + 1, False
+                self.refused.pop(event["node"], None)
+            case "lost":
+                self._node(event).connected = False
+            case "refused":
+                self.refused[event["node"]] = event["reason"]
+            case "expelled":
+                self._node(event).connected = False
+                self.refused[event["node"]] = event["reason"]
+            case "suspended":
+                node = self._node(event)
+                node.connected, node.suspended = False, True
+            case "left_out" | "did_not_finish" | "left_sum":
+                reason, node = event["reason"], self._node(event)
+                if name == "left_sum":
+                    reason = f"left the sum at {event['task']}: {reason}"
+                node.failures, node.reason = node.failures + 1, reason
+                node.strikes = event.get("strikes", node.strikes)
+            case "answered":
+                self.nodes[event["node"]].strikes = 0
+            case "errors_left_out":
+                self.errors_left_out[event["node"]] = event["reason"]
+            case "errors_doubtful":
+                self.errors_doubtful[event["node"]] = event["reason"]
+            case "bounded":
+                self._node(event).reason = event["reason"]
+            case "round_lost":
+                self.rounds_lost, self.lost_because = self.rounds_lost + 1, event["reason"]
+            case "resumed":
+                self.rounds = {n: of for n, of in self.rounds.items() if n <= event["round"]}
+            case "sum_recovered":
+                self.sums_recovered += 1
+            case "sum_lost":
+                self.sums_lost, self.lost_because = self.sums_lost + 1, event["reason"]
+            case "gathered":
+                self.state = RUNNING
+            case "round":
+                self.rounds[event["round"]] = dict(event)
+            case "failed":
+                self.state, self.reason = FAILED, event["reason"]
+            case "finished":
+                self.state, self.test = FINISHED, event["test"]
+                self.best_round = event["best_round"]
 
-    def _on_joined(self, event: Mapping[str, Any]) -> None:
-        node = self.nodes.setdefault(event["node"], NodeStanding())
-        node.first, node.last, node.connected = event["first"], event["last"], True
-        node.joins, node.suspended = node.joins + 1, False
-        self.refused.pop(event["node"], None)
-
-    def _on_lost(self, event: Mapping[str, Any]) -> None:
-        self.nodes.setdefault(event["node"], NodeStanding()).connected = False
-
-    def _on_refused(self, event: Mapping[str, Any]) -> None:
-        self.refused[event["node"]] = event["reason"]
-
-    def _on_expelled(self, event: Mapping[str, Any]) -> None:
-        self._on_lost(event)
-        self.refused[event["node"]] = event["reason"]
-
-    def _on_suspended(self, event: Mapping[str, Any]) -> None:
-        self._on_lost(event)
-        self.nodes[event["node"]].suspended = True
-
-    def _on_left_out(self, event: Mapping[str, Any]) -> None:
-        node = self.nodes.setdefault(event["node"], NodeStanding())
-        node.failures, node.reason = node.failures + 1, event["reason"]
-        node.strikes = event.get("strikes", node.strikes)
-
-    def _on_answered(self, event: Mapping[str, Any]) -> None:
-        self.nodes[event["node"]].strikes = 0
-
-    _on_did_not_finish = _on_left_out
-
-    def _on_left_sum(self, event: Mapping[str, Any]) -> None:
-        reason = f"left the sum at {event['task']}: {event['reason']}"
-        self._on_left_out({**event, "reason": reason})
-
-    def _on_errors_left_out(self, event: Mapping[str, Any]) -> None:
-        self.errors_left_out[event["node"]] = event["reason"]
-
-    def _on_errors_doubtful(self, event: Mapping[str, Any]) -> None:
-        self.errors_doubtful[event["node"]] = event["reason"]
-
-    def _on_bounded(self, event: Mapping[str, Any]) -> None:
-        self.nodes.setdefault(event["node"], NodeStanding()).reason = event["reason"]
-
-    def _on_round_lost(self, event: Mapping[str, Any]) -> None:
-        self.rounds_lost, self.lost_because = self.rounds_lost + 1, event["reason"]
-
-    def _on_resumed(self, event: Mapping[str, Any]) -> None:
-        self.rounds = {n: of for n, of in self.rounds.items() if n <= event["round"]}
-
-    def _on_sum_recovered(self, event: Mapping[str, Any]) -> None:
-        self.sums_recovered += 1
-
-    def _on_sum_lost(self, event: Mapping[str, Any]) -> None:
-        self.sums_lost, self.lost_because = self.sums_lost + 1, event["reason"]
-
-    def _on_gathered(self, event: Mapping[str, Any]) -> None:
-        self.state = RUNNING
-
-    def _on_round(self, event: Mapping[str, Any]) -> None:
-        self.rounds[event["round"]] = dict(event)
-
-    def _on_failed(self, event: Mapping[str, Any]) -> None:
-        self.state, self.reason = FAILED, event["reason"]
-
-    def _on_finished(self, event: Mapping[str, Any]) -> None:
-        self.state, self.test = FINISHED, event["test"]
-        self.best_round = event["best_round"]
+    def _node(self, event: Mapping[str, Any]) -> NodeStanding:
+        return self.nodes.setdefault(event["node"], NodeStanding())
 
 
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
+def read_event_log(folder: Path) -> Iterator[dict[str, Any]]:
     """Read the events of a server's results; a damaged line is passed over with a notice.
 
     So is a last line that is still being written, without one.
@@ -254,12 +236,11 @@ class JsonLines(logging.Formatter):
     It holds the time (UTC), level, logger and message, and the fields that the log call passed as
     `extra={"fields": …}`. Numbers that are not finite, which JSON has not, are null.
 
-    Example:
-        >>> record = logging.LogRecord("a", logging.INFO, "", 1, "lost %d", (7,), None)
-        >>> record.created = 0
-        >>> line = JsonLines().format(record)
-        >>> line.partition(", ")[2]
-        '"level": "info", "logger": "a", "message": "lost 7"}'
+    >>> record = logging.LogRecord("a", logging.INFO, "", 1, "lost %d", (7,), None)
+    >>> record.created = 0
+    >>> line = JsonLines().format(record)
+    >>> line.partition(", ")[2]
+    '"level": "info", "logger": "a", "message": "lost 7"}'
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -291,68 +272,46 @@ def metrics_text(standing: Standing) -> str:
     """Return the standing in Prometheus's text format."""
     rounds = standing.rounds.values()
     newest = standing.rounds[max(standing.rounds)] if standing.rounds else {}
-    nodes = {f'{{node="{number}"}}': node for number, node in standing.nodes.items()}
-    tables: dict[tuple[str, str, str], Mapping[str, Any]] = {
-        ("state", "gauge", "State of the run: 1 for the one it is in."): {
-            f'{{state="{s}"}}': int(s == standing.state)
-            for s in (WAITING, RUNNING, FINISHED, FAILED)
-        },
-        ("rounds_planned", "gauge", "Rounds that the settings ask for."): {"": standing.planned},
-        ("round", "gauge", "Last complete round."): {"": newest.get("round", 0)},
-        ("train_loss", "gauge", "Mean training loss of the last complete round."): {
-            "": newest.get("train_loss")
-        },
-        ("validation_loss", "gauge", "Validation loss of the last complete round."): {
-            "": newest.get("validation_loss")
-        },
-        ("round_seconds", "gauge", "Seconds of the last complete round."): {
-            "": newest.get("seconds")
-        },
-        ("clients_failed", "gauge", "Clients left out of the last complete round."): {
-            "": newest.get("failed")
-        },
-        ("sent_bytes_total", "counter", "Bytes of the payloads sent to nodes."): {
-            "": sum(r["bytes_down"] for r in rounds)
-        },
-        ("received_bytes_total", "counter", "Bytes of the payloads received from nodes."): {
-            "": sum(r["bytes_up"] for r in rounds)
-        },
-        ("clients_connected", "gauge", "Clients of the connected nodes."): {
-            "": standing.connected_clients
-        },
-        ("node_connected", "gauge", "1 if the node is connected."): {
-            label: int(node.connected) for label, node in nodes.items()
-        },
-        ("node_joins_total", "counter", "How often the node joined."): {
-            label: node.joins for label, node in nodes.items()
-        },
-        ("node_failures_total", "counter", "Messages of a round without its answer."): {
-            label: node.failures for label, node in nodes.items()
-        },
-        ("node_strikes", "gauge", "Failures of the node since its last usable answer."): {
-            label: node.strikes for label, node in nodes.items()
-        },
-        ("node_suspended", "gauge", "1 if nobody waits for the node until it answers again."): {
-            label: int(node.suspended) for label, node in nodes.items()
-        },
-        ("nodes_refused", "gauge", "Nodes that are not let in."): {"": len(standing.refused)},
-        ("rounds_lost_total", "counter", "Rounds repeated, as no aggregate was sound."): {
-            "": standing.rounds_lost
-        },
-        ("sums_recovered_total", "counter", "Complete secure sums that nodes left."): {
-            "": standing.sums_recovered
-        },
-        ("sums_lost_total", "counter", "Secure sums that were lost."): {"": standing.sums_lost},
-        ("starts_total", "counter", "Starts of the server."): {"": standing.starts},
-    }
-    return "".join(_family(*about, values) for about, values in tables.items())
+    last = newest.get
+    states = (WAITING, RUNNING, FINISHED, FAILED)
+
+    def of_nodes(name: str) -> dict[str, int]:
+        return {f'{{node="{n}"}}': int(getattr(of, name)) for n, of in standing.nodes.items()}
+
+    table: list[tuple[str, str, Any]] = [
+        ("state", "State of the run: 1 for the one it is in.",
+         {f'{{state="{state}"}}': int(state == standing.state) for state in states}),
+        ("rounds_planned", "Rounds that the settings ask for.", standing.planned),
+        ("round", "Last complete round.", last("round", 0)),
+        ("train_loss", "Mean training loss of the last complete round.", last("train_loss")),
+        ("validation_loss", "Validation loss of the last complete round.", last("validation_loss")),
+        ("round_seconds", "Seconds of the last complete round.", last("seconds")),
+        ("clients_failed", "Clients left out of the last complete round.", last("failed")),
+        ("sent_bytes_total", "Bytes of the payloads sent to nodes.",
+         sum(r["bytes_down"] for r in rounds)),
+        ("received_bytes_total", "Bytes of the payloads received from nodes.",
+         sum(r["bytes_up"] for r in rounds)),
+        ("clients_connected", "Clients of the connected nodes.", standing.connected_clients),
+        ("node_connected", "1 if the node is connected.", of_nodes("connected")),
+        ("node_joins_total", "How often the node joined.", of_nodes("joins")),
+        ("node_failures_total", "Messages of a round without its answer.", of_nodes("failures")),
+        ("node_strikes", "Failures of the node since its last usable answer.", of_nodes("strikes")),
+        ("node_suspended", "1 if nobody waits for the node until it answers again.",
+         of_nodes("suspended")),
+        ("nodes_refused", "Nodes that are not let in.", len(standing.refused)),
+        ("rounds_lost_total", "Rounds repeated, as no aggregate was sound.", standing.rounds_lost),
+        ("sums_recovered_total", "Complete secure sums that nodes left.", standing.sums_recovered),
+        ("sums_lost_total", "Secure sums that were lost.", standing.sums_lost),
+        ("starts_total", "Starts of the server.", standing.starts),
+    ]  # fmt: skip
+    return "".join(_family(f"stforecast_{name}", text, of) for name, text, of in table)
 
 
-def _family(name: str, kind: str, text: str, values: Mapping[str, Any]) -> str:
-    lines = [
-        f"stforecast_{name}{label} {value}" for label, value in values.items() if value is not None
-    ]
-    name = f"stforecast_{name}"
+def _family(name: str, text: str, of: Any) -> str:
+    """Return the lines of a metric: one value, or values by label; none if there is none."""
+    values = of if isinstance(of, dict) else {"": of}
+    lines = [f"{name}{label} {value}" for label, value in values.items() if value is not None]
+    kind = "counter" if name.endswith("_total") else "gauge"
     head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     return "\n".join([*head, *lines, ""]) if lines else ""
 
@@ -367,7 +326,7 @@ class MetricsFile(logging.Handler):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.path = folder / METRICS
-        earlier = read_events(folder) if (folder / EVENTS).exists() else ()
+        earlier = read_event_log(folder) if (folder / EVENTS).exists() else ()
         self.standing = Standing.of(earlier)
         self._lines = JsonLines()
 

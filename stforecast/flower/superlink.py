@@ -1,8 +1,13 @@
-"""A federation's server: Flower's SuperLink on this machine alone, and a gate for the nodes."""
+"""A federation's server: Flower's SuperLink on this machine alone, and a gate for the nodes.
+
+Its certificate for TLS is signed by an authority that signs nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ipaddress
 import json
 import logging
 import os
@@ -13,20 +18,84 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_prep.base.errors import InputError, Words, no_file
+from stforecast.flower import supernode
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
-from stforecast.flower.keys import Keys, make_keys
-from stforecast.flower.supernode import (
-    HOST,
-    Signalled,
-    end_with_parent,
-    environment,
-    find_program,
-    free_port,
-    signals_raise,
-    stop_all_of,
-)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Files of a SuperLink with TLS for 127.0.0.1; all others need the authority's certificate."""
+
+    authority: Path
+    certificate: Path
+    private: Path
+
+
+def make_keys(folder: Path, days: int = 2) -> Keys:
+    """Create an authority, whose key is not kept, and a SuperLink's certificate for 127.0.0.1."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keys = Keys(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+    ca_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    issuer = _name("stforecast authority of one machine")
+    for path, subject, public, authority in (
+        (keys.authority, issuer, ca_key.public_key(), True),
+        (keys.certificate, _name(supernode.HOST), key.public_key(), False),
+    ):
+        certificate = (
+            x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
+            .not_valid_before(start)
+            .not_valid_after(start + datetime.timedelta(days=days))
+            .add_extension(x509.BasicConstraints(authority, None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+                critical=False,
+            )
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=not authority, content_commitment=False,
+                    key_encipherment=False, data_encipherment=False, key_agreement=False,
+                    key_cert_sign=authority, crl_sign=authority, encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+        )  # fmt: skip
+        if not authority:
+            names = [
+                x509.IPAddress(ipaddress.ip_address(supernode.HOST)),
+                x509.DNSName("localhost"),
+            ]
+            certificate = certificate.add_extension(
+                x509.SubjectAlternativeName(names), critical=False
+            )
+        signed = certificate.sign(ca_key, hashes.SHA384())
+        path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    keys.private.touch(mode=0o600)
+    keys.private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return keys
+
+
+def _name(text: str) -> Any:
+    from cryptography import x509
+
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +112,7 @@ UNSAFE = (
 
 
 @dataclass(frozen=True)
-class Server:
+class FederationServer:
     """A federation's server.
 
     Attributes:
@@ -68,28 +137,23 @@ class Server:
         return self.folder.resolve() / "flower"
 
     def run(self) -> None:
-        """Serve until SIGINT or SIGTERM.
-
-        Raises:
-            InputError: if a file is missing, the port is taken, the SuperLink ends, or strangers
-                can do more than they should.
-        """
+        """Serve until SIGINT or SIGTERM."""
         for path in (self.certificate, self.private_key):
             if not path.is_file():
                 raise no_file(path, "certificate or key", "see docs/federation.md")
         os.umask(0o077)
         self.home.mkdir(parents=True, exist_ok=True)
         self.home.chmod(0o700)
-        address = f"{HOST}:{free_port()}"
+        address = f"{supernode.HOST}:{supernode.free_port()}"
         keys = make_keys(self.home / "keys", days=3650)
         self._write_connection(address, keys)
         try:
-            with signals_raise(), self._superlink(address, keys) as superlink:
+            with supernode.signals_raise(), self._superlink(address, keys) as superlink:
                 _wait_for(superlink, address)
                 with self._gate(address, keys):
                     self._check(f"https://{address}")
                     code = superlink.wait()
-        except Signalled as e:
+        except supernode.Signalled as e:
             log.info("stopped by %s", e)
         else:
             raise InputError(f"the SuperLink ended (code {code}); see what it printed above")
@@ -106,19 +170,19 @@ class Server:
         host, port = address.split(":")
         process = subprocess.Popen(
             [
-                find_program("flower-superlink"), "--host", host, "--port", port,
+                supernode.find_program("flower-superlink"), "--host", host, "--port", port,
                 "--ssl-certfile", keys.certificate, "--ssl-keyfile", keys.private,
                 "--ssl-ca-certfile", keys.authority, "--enable-supernode-auth",
                 "--disable-runtime-dependency-installation",
                 "--database", self.home / "superlink.db",
             ],
-            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=end_with_parent,
-            env=environment() | {"FLWR_HOME": str(self.home)},
+            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=supernode.end_with_parent,
+            env=supernode.environment() | {"FLWR_HOME": str(self.home)},
         )  # fmt: skip
         try:
             yield process
         finally:
-            stop_all_of(process)
+            supernode.stop_all_of(process)
 
     @contextlib.contextmanager
     def _gate(self, address: str, keys: Keys) -> Iterator[None]:
@@ -127,9 +191,11 @@ class Server:
 
         try:
             config = uvicorn.Config(
-                make_gate(address, keys.authority, self.unsafe_open), log_level="warning",
-                ssl_certfile=self.certificate, ssl_keyfile=str(self.private_key),
-            )  # fmt: skip
+                make_gate(address, keys.authority, self.unsafe_open),
+                log_level="warning",
+                ssl_certfile=self.certificate,
+                ssl_keyfile=str(self.private_key),
+            )
             config.load()
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             listener = socket.create_server((self.host, self.port), family=family)
@@ -155,7 +221,9 @@ class Server:
             log.warning(UNSAFE, Words("{unsafe_open}"), where)
         else:
             own = f"[{self.host}]" if ":" in self.host else self.host
-            hosts = [HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
+            hosts = (
+                [supernode.HOST, *other_addresses()] if self.host in ("0.0.0.0", "::") else [own]
+            )
             check_closed(superlink, [f"https://{host}:{self.port}" for host in hosts])
             log.info("tried as a stranger: nobody can list runs or run an app at %s", where)
         log.info("for the command flwr on this machine: export FLWR_HOME=%s", self.home)

@@ -56,9 +56,11 @@ CONNECTION_ERROR = 305
 
 LEVEL = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
 LEVELS = {
-    "DEBUG": logging.DEBUG, "INFO": logging.DEBUG, "WARNING": logging.WARNING,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.DEBUG,
+    "WARNING": logging.WARNING,
     "ERROR": logging.ERROR,
-}  # fmt: skip
+}
 """Levels by Flower's: what it informs of are several lines a message."""
 
 COLOUR = re.compile(r"\x1b\[\d*m")
@@ -132,10 +134,7 @@ def stop_all_of(
 
 
 def end_with_parent() -> None:
-    """Let Linux end this process when the one that started it is killed.
-
-    For a process that is about to start another program.
-    """
+    """Let Linux end this process, which is about to start another program, with its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # It may be ignored where this was started.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -164,13 +163,7 @@ def _signal(groups: set[int], number: signal.Signals) -> set[int]:
 class KeptProcess:
     """A node's process, started again whenever it ends, as a context manager.
 
-    Args:
-        name: its name in the log.
-        program: arguments of Python.
-        wait: seconds before a process that ended is started again.
-
-    Attributes:
-        process: the process.
+    It is named in the log, and waits some seconds before a process that ended is started again.
     """
 
     def __init__(self, name: str, program: Sequence[str], wait: float = FIRST_WAIT) -> None:
@@ -192,9 +185,11 @@ class KeptProcess:
 
     def _start(self) -> subprocess.Popen[Any]:
         return subprocess.Popen(
-            [sys.executable, *self.program], stdin=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, *self.program],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
             preexec_fn=end_with_parent,
-        )  # fmt: skip
+        )
 
     def _keep(self) -> None:
         while True:
@@ -226,20 +221,9 @@ class Ending:
         """Return the lines as one text."""
         return "\n".join(self.lines)
 
-    @property
-    def refused(self) -> bool:
-        """Return whether the server refused the key."""
-        return self.joined is None and bool(REFUSAL.search(self.text))
-
-    @property
-    def untrusted(self) -> bool:
-        """Return whether the server's certificate was not accepted."""
-        return self.joined is None and bool(CERTIFICATE.search(self.text))
-
-    @property
-    def keyless(self) -> bool:
-        """Return whether the server wants a key, and the node has none."""
-        return self.joined is None and bool(KEYLESS.search(self.text))
+    def failed_by(self, said: re.Pattern[str]) -> bool:
+        """Return whether it did not join, and said something like this."""
+        return self.joined is None and bool(said.search(self.text))
 
     @property
     def permanent(self) -> bool:
@@ -334,7 +318,7 @@ class Supervisor:
     def _reason(self, ending: Ending) -> str:
         if ending.joined is not None:
             return "the SuperNode ended"
-        if ending.refused:
+        if ending.failed_by(REFUSAL):
             return (
                 f"{self.superlink} does not let this node in: it still counts the node that was "
                 "here before (for about a minute), or does not know the key"
@@ -343,12 +327,12 @@ class Supervisor:
 
     def _check(self, ending: Ending) -> None:
         """Raise an error if another try would not help."""
-        if ending.untrusted:
+        if ending.failed_by(CERTIFICATE):
             raise InputError(
                 f"{self.superlink} shows a certificate that its given authority did not sign; ",
                 Words("give the authority's, such as ca.crt, as {root_certificates}"),
             )
-        if ending.keyless:
+        if ending.failed_by(KEYLESS):
             raise InputError(
                 f"{self.superlink} lets in only nodes with a key that it knows; make one "
                 "with ssh-keygen (docs/federation.md), let the server's owner register its public "
@@ -357,7 +341,7 @@ class Supervisor:
             )
         if ending.permanent:
             raise InputError(f"the SuperNode cannot start: {ending.reason[:300]}")
-        if not ending.refused:
+        if not ending.failed_by(REFUSAL):
             self._refused_since = None
             return
         if self._refused_since is None:

@@ -94,11 +94,7 @@ def _tensor(array: Any) -> Tensor:
 
 
 class GridLink:
-    """A `stforecast.federated.nodes.messages.Link` to SuperNodes through the SuperLink.
-
-    Args:
-        grid: Flower's `Grid`.
-    """
+    """A `stforecast.federated.nodes.messages.Link` to SuperNodes through the SuperLink's `Grid`."""
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid

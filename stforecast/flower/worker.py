@@ -80,7 +80,7 @@ def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], di
     return {"text": text}, found
 
 
-def serve(listener: Listener) -> None:
+def serve_messages(listener: Listener) -> None:
     """Answer all that connect, one after the other."""
     while True:
         connection = listener.accept()
@@ -99,7 +99,7 @@ def main(socket: str) -> None:
     show_log()
     Path(socket).unlink(missing_ok=True)  # Of a worker that was killed.
     with Listener(socket, "AF_UNIX") as listener:
-        serve(listener)
+        serve_messages(listener)
 
 
 if __name__ == "__main__":

@@ -59,14 +59,10 @@ NEW = -1
 """Id of a client that the server has not seen."""
 
 
-def join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int) -> TrainedMethod:
-    """Return the method for some of its clients and for new ones.
+def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int) -> TrainedMethod:
+    """Return the method for `ids`: positions among the trained clients, followed by the new ones.
 
-    Args:
-        trained: the trained method.
-        data: the new clients' series; without training windows they are not trained.
-        ids: `(clients,)` of the result: position among the trained clients, followed by the new.
-        rounds: local updates of what a new client keeps to itself.
+    The new are trained for `rounds` updates of what a client keeps, unless they have no windows.
     """
     if trained.config.clients == "all":
         if hasattr(MODELS[trained.config.run.model], "of_cells"):
@@ -129,16 +125,11 @@ def _started(
             old = trained[group].get(name, t[:0])
             if group != "memory" and name in received:
                 tensors[name] = received[name].clone()
-            elif received and len(old) and _averages(old, t):
+            elif received and len(old) and old.is_floating_point() and old.shape[1:] == t.shape[1:]:
                 tensors[name] = old.mean(0, keepdim=True).expand_as(t).clone()
             else:
                 tensors[name] = t.clone()
     return clients
-
-
-def _averages(old: Tensor, t: Tensor) -> bool:
-    """Return whether a client's tensor can be the mean of those of others."""
-    return old.is_floating_point() and old.shape[1:] == t.shape[1:]
 
 
 def _trained(
@@ -193,10 +184,7 @@ def _rows(old: Clients, new: Clients, ids: Tensor) -> Clients:
 
 
 def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
-    """Return a method with one global model as `fedavg_ft`, whose new clients fit it to their data.
-
-    The clients that were trained keep the global model.
-    """
+    """Return a method with one global model as `fedavg_ft`: new clients fit it, others keep it."""
     method, state = trained.method, trained.snapshot
     everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)
@@ -241,11 +229,7 @@ class AdaptOptions(CheckedOptions):
 
 
 def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
-    """Return a model of the cells of a history, some of which the model knows.
-
-    Raises:
-        InputError: if no cell is new, the history is too short, or the method cannot be adapted.
-    """
+    """Return a model of the cells of a history, some of which the model knows."""
     known = np.isin(series.cells, model.cells)
     if known.all():
         raise InputError(
@@ -256,7 +240,7 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
     positions = {cell: i for i, cell in enumerate(model.cells.tolist())}
     ids[known] = [positions[cell] for cell in series.cells[known].tolist()]
     ids[~known] = len(model.cells) + np.arange((~known).sum())
-    data = new_cells(model, series.select(series.cells[~known]), options.days)
+    data = _new_cells(model, series.select(series.cells[~known]), options.days)
     config, predictor = _adapted(model, data, ids, options)
     clients = predictor.clients if isinstance(predictor, TrainedMethod) else None
     non_negative = model.non_negative and not (data.series.values < 0).any()
@@ -269,7 +253,7 @@ def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedMo
     )  # fmt: skip
 
 
-def new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
+def _new_cells(model: FittedModel, series: Series, days: float) -> PreparedSeries:
     """Return the series of new cells alone, scaled, with the last days as training part.
 
     Steps before the history count as missing, so each target of these days is a training target.
@@ -340,7 +324,7 @@ def _adapted(
                     Words("fine_tune needs days of history; give {days}, or leave it out")
                 )
             predictor = fine_tuned(predictor, options.fine_tune)
-        joined = join(predictor, data, torch.from_numpy(ids), options.rounds)
+        joined = _join(predictor, data, torch.from_numpy(ids), options.rounds)
         return joined.config, joined
     if options.fine_tune:
         raise InputError(

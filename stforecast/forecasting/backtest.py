@@ -74,10 +74,13 @@ class Backtest:
         fold has no validation part.
         """
         rows = [
-            {f"{part}_{end}": (span or {}).get(end) for part, span in result.parts.items()
-             for end in ("first", "last")}
+            {
+                f"{part}_{end}": (span or {}).get(end)
+                for part, span in result.parts.items()
+                for end in ("first", "last")
+            }
             for result in self.results
-        ]  # fmt: skip
+        ]
         return pd.DataFrame(rows, self._numbers).apply(pd.to_datetime)
 
     @cached_property
@@ -88,10 +91,11 @@ class Backtest:
         `std`, differ between folds and are left out.
         """
         parts = [
-            result.forecasts.drop_vars([n for n, v in result.forecasts.items() if v.ndim < 3])
-            .assign_coords(fold=("time", np.full(result.forecasts.sizes["time"], number)))
+            result.forecasts.drop_vars(
+                [n for n, v in result.forecasts.items() if v.ndim < 3]
+            ).assign_coords(fold=("time", np.full(result.forecasts.sizes["time"], number)))
             for number, result in zip(self._numbers, self.results, strict=True)
-        ]  # fmt: skip
+        ]
         return xr.concat(parts, "time")
 
     @cached_property

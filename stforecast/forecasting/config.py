@@ -16,24 +16,15 @@ import pandas as pd
 from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.errors import InputError, Words
-from data_prep.base.registry import find, join
+from data_prep.base.registry import find, merged
 from stforecast.baselines import BASELINES
 from stforecast.bench import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
 from stforecast.data.scaling import Limits
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.options import (
-    CheckedOptions,
-    Device,
-    ReadIf,
-    Workers,
-    check_none_unread,
-    distribute,
-    flatten,
-    names_of,
-    unmet,
-)
+from stforecast.federated.core import options
+from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.sizing import parse_bytes
 from stforecast.federated.uploads.robust import Robust
@@ -80,11 +71,7 @@ class DataOptions(CheckedOptions):
         self.limits(non_negative=False)
 
     def limits(self, non_negative: bool) -> Limits:
-        """Return the lowest and highest possible value.
-
-        Args:
-            non_negative: whether no training value is below 0.
-        """
+        """Return the lowest and highest value; `non_negative` if no training value is below 0."""
         lower, upper = self.lower_limit, self.upper_limit
         assumed = 0.0 if non_negative else -math.inf
         return Limits(assumed if lower is None else lower, math.inf if upper is None else upper)
@@ -113,12 +100,12 @@ class RunOptions(CheckedOptions):
 
     model: str = "dual_gru"
     seed: NonNegativeInt = 1
-    device: Device = "auto"
+    device: options.Device = "auto"
     select: Literal["best", "last"] = "best"
     cohort: NonNegativeInt = 0
-    workers: Workers = 0
+    workers: options.Workers = 0
     engine: Literal["local", "ray"] = "local"
-    actors: Workers = 0
+    actors: options.Workers = 0
     memory: str = ""
     checkpoint_every: NonNegativeInt | None = None
 
@@ -197,11 +184,7 @@ class Config:
         return dataclasses.replace(self, window=dataclasses.replace(self.window, target=target))
 
     def at(self, step: pd.Timedelta) -> Config:
-        """Return the settings with times converted to steps of this length.
-
-        Raises:
-            InputError: naming a time that is not a whole number of steps.
-        """
+        """Return the settings with times converted to whole numbers of steps of this length."""
         return dataclasses.replace(self, window=self.window.at(step))
 
     def for_cells(self, n_cells: int) -> Config:
@@ -241,15 +224,11 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Return the settings by flat name; `resolve(**config.flat())` equals this config."""
         method, *parts = (getattr(self, f.name) for f in dataclasses.fields(self))
-        return {"method": method, **flatten(*parts)}
+        return {"method": method, **options.flatten(*parts)}
 
 
 def options_type(method: str) -> type:
-    """Return the dataclass of a method's own settings.
-
-    Raises:
-        InputError: listing the methods if there is no such method.
-    """
+    """Return the dataclass of a method's own settings."""
     return _find(method).Options
 
 
@@ -257,15 +236,8 @@ def defaults(method: str, model: str | None = None) -> dict[str, Any]:
     """Return a method's own defaults of shared settings, always including its model.
 
     The help of the command line and `resolve` both start from them. Windows are as short as they
-    can be for a forecaster that does not read their inputs.
-
-    Args:
-        method: name of the method.
-        model: name of the model that is used, by default the method's own. With another one,
-            defaults of options of the method's own model are left out.
-
-    Raises:
-        InputError: listing the methods if there is no such method.
+    can be for a forecaster that does not read their inputs. With another `model` than the method's
+    own, defaults of options of the latter are left out.
     """
     kind = _find(method)
     shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
@@ -277,15 +249,11 @@ def defaults(method: str, model: str | None = None) -> dict[str, Any]:
 
 
 def _find(method: str) -> Any:
-    return find("method", method, join(METHODS, BASELINES))
+    return find("method", method, merged(METHODS, BASELINES))
 
 
 def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
-    """Return the dataclass of each section of `Config`, for a method and a model.
-
-    Raises:
-        InputError: listing the valid names if there is no such method or model.
-    """
+    """Return the dataclass of each section of `Config`, for a method and a model."""
     return {
         "data": DataOptions,
         "window": WindowSpec,
@@ -302,13 +270,7 @@ def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
 
 
 def check_covariates(config: Config) -> None:
-    """Refuse further services, static columns and events where nothing reads them.
-
-    Models and reference forecasters with `reads_covariates` do.
-
-    Raises:
-        InputError: naming those that read them.
-    """
+    """Refuse further services, static columns and events where no model or reference reads them."""
     if not config.window.n_covariates and not config.window.n_events:
         return
     trained = config.federated
@@ -341,29 +303,14 @@ by all, since they decide which windows the history suffices for."""
 
 
 def reads_target(method: str) -> bool:
-    """Return whether a method learns what the setting `target` says.
-
-    Raises:
-        InputError: if there is no such method.
-    """
+    """Return whether a method learns what the setting `target` says."""
     return bool(getattr(_find(method), "reads_target", True))
 
 
 def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are not read, with the condition that some of them are read on.
+    """Return the settings that are not read, each with its condition, "" if it is never read.
 
     The seed is read by all: one that draws no random numbers gives the same with every seed.
-
-    Args:
-        method: name of the method.
-        settings: flat settings; all others have their defaults.
-
-    Returns:
-        Name of each setting that is not read, to the condition in words, or to "" if the method
-        never reads it.
-
-    Raises:
-        InputError: if there is no such method or model.
 
     >>> unread("ridge", {"rounds": 3, "closeness": 6})
     {'rounds': ''}
@@ -372,7 +319,7 @@ def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """
     chosen = defaults(method, settings.get("model")) | dict(settings)
     types = sections(method, str(chosen["model"]))
-    found = unmet(types.values(), chosen)
+    found = options.unmet(types.values(), chosen)
     never = dict.fromkeys(_never_read(method, types), "")
     return {name: why for name, why in (found | never).items() if name in settings}
 
@@ -381,7 +328,7 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     """Return the names of settings that a method does not read, whatever the others are."""
     kind = _find(method)
     if method not in BASELINES:
-        of_model = names_of(types["model_options"]) if "model" in kind.unread else set()
+        of_model = options.names_of(types["model_options"]) if "model" in kind.unread else set()
         return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
     names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
     names -= {"quantiles"}  # Intervals read it, which every method may have.
@@ -393,19 +340,14 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
 
 
 def check_read(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not read.
-
-    Raises:
-        InputError: naming the first that is not read, and the methods that read it or the condition
-            on which it is read.
-    """
+    """Refuse settings that a method does not read."""
 
     def readers(name: str) -> Iterator[str]:
         for other in (*METHODS, *BASELINES):
             if unread(other, {name: settings[name]}).get(name) != "":
                 yield other
 
-    check_none_unread(method, unread(method, settings), readers)
+    options.check_none_unread(method, unread(method, settings), readers)
 
 
 def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -425,4 +367,4 @@ def resolve(method: str, **settings: Any) -> Config:
     """
     settings = {**defaults(method, settings.get("model")), **settings}
     types = sections(method, str(settings["model"]))
-    return Config(method, **distribute(method, types, settings))
+    return Config(method, **options.distribute(method, types, settings))

@@ -11,10 +11,10 @@ from stforecast.data import dates as durations
 from stforecast.forecasting.model import FittedModel
 
 
-def call(params: Mapping[str, Any]) -> str:
+def _call(params: Mapping[str, Any]) -> str:
     """Return the call that makes a forecaster of these parameters.
 
-    >>> call({"method": "fuels", "rounds": 3})
+    >>> _call({"method": "fuels", "rounds": 3})
     "Forecaster('fuels', rounds=3)"
     """
     method, *settings = params.items()
@@ -22,23 +22,23 @@ def call(params: Mapping[str, Any]) -> str:
     return f"Forecaster({', '.join(texts)})"
 
 
-def in_words(params: Mapping[str, Any], model: FittedModel | None) -> str:
+def one_line(params: Mapping[str, Any], model: FittedModel | None) -> str:
     """Return one line: the call, and what it was fitted on."""
     if model is None:
-        return call(params)
-    return f"<{call(params)}, fitted: {_fitted(model)}>"
+        return _call(params)
+    return f"<{_call(params)}, fitted: {_fitted(model)}>"
 
 
 def _fitted(model: FittedModel) -> str:
     horizon = model.config.window.horizon
     return (
-        f"{quantity(model)} of {counted(len(model.cells), 'cell')}, "
+        f"{_quantity(model)} of {counted(len(model.cells), 'cell')}, "
         f"steps of {durations.in_words(1, model.step)}, "
         f"{durations.in_words(horizon, model.step)} ahead"
     )
 
 
-def quantity(model: FittedModel) -> str:
+def _quantity(model: FittedModel) -> str:
     """Return the service with its unit, if it has one."""
     return model.service if model.units == "1" else f"{model.service} ({model.units})"
 
@@ -49,20 +49,13 @@ def as_html(
     parts: Mapping[str, Mapping[str, str] | None],
     train_seconds: float,
 ) -> str:
-    """Return a small table of a forecaster, for notebooks.
-
-    Args:
-        params: its parameters.
-        model: the fitted model, if it is fitted.
-        parts: first and last target of each part; empty if it was loaded.
-        train_seconds: seconds of training.
-    """
-    rows = {"forecaster": call(params), "fitted": "no"}
+    """Return a small table for notebooks; `parts` are the dates of each, empty if it was loaded."""
+    rows = {"forecaster": _call(params), "fitted": "no"}
     if model is not None:
         horizon = model.config.window.horizon
         rows |= {
             "fitted": f"in {train_seconds:.1f} s" if parts else "loaded",
-            "forecasts": quantity(model),
+            "forecasts": _quantity(model),
             "cells": f"{len(model.cells)}: {', '.join(map(str, model.cells[:5]))}"
             + (", …" if len(model.cells) > 5 else ""),
             "step": durations.in_words(1, model.step),

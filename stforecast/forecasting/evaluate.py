@@ -47,11 +47,9 @@ def season_of(calendar: Calendar) -> int:
 
 
 def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
-    """Forecast the test part by the latest value at the same time of day.
+    """Forecast the test part by the latest value at the same time of day, in z-scores.
 
-    Returns:
-        `(cells, windows, horizon)` float32 z-scores; None if the first window has less than a
-        season of history.
+    The result is None if the first window has less than a season of history.
     """
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:
@@ -66,10 +64,7 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
     Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
     Competition, International Journal of Forecasting 38, 2022, section 4.1 (RMSSE). Both papers
     divide by the errors one step ahead of the last value; here a season takes the place of a step.
-
-    Returns:
-        Errors in the data's units; NaN for a cell without two observed values a season apart, and
-        where they are all equal.
+    They are NaN for a cell without two observed values a season apart, and where all are equal.
     """
     values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
     steps = np.arange(fit.start + season, fit.stop)
@@ -92,10 +87,7 @@ By = Literal["cell", "client"]
 class Evaluation:
     """Forecasts of the validation and the test part by one model, each computed once.
 
-    Attributes:
-        model: the model; if it is not calibrated, its intervals are calibrated on the validation
-            part.
-        data: the series.
+    The intervals of a model that is not calibrated are calibrated on the validation part.
     """
 
     model: FittedModel
@@ -168,16 +160,14 @@ class Evaluation:
         if np.isinf(after[self.config.coverage].radius).any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those are infinite", data.series.name, self.config.coverage,
-            )  # fmt: skip
+                "those are infinite",
+                data.series.name,
+                self.config.coverage,
+            )
         return bands, after
 
     def errors(self, by: By = "cell") -> dict[str, pd.DataFrame]:
-        """Compute the errors on `validation` and `test`, each if it has windows.
-
-        Args:
-            by: whether each `cell` has rows, or each `client` for all its cells.
-        """
+        """Compute the errors on `validation` and `test`, each if it has windows."""
         found = {}
         ids = self.data.series.cells if by == "cell" else self.data.clients.labels
         if len(self.data.split.validation):
@@ -189,11 +179,10 @@ class Evaluation:
         return found
 
     def test_forecasts(self) -> dict[str, np.ndarray]:
-        """Return forecasts of the test part, and their bounds if any, in the data's units.
+        """Return `y_hat` of the test part, in the data's units, and its bounds.
 
-        Returns:
-            `y_hat`, and `lower` and `upper` of the widest interval, each
-            `(cells, windows, horizon)`; those of one that covers half are `lower_50`, `upper_50`.
+        Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
+        interval; `lower_50` and `upper_50` cover half.
         """
         values = {"y_hat": self._test.bands.centre}
         bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
@@ -211,8 +200,10 @@ class Evaluation:
         y, y_hat, seen = self._test.y, self._test.bands.centre, self._test.mask
         seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
         mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
-        errors, spread = (np.square(other - y)[seen].sum(dtype=np.float64) for other in
-                          (y_hat, np.broadcast_to(mean, y.shape)))  # fmt: skip
+        errors, spread = (
+            np.square(other - y)[seen].sum(dtype=np.float64)
+            for other in (y_hat, np.broadcast_to(mean, y.shape))
+        )
         return float(1 - errors / spread) if spread else float("nan")
 
     def calibration(self) -> Calibration:
@@ -250,15 +241,7 @@ class Evaluation:
 
 
 def on_new_data(model: FittedModel, series: Series) -> Evaluation:
-    """Return the evaluation of a calibrated model on other data, all of which is the test part.
-
-    Args:
-        model: the model.
-        series: the data, of its cells.
-
-    Raises:
-        InputError: if the data are too short for one window.
-    """
+    """Return the evaluation of a calibrated model on other data, all of which is the test part."""
     window, n_steps = model.config.window, len(series.values)
     if n_steps < window.reach + window.horizon:
         raise InputError(
@@ -280,12 +263,7 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 
 def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:
-    """Return the forecasts of the test part; see `Forecaster.test_forecasts`.
-
-    Args:
-        evaluations: evaluations by selection; several selections may share one.
-        select: the selection of the model to keep.
-    """
+    """Return the forecasts of the test part by all selections; `select` is the model's own."""
     chosen = evaluations[select]
     data, config = chosen.data, chosen.config
     series, units = data.series, {"units": data.series.units}
@@ -311,7 +289,7 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
     scale = chosen.scale
     by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
     by_cell["std"] = np.broadcast_to(data.scaler.std, len(series.cells))
-    places = {} if series.locations is None else _lon_lat(series.locations)
+    lon_lat = () if series.locations is None else series.locations.T
     zone = series.calendar.time_zone
     return xr.Dataset(
         {name: (dims, values, about[name]) for name, values in found.items()}
@@ -320,7 +298,7 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
             "cell": series.cells,
             "time": series.times[data.split.test],
             "horizon": np.arange(1, y.shape[2] + 1),
-            **{name: ("cell", values) for name, values in places.items()},
+            **{n: ("cell", values) for n, values in zip(("lon", "lat"), lon_lat, strict=False)},
         },
         attrs={
             "service": series.service,
@@ -340,14 +318,5 @@ def _bound(name: str, config: Config) -> dict[str, Any]:
     return {"long_name": LONG_NAMES[side], "coverage": coverage}
 
 
-def _lon_lat(locations: np.ndarray) -> dict[str, np.ndarray]:
-    return {"lon": locations[:, 0], "lat": locations[:, 1]}
-
-
-LONG_NAMES = {
-    "y": "observed",
-    "y_hat": "forecast",
-    "lower": "lower bound",
-    "upper": "upper bound",
-}
+LONG_NAMES = {"y": "observed", "y_hat": "forecast", "lower": "lower bound", "upper": "upper bound"}
 """Descriptions of variables in `forecasts.nc`."""

@@ -22,7 +22,7 @@ from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import check_finite
+from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, reads_target
@@ -60,16 +60,7 @@ class Fitted:
 
 
 def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSeries]:
-    """Prepare a series for a fit, with warnings of odd values.
-
-    Args:
-        asked: settings as given.
-        series: the data, with the events that the settings name.
-
-    Returns:
-        The settings in steps of the data, with the windows and rounds that follow from the data,
-        and the series, split and scaled.
-    """
+    """Split and scale a series for a fit, with settings in its steps; warn of odd values."""
     step = series.calendar.step
     config = asked.at(step)
     if warning := period_warning(step, config.window.period):
@@ -78,9 +69,11 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
     if config.training.rounds != asked.training.rounds:
         log.info(
-            "rounds: %d instead of %d for %s, see rounds_per_cell", config.training.rounds,
-            asked.training.rounds, counted(len(series.cells), "cell"),
-        )  # fmt: skip
+            "rounds: %d instead of %d for %s, see rounds_per_cell",
+            config.training.rounds,
+            asked.training.rounds,
+            counted(len(series.cells), "cell"),
+        )
     times = series.calendar.local_times(np.arange(len(series.values)))
     warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
     history.warn_of_constants(series, data.split.fit)
@@ -105,9 +98,6 @@ def fit(
 
     With the target `validation`, it is fitted with each target and the one of the lowest validation
     MSE is kept, of several the first of `targets`.
-
-    Raises:
-        InputError: if the target is to be chosen and no validation target was observed.
     """
     if not reads_target(config.method):
         return _fit(config.with_target(LEVEL), data, after_round, checkpointer)
@@ -126,9 +116,10 @@ def fit(
     errors = [fitted.validation_mse for fitted in found]
     best = found[int(np.argmin(np.nan_to_num(errors, nan=np.inf)))]
     log.info(
-        "target: %s, by the validation MSE (%s)", best.config.window.target,
+        "target: %s, by the validation MSE (%s)",
+        best.config.window.target,
         ", ".join(f"{f.config.window.target} {e:.4f}" for f, e in zip(found, errors, strict=True)),
-    )  # fmt: skip
+    )
     return best
 
 
@@ -151,15 +142,9 @@ def _fit(
 def fit_baseline(
     config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
 ) -> Baseline:
-    """Fit the configured reference forecaster.
+    """Fit the configured reference forecaster to windows; `validation` windows choose its options.
 
     One that reads the whole series does not see the steps before the training part.
-
-    Args:
-        config: settings.
-        data: the series.
-        starts: `(windows,)` first target steps of the training windows.
-        validation: `(windows,)` those of the windows that choose options, if any.
     """
     baseline = BASELINES[config.method](config.method_options, config.run.seed)
     series = data.z
@@ -171,12 +156,12 @@ def fit_baseline(
     )
 
 
-def restore(
+def restore_predictor(
     config: Config, state: Mapping[str, np.ndarray], round: int, clients: Partition
 ) -> Predictor:
     """Restore a predictor from its `state`, the arrays after a round; see `from_state` of each."""
     if config.federated:
         return TrainedMethod.from_state(config, state, round, clients)
-    check_finite(state)
+    check_finite_arrays(state)
     baseline = BASELINES[config.method]
     return baseline.from_state(state, config.window, config.method_options)

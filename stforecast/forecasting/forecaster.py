@@ -16,7 +16,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose
 from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data
-from stforecast.data.events import is_table
+from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
@@ -28,7 +28,7 @@ from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
-from stforecast.forecasting.description import as_html, in_words
+from stforecast.forecasting.description import as_html, one_line
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
 from stforecast.forecasting.history import read_series, warn_of_level
@@ -61,14 +61,13 @@ class Forecaster:
     Raises:
         InputError: for an unknown method, setting or value.
 
-    Example:
-        >>> import numpy as np, pandas as pd
-        >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
-        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
-        >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
-        >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
-        >>> forecaster.predict(table).round(0).to_numpy().tolist()
-        [[100.0, 200.0]]
+    >>> import numpy as np, pandas as pd
+    >>> hours = pd.date_range("2013-11-01", periods=24 * 14, freq="h")
+    >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+    >>> table = pd.DataFrame({"a": daily, "b": 2 * daily}, index=hours)
+    >>> forecaster = Forecaster("seasonal_day", split="days:8,3,3").fit(table)
+    >>> forecaster.predict(table).round(0).to_numpy().tolist()
+    [[100.0, 200.0]]
     """
 
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
@@ -304,7 +303,7 @@ class Forecaster:
         """Return the table of events to read: the given one, or that of the fit."""
         has_own = isinstance(history, Series) and history.calendar.events is not None
         fitted = self.asked.window.events
-        return fitted if events is None and is_table(fitted) and not has_own else events
+        return fitted if events is None and is_event_table(fitted) and not has_own else events
 
     def plot(
         self,
@@ -439,9 +438,14 @@ class Forecaster:
         return tidy(self.test_forecasts())
 
     def adapt(
-        self, history: Data | Series, days: float = 3.0, *, rounds: int = 10, fine_tune: int = 0,
+        self,
+        history: Data | Series,
+        days: float = 3.0,
+        *,
+        rounds: int = 10,
+        fine_tune: int = 0,
         events: AnyPath | None = None,
-    ) -> Forecaster:  # fmt: skip
+    ) -> Forecaster:
         """Make a forecaster of the cells of a history, of which some are new to this one.
 
         Cells that it knows keep the part that they have. New ones get forecasts from the shared
@@ -468,9 +472,16 @@ class Forecaster:
         return self._holding(adapt(self.model_, series, options))
 
     def backtest(
-        self, data: Data, folds: int = 3, test: str = "", validation: str = "", gap: str = "",
-        train: str = "", *, progress: bool = False,
-    ) -> Backtest:  # fmt: skip
+        self,
+        data: Data,
+        folds: int = 3,
+        test: str = "",
+        validation: str = "",
+        gap: str = "",
+        train: str = "",
+        *,
+        progress: bool = False,
+    ) -> Backtest:
         """Test these settings on successive spans, each with a forecaster fitted before it.
 
         This forecaster stays as it is; its split is not used. With `refit`, refits within a test
@@ -526,7 +537,7 @@ class Forecaster:
 
     def __repr__(self) -> str:
         """Return the call that makes it, and what it was fitted on."""
-        return in_words(self.get_params(), self._model)
+        return one_line(self.get_params(), self._model)
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""

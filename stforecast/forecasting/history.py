@@ -44,9 +44,6 @@ def read_history(
     """Read the series of the fitted cells from a history; a warning names cells it does not know.
 
     If the model was adapted, missing steps precede a history that is shorter than it reads back.
-
-    Raises:
-        InputError: as `read_series`, or if the history lacks cells or is too short.
     """
     series, cells, reach = read_series(history, model, events), model.cells, model.reach
     unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
@@ -67,8 +64,10 @@ def read_history(
     if extra := len(series.cells) - len(cells):
         log.warning(
             "%s: no forecasts for %s that the model has not seen; %s",
-            series.name, counted(extra, "cell"), ADAPT,
-        )  # fmt: skip
+            series.name,
+            counted(extra, "cell"),
+            ADAPT,
+        )
     return known
 
 
@@ -77,16 +76,8 @@ def read_series(
 ) -> Series:
     """Read all cells of a history, in the unit and the zone of the model.
 
-    Args:
-        history: the data. The values of a table (time × cell) are of the model's service, and in
-            its unit unless its `attrs` name another.
-        model: the fitted model.
-        events: table of events, whose times without an offset are those of the model's zone.
-
-    Raises:
-        InputError: if it or its events cannot be read, it has another step length or unit, its
-            times cannot be placed in the model's zone, or there is no table of events for windows
-            that read them.
+    The values of a table (time × cell) are of the model's service, and in its unit unless `attrs`
+    name another; times of `events` without an offset are those of the model's zone.
     """
     window, step = model.config.window, model.step
     if isinstance(history, Series):
@@ -128,16 +119,7 @@ def read_series(
 
 
 def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
-    """Return which inputs of the forecast after a series are missing, `(inputs, cells)`.
-
-    Args:
-        series: the history.
-        window: shape of the windows.
-        reads_windows: whether the model reads the inputs of windows, or the whole series.
-
-    Raises:
-        InputError: if all inputs are missing.
-    """
+    """Return which inputs of the forecast after a series are missing, `(inputs, cells)`."""
     if reads_windows:
         filled = fill_gaps(series.values, window, series.calendar)
         lags = (*window.lags, *window.further_lags)
@@ -163,17 +145,16 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
         if cells.any():
             log.warning(
                 "%s: %d of %d cells, such as %s, have %s",
-                series.name, cells.sum(), len(cells), series.cells[cells][0], what,
-            )  # fmt: skip
+                series.name,
+                cells.sum(),
+                len(cells),
+                series.cells[cells][0],
+                what,
+            )
 
 
 def warn_of_level(series: Series, model: FittedModel) -> None:
-    """Warn of cells whose last values are far from those of the training, as in another unit.
-
-    Args:
-        series: the history.
-        model: the model that reads it.
-    """
+    """Warn of cells whose last values are far from those of the training, as in another unit."""
     recent = model.scaler.transform(series.values)[-model.config.window.reach :]
     known = np.isfinite(recent).any(axis=0)
     level = np.zeros(len(known))
@@ -182,8 +163,12 @@ def warn_of_level(series: Series, model: FittedModel) -> None:
         log.warning(
             "%s: %d of %d cells, such as %s, were lately %.3g standard deviations away from the "
             "mean of the training; check the unit of the history, or fit the model anew",
-            series.name, far.sum(), len(far), series.cells[level.argmax()], level.max(),
-        )  # fmt: skip
+            series.name,
+            far.sum(),
+            len(far),
+            series.cells[level.argmax()],
+            level.max(),
+        )
 
 
 def warn_of_past_events(series: Series) -> None:
@@ -193,8 +178,10 @@ def warn_of_past_events(series: Series) -> None:
         first = series.calendar.local_times(np.array([len(series.values)]))[0]
         log.warning(
             "%s: all events end before the forecast begins at %s local time, so it assumes that "
-            "there are none; give a table with later ones if there are", events.name, first,
-        )  # fmt: skip
+            "there are none; give a table with later ones if there are",
+            events.name,
+            first,
+        )
 
 
 def warn_of_constants(series: Series, fit: slice) -> None:
@@ -203,8 +190,12 @@ def warn_of_constants(series: Series, fit: slice) -> None:
     if n := int((seen.max() == seen.min()).sum()):
         log.warning(
             "%s: %d of %d cells never change in the training part of %s; their errors are not "
-            "meaningful", series.name, n, len(series.cells), series.service,
-        )  # fmt: skip
+            "meaningful",
+            series.name,
+            n,
+            len(series.cells),
+            series.service,
+        )
 
 
 def warn_of_values_outside(series: Series, limits: Limits) -> None:
@@ -236,16 +227,17 @@ def warn_of_outliers(series: Series, fitted: slice) -> None:
             "%s: %s with values that are so far from the others that these cannot be told apart, "
             "such as %.6g in cell %s, where half of all are from %.6g to %.6g; correct or remove "
             "them: errors and forecasts of such a cell are wrong",
-            series.name, counted(n, "cell"), values[:, i][np.nanargmax(np.abs(values[:, i]))],
-            series.cells[i], low[i], high[i],
-        )  # fmt: skip
+            series.name,
+            counted(n, "cell"),
+            values[:, i][np.nanargmax(np.abs(values[:, i]))],
+            series.cells[i],
+            low[i],
+            high[i],
+        )
 
 
 def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) -> None:
-    """Warn of bounds `(cells,)` that leave a cell's observed range several times over.
-
-    Bounds are in the data's units; infinite ones are not warned of.
-    """
+    """Warn of finite bounds `(cells,)` several observed ranges away from a cell's values."""
     away = ranges_outside(lowest, highest, series.values)
     far = np.isfinite(lowest) & np.isfinite(highest) & (away > FAR)
     if far.any():

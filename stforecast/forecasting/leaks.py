@@ -32,13 +32,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Leak:
-    """A dependence of a window on later values.
-
-    Attributes:
-        what: part that changed: "inputs" or "forecast".
-        step: first target step of the window.
-        change: largest change, in z-scores.
-    """
+    """A change of inputs or forecast of the window at a step by later values, in z-scores."""
 
     what: str
     step: int
@@ -63,15 +57,7 @@ def forecast_leaks(
     spec: WindowSpec,
     calendar: Calendar,
 ) -> list[Leak]:
-    """Find leaks in inputs and forecasts by changing the future of some windows.
-
-    Args:
-        predictor: the predictor to test.
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        starts: `(windows,)` first target steps to choose from.
-        spec: the windows' shape.
-        calendar: the series' wall clock, with its covariates.
-    """
+    """Find leaks in inputs and forecasts by changing the future of some windows of `starts`."""
     probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
     rng = np.random.default_rng(SEED)
     leaks = []
@@ -85,11 +71,11 @@ def forecast_leaks(
         inputs = (input_windows(s, one, spec, at) for s, at in both)
         forecasts = (predictor.predict(s, one, at) for s, at in both)
         for what, (before, after) in {"inputs": inputs, "forecast": forecasts}.items():
-            leaks += compare(what, int(start), before, after)
+            leaks += changes_of(what, int(start), before, after)
     return leaks
 
 
-def compare(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
+def changes_of(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
     """Return a leak if the arrays differ by more than rounding, else nothing."""
     change = np.abs(np.subtract(before, after, dtype=np.float64))
     change[np.isnan(before) & np.isnan(after)] = 0.0

@@ -31,7 +31,7 @@ from stforecast.federated.runs import model_files
 from stforecast.federated.runs.model_files import AGAIN
 from stforecast.forecasting import history as histories
 from stforecast.forecasting.config import Config, read_by, resolve
-from stforecast.forecasting.fit import restore
+from stforecast.forecasting.fit import restore_predictor
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.tables import Interval
@@ -115,12 +115,7 @@ class FittedModel:
     def predict(
         self, series: Series, steps: int | None = None, limits: Limits | None = None
     ) -> pd.DataFrame:
-        """Forecast what follows a history from `read`; see `Forecaster.predict`.
-
-        Raises:
-            InputError: if `steps` is no whole number from 1, no input was observed, or a forecast
-                is not finite.
-        """
+        """Forecast what follows a history from `read`; see `Forecaster.predict`."""
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)
         histories.warn_of_missing(series, missing, unknown)
@@ -208,20 +203,19 @@ class FittedModel:
             "step": str(self.step),
             "cells": self.cells.tolist(),
             "round": self.predictor.round,
-            **{name: kind(v) for name, kind in ENTRIES.items()
-               if (v := getattr(self, name)) is not None},
-        }  # fmt: skip
+            **{
+                name: kind(v)
+                for name, kind in ENTRIES.items()
+                if (v := getattr(self, name)) is not None
+            },
+        }
         if not self.clients.by_cell:
             about["clients"] = self.clients.labels
         model_files.write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
 
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
-        """Read a saved model from its folder or that of its run, and forecast once with it.
-
-        Raises:
-            InputError: naming the file that is missing, damaged or of another version.
-        """
+        """Read a saved model from its folder or that of its run, and forecast once with it."""
         folder, about, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
         with model_files.restoring(folder):
             settings = {**about["settings"], "device": device}
@@ -231,8 +225,9 @@ class FittedModel:
         if model.time_zone is None:
             log.warning(
                 "%s was saved without the time zone of its data: it cannot be checked that a "
-                "history's times have the same zone; fit the model again to keep it", folder,
-            )  # fmt: skip
+                "history's times have the same zone; fit the model again to keep it",
+                folder,
+            )
         return model
 
     @classmethod
@@ -244,7 +239,7 @@ class FittedModel:
         of_bounds = {n: arrays.pop(n) for n in list(arrays) if n.startswith(PREFIX)}
         step, cells, clients = _saved_cells(about)
         config = config.at(step)
-        predictor = restore(config, arrays, int(about["round"]), clients)
+        predictor = restore_predictor(config, arrays, int(about["round"]), clients)
         calibration = None
         if config.has_intervals:
             shape = len(cells), config.window.horizon
@@ -275,7 +270,7 @@ def _saved_scaler(arrays: dict[str, np.ndarray]) -> Scaler:
     names = ["scaler/mean", "scaler/std"]
     names += [name for name in arrays if name.startswith("scaler/") and name not in names]
     saved = {name: arrays.pop(name) for name in names}
-    model_files.check_finite(saved)
+    model_files.check_finite_arrays(saved)
     for name, values in saved.items():
         if name.endswith("std") and not (values > 0).all():
             raise InputError(f"{name} has values that are not above 0; {AGAIN}")

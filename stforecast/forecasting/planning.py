@@ -12,11 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError, Words
-from stforecast.comparison.errors import local_times
 
 log = logging.getLogger(__name__)
 
@@ -158,11 +156,7 @@ def _warn_of_steps_without_bounds(chances: pd.DataFrame) -> None:
 
 
 def _check_uncut(*tables: pd.DataFrame) -> None:
-    """Refuse values at a limit, where tables were cut: the spread of the values is unknown there.
-
-    Args:
-        tables: the forecast, and bounds of the same limits.
-    """
+    """Refuse values at a limit, where tables were cut: their spread is unknown there."""
     cut = [limit for limit in _of_values(tables[0], None) if np.isfinite(limit)]
     for limit in cut:
         if any((table == limit).any(axis=None) for table in tables):
@@ -186,45 +180,6 @@ def _check_inside(
             f"the forecast of cell {cells[cell]} is {centre[at]:g}, outside its bounds "
             f"{lower[at]:g} and {upper[at]:g}; give forecasts and bounds of one model and limits"
         )
-
-
-def peak_errors(forecasts: xr.Dataset, horizon: int | None = None) -> pd.DataFrame:
-    """Return the errors of the daily peaks of the test part, one row for each cell and local day.
-
-    Args:
-        forecasts: `Forecaster.test_forecasts`, or `forecasts.nc` of a run.
-        horizon: steps ahead of the forecasts, from 1; by default the largest.
-
-    Returns:
-        Columns `cell`, `day`, `observed` and `forecast` (the highest values of the day), `error`
-        (forecast minus observed), `percent` of the observed peak, and `hours_late`, the time of the
-        forecast's peak minus that of the observed one. Days with a missing target are left out.
-    """
-    step_ahead = forecasts.sizes["horizon"] if horizon is None else horizon
-    chosen = forecasts.sel(horizon=step_ahead)
-    times, step = local_times(forecasts)
-    times = times + (step_ahead - 1) * step
-    days = times.tz_localize(None).normalize()
-    per_day = pd.Series(days).value_counts()
-    whole = days.isin(per_day.index[per_day * step >= pd.Timedelta(hours=23)])
-    rows = []
-    for cell in chosen["cell"].to_numpy():
-        y, y_hat = (
-            pd.Series(chosen[name].sel(cell=cell).to_numpy(), times) for name in ("y", "y_hat")
-        )
-        for day, real in y[whole].groupby(days[whole]):
-            if real.notna().all():
-                rows.append((cell, day, *_peaks(real, y_hat[real.index])))
-    columns = ["cell", "day", "observed", "forecast", "error", "percent", "hours_late"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _peaks(real: pd.Series, forecast: pd.Series) -> tuple[float, float, float, float, float]:
-    error = float(forecast.max() - real.max())
-    percent = 100 * error / real.max() if real.max() else float("nan")
-    peaks = (pd.DatetimeIndex(values.index)[int(values.argmax())] for values in (forecast, real))
-    late = (next(peaks) - next(peaks)) / pd.Timedelta(hours=1)
-    return float(real.max()), float(forecast.max()), error, float(percent), float(late)
 
 
 def _of_values(forecast: pd.DataFrame, limits: tuple[float, float] | None) -> tuple[float, float]:

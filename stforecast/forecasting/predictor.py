@@ -41,16 +41,9 @@ class Predictor(Protocol):
         ...
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Forecast the quantiles of windows, in increasing order of their levels.
+        """Forecast quantiles by increasing level, `(cells, windows, horizon, levels)`.
 
-        Args:
-            series: as for `predict`.
-            starts: as for `predict`.
-            calendar: as for `predict`.
-
-        Returns:
-            `(cells, windows, horizon, levels)` float32, z-scored; without levels the last axis
-            holds the forecast alone.
+        Without levels the last axis holds the forecast alone.
         """
         ...
 

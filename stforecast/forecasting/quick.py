@@ -127,12 +127,11 @@ def forecast(
     Raises:
         InputError: if the data or settings cannot be used.
 
-    Example:
-        >>> hours = pd.date_range("2024-01-01", periods=24 * 14, freq="h")
-        >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
-        >>> result = forecast(pd.DataFrame({"a": daily}, index=hours), 3, method="seasonal_day")
-        >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
-        ([100.0, 113.0, 125.0], True)
+    >>> hours = pd.date_range("2024-01-01", periods=24 * 14, freq="h")
+    >>> daily = 100 + 50 * np.sin(2 * np.pi * hours.hour / 24)
+    >>> result = forecast(pd.DataFrame({"a": daily}, index=hours), 3, method="seasonal_day")
+    >>> result.forecast.round(0)["a"].tolist(), result.check.mae < 1e-6
+    ([100.0, 113.0, 125.0], True)
     """
     from stforecast.forecasting.forecaster import Forecaster
 

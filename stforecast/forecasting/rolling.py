@@ -101,12 +101,7 @@ def roll(
     data: PreparedSeries,
     checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
-    """Refit a model through the test part.
-
-    Returns:
-        The models, and the costs of each refit: `time` of its first forecast, `windows` it was
-        fitted on, `rounds`, `bytes_down`, `bytes_up` and `seconds`.
-    """
+    """Refit a model through the test part; return the models, and the costs of each refit."""
     span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
     refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)

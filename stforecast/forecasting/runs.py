@@ -158,11 +158,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
 
 def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
-    """Refuse results without a finite error over the whole test part.
-
-    Raises:
-        InputError: if nothing was observed there, or an error is too large for a float.
-    """
+    """Refuse results without a finite error over the whole test part."""
     found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
     if not np.isfinite(found).all():
         raise InputError(
@@ -209,17 +205,17 @@ def _chosen(forecaster: Forecaster) -> dict[str, Any]:
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:
     """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
-    uplink, refits = forecaster.config.uplink, forecaster.refits_
+    refits, asked = forecaster.refits_, forecaster.asked
     uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
-    asked = forecaster.asked
+    of_intervals = "weights fitted to all clients' errors"
+    of_target = "chosen by all clients' errors, and the uploads of the other targets"
     shared = {
         "scale global: mean and deviation of all clients' values": asked.data.scale == "global",
-        "static columns, scaled over all clients": bool(asked.window.columns),
-        "intervals normalised: weights fitted to all clients' errors":
-            asked.interval.intervals == "normalised",
-        "target validation: chosen by all clients' errors, and the uploads of the other targets":
-            asked.window.target == CHOSEN,
+        "static columns, scaled over all clients": asked.window.columns,
+        f"intervals normalised: {of_intervals}": asked.interval.intervals == "normalised",
+        f"target validation: {of_target}": asked.window.target == CHOSEN,
         "the grouping of cells into clients by their values": asked.clients.startswith("kmeans:"),
-    }  # fmt: skip
+    }
     names = [name for name, is_shared in shared.items() if is_shared]
+    uplink = forecaster.config.uplink
     return guarantee(uplink, uploads, "a client's whole training series", names)

@@ -21,11 +21,7 @@ class Interval(NamedTuple):
 
 
 def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFrame:
-    """Return forecasts and bounds in seven digits, one row for each cell and time.
-
-    Returns:
-        Columns `time`, `cell`, the service, and `lower` and `upper` if there are bounds.
-    """
+    """Return forecasts, and bounds if any, in seven digits, one row for each cell and time."""
     bounds = {} if interval is None else interval._asdict()
     tables = {forecast.attrs["service"]: forecast, **bounds}
     long = forecast.melt(ignore_index=False).reset_index()[["time", "cell"]]
@@ -38,11 +34,7 @@ def _rounded(table: pd.DataFrame) -> list[float]:
 
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
-    """Return tested forecasts as `predict` gives them: within the limits of the service.
-
-    Args:
-        forecasts: result of `Forecaster.test_forecasts`, of one time ahead or all.
-    """
+    """Return tested forecasts as `predict` gives them: within the limits of the service."""
     limits = [forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit")]
     if forecasts.attrs.get("non_negative"):  # Runs before there were limits.
         limits[0] = 0.0
@@ -50,11 +42,7 @@ def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
 
 
 def tidy(forecasts: xr.Dataset) -> pd.DataFrame:
-    """Return the variables of `forecasts.nc`, a row for each cell, target and step ahead.
-
-    Args:
-        forecasts: contents of the file; see `Forecaster.to_frame`.
-    """
+    """Return the variables of `forecasts.nc`, a row for each cell, target and step ahead."""
     names = [name for name, v in forecasts.items() if v.dims == ("cell", "time", "horizon")]
     table = forecasts[names].reset_coords(drop=True).to_dataframe().reset_index()
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
@@ -65,11 +53,7 @@ def tidy(forecasts: xr.Dataset) -> pd.DataFrame:
 
 
 def on_clock(table: pd.DataFrame, clock: str) -> pd.DataFrame:
-    """Return a forecast of a cube with its times in `utc`, or in the cube's own zone (`local`).
-
-    Raises:
-        InputError: for `utc`, if the cube's times are local without an offset.
-    """
+    """Return a forecast of a cube with its times in `utc`, or in the cube's own zone (`local`)."""
     if clock == "local":
         return table
     if pd.DatetimeIndex(table.index).tz is None:

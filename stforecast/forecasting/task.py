@@ -66,12 +66,7 @@ class ForecastTask:
 
     A prediction is `(clients, batch, horizon)`, or `(clients, batch, horizon * levels)` for
     quantiles, with the levels of a step side by side; so any model becomes a quantile model with a
-    wider head.
-
-    Attributes:
-        n_keys: slots of the period.
-        options: the training loss.
-        window: shape of the windows.
+    wider head. Keys are the slots of the period.
     """
 
     n_keys: int
@@ -115,7 +110,7 @@ class ForecastTask:
         """Return the training loss of each target, `(clients, batch, horizon)`."""
         if self.options.levels:
             quantiles = prediction.unflatten(-1, (-1, len(self.options.levels)))
-            return pinball(quantiles, batch["y"], self.options.levels)
+            return pinball_loss(quantiles, batch["y"], self.options.levels)
         if self.options.loss == "huber":
             y, delta = batch["y"], self.options.huber_delta
             return F.huber_loss(prediction, y, reduction="none", delta=delta)
@@ -133,18 +128,11 @@ def _squared_error(prediction: Tensor, batch: Batch) -> Tensor:
     return (prediction - batch["y"]).square()
 
 
-def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
+def pinball_loss(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
     """Compute the pinball loss, the mean over levels τ of max(τ (y - q), (τ - 1)(y - q)).
 
-    Koenker and Bassett: Regression Quantiles, Econometrica 46, 1978.
-
-    Args:
-        quantiles: `(…, levels)`.
-        y: targets `(…)`.
-        levels: of the quantiles.
-
-    Returns:
-        `(…)`.
+    The `quantiles` are `(…, levels)` of targets `(…)`. Koenker and Bassett: Regression Quantiles,
+    Econometrica 46, 1978.
     """
     level = quantiles.new_tensor(levels)
     error = y.unsqueeze(-1) - quantiles
@@ -154,9 +142,7 @@ def pinball(quantiles: Tensor, y: Tensor, levels: Sequence[float]) -> Tensor:
 def client_data(windows: Windows, locations: np.ndarray | None = None) -> ClientData:
     """Convert windows to samples of clients; every cell is a client with equally many windows.
 
-    Args:
-        windows: windows of all cells.
-        locations: `(cells, 2)` longitude and latitude, added to each sample as `location`.
+    Longitude and latitude `(cells, 2)` are added to each sample as `location`.
     """
     clients, samples = windows.x.shape[:2]
     tensors = {

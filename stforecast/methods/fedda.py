@@ -65,7 +65,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.core.algebra import weighted_mean, with_axes
 from stforecast.federated.core.data import ClientData, take
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort, generator
@@ -130,7 +130,7 @@ class FedDA(FedAvg):
     options: FedDAOptions
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the common initial model and the number of samples of every client's profile."""
         if self.population.own:
             raise InputError(
@@ -148,17 +148,17 @@ class FedDA(FedAvg):
         nobodys = torch.zeros(len(clients), dtype=torch.long, device=clients.device)
         return {**model, "samples": samples, "seed": torch.tensor(seed), "label": nobodys}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the model to train from; in the first round, the length of the profile."""
         if "samples" in server:
             return {"samples": server["samples"].expand(len(to.ids))}
         return self.models_for(server, to)
 
-    def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def models_for(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model, the same for every client."""
         return super().broadcast(self.kept(server, "global."), to)
 
-    def kept(self, server: dict[str, Tensor], prefix: str) -> Params:
+    def kept(self, server: ServerState, prefix: str) -> Params:
         """Return a model of the server in its own order, on which sums over layers depend."""
         return {name: server[prefix + name] for name in self.shared}
 
@@ -193,9 +193,7 @@ class FedDA(FedAvg):
             sent["location"] = tensors["location"][:, :group].mean(1)
         return sent
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Aggregate models within each cluster, then the models of participating clusters."""
         if "samples" in server:
             return self.warm_up(server, of, uploads)
@@ -222,14 +220,12 @@ class FedDA(FedAvg):
         averaged = {n: weighted_mean(t, sizes) for n, t in uploads.items() if n not in trained}
         return {**moved, **averaged}
 
-    def server_for(self, server: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients; new ones join the largest cluster."""
         label = server["label"]
         return {**server, "label": torch.where(ids >= 0, label[ids], label.mode().values)}
 
-    def warm_up(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def warm_up(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Train the quasi-global model, cluster the clients and initialise every model from it.
 
         Clients whose sample did not arrive join the largest cluster.
@@ -257,16 +253,7 @@ class FedDA(FedAvg):
         }
 
     def quasi_global(self, initial: Params, sample: Payload, seed: int) -> Params:
-        """Train the initial model on all clients' mean windows, in their order, by SGD.
-
-        Args:
-            initial: parameters and buffers `(…)`.
-            sample: `x`, `y` and `mask` `(clients, windows, …)`.
-            seed: seed of dropout.
-
-        Raises:
-            InputError: if the training diverges.
-        """
+        """Train the initial model on all clients' mean windows, in their order, by SGD."""
         o = self.options
         device = next(iter(initial.values())).device
         model = self.population.parameters(1, device) | self.population.buffers(1, device)
@@ -327,7 +314,7 @@ class FedDAClusters(FedDA):
     views = ("personal",)
     Options = FedDAClustersOptions
 
-    def models_for(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def models_for(self, server: ServerState, to: Participants) -> Payload:
         """Return the model of each client's cluster."""
         label = server["label"][to.ids.to(server["label"].device)]
         return {name: t[label] for name, t in self.kept(server, "cluster.").items()}

@@ -67,7 +67,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import repeated
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.method import Method, Participants, ServerState, Task
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, names_of
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort, generator
@@ -145,7 +145,7 @@ class FedTrees(Method):
         "patience": 60,
     }
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the seed of the random directions; no client has taken part yet."""
         return {"seed": torch.tensor(seed), "members": torch.zeros_like(sizes)}
 
@@ -163,7 +163,7 @@ class FedTrees(Method):
             "trees": torch.full((len(x),), -1, device=x.device),  # -1: nothing yet.
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return bins, ridge regression, all trees, the level to split and the directions."""
         public = {name: t for name, t in server.items() if name not in PRIVATE}
         return repeated(public, len(to.ids))
@@ -240,9 +240,7 @@ class FedTrees(Method):
         done.fill_(finished)
         return bins, prediction
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Add up the uploads; choose bins and base learner, or values and splits of a level."""
         total = {name: t.sum(0, dtype=torch.float64) for name, t in uploads.items()}
         members = torch.zeros_like(server["members"])
@@ -269,13 +267,10 @@ class FedTrees(Method):
             "level": gram.new_zeros((), dtype=torch.long),
         }
 
-    def _grown(self, server: dict[str, Tensor], total: Params, same: bool) -> dict[str, Tensor]:
-        """Return the state after a level: its nodes' values and splits.
+    def _grown(self, server: ServerState, total: Params, same: bool) -> ServerState:
+        """Return the state after a level: its nodes' values and splits, from sums over clients.
 
-        Args:
-            server: the state.
-            total: sums over clients of their uploads.
-            same: whether these clients are those of the level before.
+        `same` says whether these clients are those of the level before.
         """
         o, level = self.options, int(server["level"])
         trees = {name: server[name] for name in ("feature", "split", "value")}
@@ -301,11 +296,11 @@ class FedTrees(Method):
             after |= {"level": server["level"] + 1, "parents": histogram}
         return after
 
-    def server_for(self, server: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients."""
         return {**server, "members": torch.where(ids >= 0, server["members"][ids], 0)}
 
-    def _directions(self, server: dict[str, Tensor]) -> Tensor:
+    def _directions(self, server: ServerState) -> Tensor:
         """Return the directions of the tree to grow, `(outputs, directions)`."""
         if server["level"]:
             return server["directions"]

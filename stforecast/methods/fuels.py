@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,8 +39,8 @@ from data_prep.base.text import counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, Task
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -50,7 +49,6 @@ from stforecast.federated.core.prototypes import (
     weighted_prototypes,
 )
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.steps import contrast
 from stforecast.federated.uploads.payload import Payload
@@ -81,15 +79,13 @@ class Fuels(Method):
     Options = FuelsOptions
     options: FuelsOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Divide the period into slots, as many as a batch has samples."""
         if self.options.prototypes == "periodic":
-            slots = slots_of(task.n_keys, training.batch_size)
-            self.training = dataclasses.replace(training, batch_size=slots)
+            slots = slots_of(self.task.n_keys, self.training.batch_size)
+            self.training = dataclasses.replace(self.training, batch_size=slots)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give each client its filtering matrix W `(B, B)`; the server has no prototypes yet."""
         self._check(sizes)
         o, ids = self.options, range(len(clients))
@@ -167,7 +163,7 @@ class Fuels(Method):
             )
         return {}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return each client's global positive and negative prototypes (Eq. 9, 10), if any."""
         if "prototypes" not in server:
             return {}
@@ -186,7 +182,7 @@ class Fuels(Method):
             "negative": weighted_prototypes(prototypes, (others & ~positive).float()),
         }
 
-    def _compared(self, server: dict[str, Tensor], ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _compared(self, server: ServerState, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return divergences `(n, m)` from m clients, their ids and their prototypes."""
         prototypes = server["prototypes"]
         if not self.options.compared:
@@ -240,11 +236,7 @@ class Fuels(Method):
     ) -> tuple[Tensor, Tensor]:
         """Return a batch's representations, and the sum of both contrastive losses with its weight.
 
-        Args:
-            cohort: the clients.
-            encoded: representations r `(clients, batch, d)`, followed by r' if `intra`.
-            batch: the batch.
-            payload: the global prototypes.
+        With `intra`, `encoded` holds representations r `(clients, batch, d)`, followed by r'.
         """
         o = self.options
         weight = 1.0 if o.loss_form == "alg1" else o.rho
@@ -318,9 +310,7 @@ class Fuels(Method):
         data["slot"] = self._keys(data)
         return mean_windows(data, size, week_periods=len(data["slot"][0]))["y"][..., :1].clone()
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the prototypes and update the divergences of participants (3.3.2).
 
         The rows of absent clients are reused: the divergence of two absent clients is unchanged,
@@ -343,7 +333,7 @@ class Fuels(Method):
         threshold = self.threshold(jsd[known][:, known])
         return {**server, **kept, "jsd": jsd, "threshold": threshold}
 
-    def server_for(self, server: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients; all are similar to a new one."""
         if "jsd" not in server and "known" not in server:
             return server
@@ -360,9 +350,7 @@ class Fuels(Method):
             rows["sample"] = self._first_known(rows["known"], torch.arange(len(ids)))
         return {**server, **rows}
 
-    def sampled(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def sampled(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the prototypes; draw the clients of the next comparisons, and find their threshold.
 
         Clients that have sent none are drawn only if there are too few others.
@@ -420,19 +408,11 @@ class Fuels(Method):
 
 
 def intra_loss(features: Tensor, augmented: Tensor, filters: Tensor, tau: float) -> Tensor:
-    """Compute the intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form.
+    """Compute the intra-client contrastive loss, Eq. 3 to 6, in log-sum-exp form, `(clients,)`.
 
     With s = cosine similarity / τ, `Z = ReLU(e^s ⊙ W)` is `e^(s + log W)` where W > 0 and absent
     elsewhere, so the loss of row b is `logsumexp(s_bb, {s_bi + log W_bi : W_bi > 0}) - s_bb`.
-
-    Args:
-        features: r, `(clients, B, d)`.
-        augmented: r', `(clients, B, d)`.
-        filters: W, `(clients, B, B)`.
-        tau: temperature τ.
-
-    Returns:
-        `(clients,)`.
+    Features r and r' are `(clients, B, d)`, filters W `(clients, B, B)`.
     """
     r, shifted = F.normalize(features, dim=-1), F.normalize(augmented, dim=-1)
     similarity = torch.bmm(r, shifted.mT) / tau

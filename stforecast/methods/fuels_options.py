@@ -85,9 +85,6 @@ def as_many_at_random(chosen: Tensor, among: Tensor, keys: Sequence[tuple[int, .
         chosen: `(receivers, clients)`, True for chosen clients.
         among: `(receivers, clients)`, True for clients to choose from.
         keys: key of each receiver's generator, its first number the seed.
-
-    Returns:
-        `(receivers, clients)` with as many True in each row as `chosen`.
     """
     n = chosen.shape[1]
     draws = torch.stack([torch.rand(n, generator=generator(*key)) for key in keys])

@@ -50,11 +50,7 @@ class DualEncoder(nn.Module):
 
 
 class FusionHead(nn.Module):
-    """Fully connected layer on the sum of the parts, or on all of them.
-
-    Attributes:
-        in_features: size of the features.
-    """
+    """Fully connected layer on the sum of the parts, or on all of them."""
 
     def __init__(
         self, n_parts: int, hidden_size: int, fusion: Literal["sum", "concat"], horizon: int

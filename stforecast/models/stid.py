@@ -14,8 +14,6 @@ identity is the sum of the vectors of all indicators that hold: with `calendar` 
 the paper's table of seven, with "week" it distinguishes weekdays, Saturday and Sunday; a holiday
 adds its own. Both are those of the first target; the released code takes those of the last input.
 Without `calendar` there are no time identities, and a warning is logged.
-
-Random numbers of what a client does not share, such as the identities of its cells.
 """
 
 from __future__ import annotations

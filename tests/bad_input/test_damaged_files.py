@@ -154,7 +154,7 @@ def saved(tmp_path_factory):
     clients = Clients({"w": torch.ones(2, 50)}, {}, {}, torch.tensor([5, 6]))
     state = State(clients, {"w": torch.ones(50)}, round=1, seed=7)
     made = checkpoint.Checkpoint({"settings": {}}, state, None, [], cohort_size=2)
-    return checkpoint.save(made, tmp_path_factory.mktemp("run"))
+    return checkpoint.save_checkpoint(made, tmp_path_factory.mktemp("run"))
 
 
 @pytest.mark.sampled(16)
@@ -167,5 +167,5 @@ def test_a_flipped_bit_in_a_checkpoint_is_told(saved, tmp_path, name, seed):
         (folder / path.name).write_bytes(path.read_bytes())
     (folder / name).write_bytes(flipped((saved / name).read_bytes(), seed))
     with pytest.raises(InputError, match="round-0001") as refused:
-        checkpoint.load(folder)
+        checkpoint.load_checkpoint(folder)
     assert "\n" not in str(refused.value)

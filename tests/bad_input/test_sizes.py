@@ -27,9 +27,9 @@ MEGABYTE = 2**20
 @pytest.fixture
 def small_machine(monkeypatch):
     """A machine with 16 MB of memory."""
-    monkeypatch.setattr(limits, "memory", lambda: 16 * MEGABYTE)
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 16 * MEGABYTE)
     monkeypatch.setattr(cdr, "MAX_BYTES", 8 * MEGABYTE)
-    monkeypatch.setattr("data_prep.download.archive.MAX_UNPACKED", 8 * MEGABYTE)
+    monkeypatch.setattr("data_prep.download.listing.MAX_UNPACKED", 8 * MEGABYTE)
 
 
 def packed_zeros(path):

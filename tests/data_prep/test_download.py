@@ -21,7 +21,8 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import file_lock
-from data_prep.download import Archive, Dataverse, File, archive, fetch, http
+from data_prep.download import Archive, Dataverse, File, fetch, http
+from data_prep.download import listing as archive
 from data_prep.download.fetch import download
 
 BODY = bytes(range(256)) * 4096  # 1 MiB

@@ -7,7 +7,14 @@ import pytest
 
 from data_prep.base import limits
 from data_prep.base.errors import InputError
-from data_prep.base.limits import ALLOWANCE, EXPANSION, check_expansion, check_size, gunzip, memory
+from data_prep.base.limits import (
+    ALLOWANCE,
+    EXPANSION,
+    allowed_memory,
+    check_expansion,
+    check_size,
+    gunzip,
+)
 
 GB = 2**30
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -48,27 +55,27 @@ def group_1(folder, most, used, cached=0):
 
 
 def test_without_groups_what_is_free_counts(machine):
-    assert memory(machine({}, free=3 * GB)) == 3 * GB
+    assert allowed_memory(machine({}, free=3 * GB)) == 3 * GB
 
 
 def test_a_system_that_says_nothing_has_some_memory(tmp_path, monkeypatch):
     def unknown():
         raise FileNotFoundError("/proc/meminfo")
 
-    assert 0 < memory(tmp_path) < 2**50
+    assert 0 < allowed_memory(tmp_path) < 2**50
     monkeypatch.setattr(limits.psutil, "virtual_memory", unknown)
-    assert memory(tmp_path) == limits.UNKNOWN
+    assert allowed_memory(tmp_path) == limits.UNKNOWN
 
 
 def test_a_group_of_version_2_leaves_its_limit_less_its_use(machine):
     there = {"proc/self/cgroup": "0::/job\n", "proc/self/mountinfo": V2}
-    assert memory(machine(there | group("/job", 4 * GB, GB, cached=GB // 2))) == 3.5 * GB
+    assert allowed_memory(machine(there | group("/job", 4 * GB, GB, cached=GB // 2))) == 3.5 * GB
 
 
 def test_a_group_above_may_leave_less(machine):
     there = {"proc/self/cgroup": "0::/slice/job/step\n", "proc/self/mountinfo": V2}
     there |= group("/slice/job/step", "max", GB) | group("/slice/job", 8 * GB, GB)
-    assert memory(machine(there | group("/slice", 6 * GB, 4 * GB))) == 2 * GB
+    assert allowed_memory(machine(there | group("/slice", 6 * GB, 4 * GB))) == 2 * GB
 
 
 def test_a_container_sees_only_its_own_group(machine):
@@ -76,7 +83,7 @@ def test_a_container_sees_only_its_own_group(machine):
     for path in ("/", "/../../outside", "/docker/abc"):
         mounted = V2.replace(" / /sys", " /docker/abc /sys") if "docker" in path else V2
         there = {"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mounted}
-        assert memory(machine(there | group("", 2 * GB, GB))) == GB
+        assert allowed_memory(machine(there | group("", 2 * GB, GB))) == GB
 
 
 def test_a_group_of_version_1(machine):
@@ -85,7 +92,7 @@ def test_a_group_of_version_1(machine):
         "proc/self/mountinfo": V1.format(top="/"),
     }
     there |= group_1("/box", 5 * GB, 3 * GB, cached=GB)
-    assert memory(machine(there | group_1("/box/job", 2**63 - 4096, GB))) == 3 * GB
+    assert allowed_memory(machine(there | group_1("/box/job", 2**63 - 4096, GB))) == 3 * GB
 
 
 def test_a_container_of_version_1_sees_only_its_own_group(machine):
@@ -93,16 +100,16 @@ def test_a_container_of_version_1_sees_only_its_own_group(machine):
         "proc/self/cgroup": "4:memory:/docker/abc\n",
         "proc/self/mountinfo": V1.format(top="/docker/abc"),
     }
-    assert memory(machine(there | group_1("", 2 * GB, GB // 2))) == 1.5 * GB
+    assert allowed_memory(machine(there | group_1("", 2 * GB, GB // 2))) == 1.5 * GB
 
 
 def test_an_exhausted_group_leaves_nothing(machine):
     there = {"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2}
-    assert memory(machine(there | group("", GB, 2 * GB))) == 0
+    assert allowed_memory(machine(there | group("", GB, 2 * GB))) == 0
 
 
 def test_half_of_what_is_free_may_be_taken(monkeypatch):
-    monkeypatch.setattr(limits, "memory", lambda: 2000)
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 2000)
     check_size(1000, "it")
     with pytest.raises(InputError, match=r"it would take .* half of the free memory"):
         check_size(1001, "it")
@@ -111,14 +118,14 @@ def test_half_of_what_is_free_may_be_taken(monkeypatch):
 def test_a_sound_file_may_grow_and_a_bomb_may_not(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(bytes(1000))
-    monkeypatch.setattr(limits, "memory", lambda: 2**40)
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 2**40)
     largest = ALLOWANCE + 1000 * EXPANSION
     check_expansion(largest, path)
     with pytest.raises(InputError, match=r"a would take .* set STFORECAST_EXPANSION to 134"):
         check_expansion(largest + 1, path)
     monkeypatch.setenv("STFORECAST_EXPANSION", "1000")
     check_expansion(largest + 1, path)
-    monkeypatch.setattr(limits, "memory", lambda: 2**20)
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 2**20)
     with pytest.raises(InputError, match="half of the free memory"):
         check_expansion(largest + 1, path)
     monkeypatch.setenv("STFORECAST_EXPANSION", "much")

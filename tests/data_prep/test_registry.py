@@ -6,7 +6,7 @@ import pytest
 
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError
-from data_prep.base.registry import Registry, is_listed, is_named, join, listed
+from data_prep.base.registry import Registry, is_listed, is_named, listed, merged
 
 GROUP = "stforecast.zoo"
 
@@ -170,10 +170,10 @@ def test_what_comes_later_is_found(zoo, tmp_path, monkeypatch):
 def test_kinds_that_share_their_names_are_joined(zoo):
     zoo.write("a", define("cat"))
     zoo.write("b", mark("dog"))
-    assert list(join(zoo.registry(is_listed), zoo.registry())) == ["dog", "cat"]
+    assert list(merged(zoo.registry(is_listed), zoo.registry())) == ["dog", "cat"]
     zoo.write("c", mark("cat"))
     with pytest.raises(InputError, match="two are called 'cat'"):
-        join(zoo.registry(is_listed), zoo.registry())
+        merged(zoo.registry(is_listed), zoo.registry())
 
 
 def test_data_sets_are_modules_by_name():

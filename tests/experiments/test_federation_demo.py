@@ -20,8 +20,8 @@ from experiments import federation_demo, hostile_node
 from experiments.federation_demo import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
 from experiments.local_flower import LocalFlower, events_of, follow, make_node_key
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import RunSettings, write_app
+from stforecast.flower.superlink import make_keys
 from stforecast.forecasting.config import resolve
 
 WITHOUT = "needs the extra flower: pip install 'stforecast[flower]'"

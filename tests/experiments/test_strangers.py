@@ -14,8 +14,8 @@ from data_prep.base.errors import InputError
 from experiments import federation_demo
 from experiments.local_flower import LocalFlower, make_node_key
 from stforecast.federated.nodes.membership import Patience
-from stforecast.flower.keys import make_keys
 from stforecast.flower.settings import PROJECT, RunSettings, write_app
+from stforecast.flower.superlink import make_keys
 from stforecast.flower.supernode import environment, find_program
 from stforecast.forecasting.config import resolve
 

@@ -13,7 +13,7 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
-from stforecast.federated.engine.actors import MOST_LOST, Lost, split, spread_trainer
+from stforecast.federated.engine.actors import MOST_LOST, Lost, split_clients, spread_trainer
 from stforecast.federated.engine.faults import DIVERGED
 from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.uploads.uplink import Uplink
@@ -225,7 +225,7 @@ def test_other_samples_are_scored_here(federate, spread):
 @pytest.mark.parametrize("cohort", [1, 3, 8, 50])
 @pytest.mark.parametrize(("clients", "n"), [(1, 1), (7, 7), (100, 2), (101, 3)])
 def test_every_client_is_in_one_part(clients, n, cohort):
-    parts = split(clients, n, cohort)
+    parts = split_clients(clients, n, cohort)
     assert [i for part in parts for i in part] == list(range(clients))
     assert len(parts) == n
     assert min(map(len, parts)) >= max(1, clients // n - cohort)

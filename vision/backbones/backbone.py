@@ -86,16 +86,13 @@ class FeatureCache:
 
 
 def digests_of(*tensors: Tensor, salt: str = "") -> list[bytes]:
-    """Return a digest of the content of each row.
+    """Return a digest of the content of each row of tensors `(n, …)` together.
 
-    Args:
-        tensors: each `(n, …)`; a digest covers the same row of all tensors.
-        salt: distinguishes different computations on the same tensors.
+    The salt distinguishes different computations on the same tensors.
 
-    Example:
-        >>> a, b, c = digests_of(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]))
-        >>> a == b, a == c
-        (True, False)
+    >>> a, b, c = digests_of(torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]))
+    >>> a == b, a == c
+    (True, False)
     """
     arrays = [t.detach().cpu().contiguous().numpy() for t in tensors]
     found = []
@@ -188,13 +185,9 @@ class Backbone:
         return digest.hexdigest()
 
     def query(self, images: Tensor) -> Tensor:
-        """Return features of images; each distinct image is computed once, then looked up.
+        """Return features `(…, width)` of images `(…, channels, height, width)`, without gradient.
 
-        Args:
-            images: `(…, channels, height, width)`.
-
-        Returns:
-            `(…, width)`, without gradient.
+        Each distinct image is computed once, then looked up.
         """
         with torch.no_grad():
             features = self._remembered(self._queries, _flat(images, 3), {}, "feature")

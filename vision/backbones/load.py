@@ -1,7 +1,4 @@
-"""Loading of a backbone's weights from a file or timm, or at random.
-
-The hub of pre-trained weights, with and without a network.
-"""
+"""Loading of a backbone's weights from a file, from timm and its hub, or at random."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError, reading
 from data_prep.base.registry import listed
 from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
-from vision.datasets.npz import find_npz, read_npz
+from vision.datasets.npz import find_npz, read_image_npz
 
 PIXELS = 3 * 32 * 32
 SOURCE = (
@@ -52,7 +52,7 @@ def _read(
     folder = root / inner if (root / inner).is_dir() else root
     archive = find_npz(root, name)
     if archive is not None and not os.path.lexists(folder / files[0]):
-        return read_npz(archive, name)
+        return read_image_npz(archive, name)
     for file in (*files, names_file):
         if not (folder / file).is_file():
             raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {SOURCE}")
@@ -74,10 +74,8 @@ def _read(
 def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Read a binary file of label bytes followed by 1,024 bytes each of red, green and blue.
 
-    Of the `n_labels` label bytes of a record the last is the (fine) class.
-
-    Returns:
-        `(n, 3, 32, 32)` uint8 and `(n,)` int64.
+    Of the `n_labels` label bytes of a record the last is the (fine) class. The result is
+    `(n, 3, 32, 32)` uint8 and `(n,)` int64.
     """
     length = n_labels + PIXELS
     with reading(path, f"as records of {length} bytes", SOURCE):

@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import check_expansion
 from data_prep.base.registry import listed
 from vision.datasets.domains import DomainFolders
-from vision.datasets.files import find, open_file, read_bytes, read_digits_mat
+from vision.datasets.files import find_path, open_file, read_bytes, read_digits_mat
 from vision.datasets.folder import SPLITS, find_images
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import hold_out
@@ -103,7 +103,7 @@ def _part(root: Path, part: str) -> Part:
 
 
 def _file(root: Path, name: str) -> Path:
-    return find(root, (name, f"{name}.gz"), MNIST_FOLDERS, MNIST_SOURCE)
+    return find_path(root, (name, f"{name}.gz"), MNIST_FOLDERS, MNIST_SOURCE)
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
@@ -148,7 +148,7 @@ def usps(root: Path) -> ImageSet:
     [-1, 1], which are scaled to 0 to 255 and rounded.
     """
     train, test = (
-        read_libsvm(find(root, (f"{name}.bz2", name), USPS_FOLDERS, USPS_SOURCE))
+        read_libsvm(find_path(root, (f"{name}.bz2", name), USPS_FOLDERS, USPS_SOURCE))
         for name in ("usps", "usps.t")
     )
     return digit_set("usps", train, test, "USPS, LIBSVM's files, official split")
@@ -193,7 +193,9 @@ def svhn(root: Path) -> ImageSet:
     MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
     """
     train, test = (
-        read_digits_mat(find(root, (f"{part}_32x32.mat",), SVHN_FOLDERS, SVHN_SOURCE), SVHN_SOURCE)
+        read_digits_mat(
+            find_path(root, (f"{part}_32x32.mat",), SVHN_FOLDERS, SVHN_SOURCE), SVHN_SOURCE
+        )
         for part in ("train", "test")
     )
     return digit_set("svhn", train, test, "SVHN, official cropped digits and split")
@@ -215,14 +217,14 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     `synth_train_32x32.mat` and `synth_test_32x32.mat`, or else from a folder `syn` (or `SYN`) of
     image files, `train/3/*.png` and `test/3/*.png` (also `imgs_train` and `imgs_valid`).
     """
-    file = find(
+    file = find_path(
         root, ("synth_train_32x32.mat", "imgs_train", "train"), FOLDERS, SYN_SOURCE, Path.exists
     )
     if file.is_dir():
         splits = {**SPLITS, "imgs_train": False, "imgs_valid": True}
         tree = find_images(file.parent, SYN_SOURCE, splits=splits)
         return tree.read("syn", size=size, test_share=test_share, seed=seed)
-    test_file = find(file.parent, ("synth_test_32x32.mat",), ("",), SYN_SOURCE)
+    test_file = find_path(file.parent, ("synth_test_32x32.mat",), ("",), SYN_SOURCE)
     train, test = read_digits_mat(file, SYN_SOURCE), read_digits_mat(test_file, SYN_SOURCE)
     return digit_set("syn", train, test, "SYN, the authors' files and split")
 

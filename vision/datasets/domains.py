@@ -14,7 +14,7 @@ from data_prep.base.limits import read_bounded
 from data_prep.base.registry import listed
 from vision.datasets.folder import Tree, find_images
 from vision.datasets.image_set import ImageSet
-from vision.datasets.npz import find_npz, read_npz
+from vision.datasets.npz import find_npz, read_image_npz
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DomainFolders:
                 f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
                 f"file {self.name}*.npz; {self.source}"
             )
-        return read_npz(archive, self.name, test_share=test_share, seed=seed)
+        return read_image_npz(archive, self.name, test_share=test_share, seed=seed)
 
     def _check_classes(self, tree: Tree) -> None:
         """Raise an error if a domain lacks a class of another domain."""

@@ -17,11 +17,11 @@ from scipy.io import loadmat, whosmat
 from data_prep.base.errors import InputError, check_regular, reading
 from data_prep.base.limits import (
     CHUNK,
-    bounded,
     check_expansion,
     check_size,
     most_from,
     read_bounded,
+    read_expanded,
 )
 
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -33,21 +33,16 @@ MAX_TEXT = 2**22
 """Largest size of a list of names in bytes; a list of 10,000 images has a tenth of it."""
 
 
-def find(
+def find_path(
     root: Path,
     names: Sequence[str],
     folders: Sequence[str],
     source: str,
     wanted: Callable[[Path], bool] = Path.is_file,
 ) -> Path:
-    """Return the first existing path among possible names and folders.
+    """Return the first existing path among possible names and folders below `root`, in their order.
 
-    Args:
-        root: the user's folder.
-        names: possible names, in order of preference.
-        folders: folders below `root` to search, in this order; "" is `root` itself.
-        source: where to get the file, for messages.
-        wanted: test of a path, by default for a regular file.
+    The `source` tells in the message where to get the file; `wanted` tests a path.
     """
     for folder in folders:
         for name in names:
@@ -74,7 +69,7 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     if path.suffix not in OPENERS:
         check_size(path.stat().st_size, path)
     with open_file(path) as file:
-        return bounded(file, path, cost)
+        return read_expanded(file, path, cost)
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:
@@ -91,8 +86,7 @@ def read_names(path: Path, source: str) -> tuple[str, ...]:
 def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Read a MATLAB file in SVHN's layout: images `X` (32, 32, 3, n) and digits `y` (n, 1).
 
-    Returns:
-        `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
+    The result is `(n, 3, 32, 32)` uint8 and `(n,)` int64; the label 10 of the digit 0 becomes 0.
     """
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):

@@ -9,7 +9,7 @@ from pathlib import Path
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import read_bounded
 from data_prep.base.registry import listed
-from vision.datasets.files import MAX_TEXT, find, read_names
+from vision.datasets.files import MAX_TEXT, find_path, read_names
 from vision.datasets.folder import Tree, find_images
 from vision.datasets.image_set import ImageSet
 
@@ -40,7 +40,7 @@ def imagenet_r(
         seed: seed of the split.
     """
     tree = find_images(
-        find(root, ("imagenet-r",), ("",), IMAGENET_R_SOURCE, Path.is_dir),
+        find_path(root, ("imagenet-r",), ("",), IMAGENET_R_SOURCE, Path.is_dir),
         IMAGENET_R_SOURCE,
         splits={},
     )
@@ -61,7 +61,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
     `val/val_annotations.txt`. The validation part is the test part, since the labels of the
     official test images are secret. Class names are WordNet ids.
     """
-    wnids = find(root, ("wnids.txt",), ("tiny-imagenet-200", ""), TINY_IMAGENET_SOURCE)
+    wnids = find_path(root, ("wnids.txt",), ("tiny-imagenet-200", ""), TINY_IMAGENET_SOURCE)
     classes = read_names(wnids, TINY_IMAGENET_SOURCE)
     train = [
         (path, wnid)
@@ -86,7 +86,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
 
 def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:
     """Read images and classes from `val_annotations.txt`: file, class and box, tab-separated."""
-    listing = find(folder, ("val_annotations.txt",), ("",), TINY_IMAGENET_SOURCE)
+    listing = find_path(folder, ("val_annotations.txt",), ("",), TINY_IMAGENET_SOURCE)
     known, found = set(classes), []
     with reading(listing, "as text", TINY_IMAGENET_SOURCE):
         lines = read_bounded(listing, MAX_TEXT).decode().splitlines()

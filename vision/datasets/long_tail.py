@@ -38,7 +38,7 @@ def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
     return replace(kept, source=f"{images.source}; long tail of factor {factor:g}, seed {seed}")
 
 
-def hold_out(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+def hold_out_for_server(images: ImageSet, shots: int, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """Return the set without `shots` training images of each class, and these, for the server."""
     if (least := _smallest_class(images)) <= shots:
         raise InputError(

@@ -31,7 +31,7 @@ def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     """Any data set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`."""
     if not root.is_file():
         raise no_file(root, ".npz file", f"give a file with {KEYS}")
-    return read_npz(root, root.stem, test_share=test_share, seed=seed)
+    return read_image_npz(root, root.stem, test_share=test_share, seed=seed)
 
 
 def find_npz(root: Path, name: str) -> Path | None:
@@ -45,7 +45,7 @@ def find_npz(root: Path, name: str) -> Path | None:
     return files[0] if files else None
 
 
-def read_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+def read_image_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     """Read a set from a NumPy file.
 
     The arrays: `images` uint8 `(n, height, width)`, `(n, height, width, 1 or 3)` or

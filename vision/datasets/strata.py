@@ -12,7 +12,7 @@ TEST_SPLIT = (0, 0, 1)
 """Key of the generator of the split; rounds use keys of two numbers."""
 
 
-def chosen(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
+def chosen_share(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
     """Choose a share of each stratum `(n,)` at random; returns `(n,)` bool.
 
     Of m items, `share * m` are chosen, rounded half up, but at least one.
@@ -40,5 +40,5 @@ def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor
     if not 0 < share < 1:
         raise InputError(f"test_share is {share}; it must be between 0 and 1")
     _, strata = torch.stack([domains, labels]).unique(dim=1, return_inverse=True)
-    # `chosen` picks at least one item, so choosing the training part leaves no class without one.
-    return ~chosen(strata, 1 - share, generator(seed, *TEST_SPLIT))
+    # At least one item is chosen, so choosing the training part leaves no class without one.
+    return ~chosen_share(strata, 1 - share, generator(seed, *TEST_SPLIT))

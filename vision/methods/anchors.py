@@ -2,6 +2,13 @@
 
 Yu et al., CVPR 2025, arXiv 2412.18355, section 4.2 and Eq. 4, 5, 9 and 10; see
 `vision.methods.fedta`.
+
+Features are standardised by moments that the clients share. Those of a pre-trained network have a
+mean far from zero: the cosine of any two is large, whatever their classes. Each client sends the
+mean and the logarithm of the standard deviation of each component over its samples, `(2, d)`; the
+server pools them. They do not grow with the samples, so that a robust guard can compare clients of
+all sizes. A lossy uplink rounds them, with 4 bits to multiples of a seventh of the largest. In a
+logarithm, this changes the deviation by a factor, so no small deviation becomes 0.
 """
 
 from __future__ import annotations
@@ -11,13 +18,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
 from vision.methods.prompts import cosines
 
 UNKNOWN = -1e9
 """Logit of classes without a prototype: their softmax is 0, and gradients are always finite."""
-
 
 KEPT = ("anchor.values", "anchor.keys")
 """Parameters `(clients, anchors, d)` whose rows are fixed after a task."""
@@ -26,9 +33,8 @@ KEPT = ("anchor.values", "anchor.keys")
 def no_anchor_chosen(n_clients: int, n_anchors: int, device: torch.device) -> Params:
     """Return the clients' memory of their anchors before the first task.
 
-    Returns:
-        `anchor.chosen` `(clients, anchors)`: whether samples of the present task choose an anchor;
-        `anchor.fixed`: whether those of a former one did; `anchor.task` `(clients,)`, from 0.
+    `anchor.chosen` `(clients, anchors)` is whether samples of the present task choose an anchor,
+    `anchor.fixed` whether those of a former one did, `anchor.task` `(clients,)` counts from 0.
     """
     nothing = torch.zeros(n_clients, n_anchors, dtype=torch.bool, device=device)
     task = torch.full((n_clients,), -1, device=device)
@@ -56,21 +62,14 @@ def chosen_anchors(features: Tensor, keys: Tensor) -> Tensor:
 
 
 def mix(features: Tensor, anchors: Tensor, params: Mapping[str, Tensor], how: str) -> Tensor:
-    """Return F_TA, the mix of features and their anchors.
+    """Return F_TA, the mix of features and their anchors, `(clients, batch, 2d)`, or d for `add`.
 
-    Args:
-        features: `(clients, batch, d)`.
-        anchors: likewise.
-        params: with `anchor.order` `(clients, 2d)`, the order of the random mix.
-        how: `interleave` (f₀, a₀, f₁, a₁, …), `random` or `add`.
+    The others are `interleave` (f₀, a₀, f₁, a₁, …) and `random`, in the order `anchor.order`
+    `(clients, 2d)` of `params`.
 
-    Returns:
-        `(clients, batch, 2d)`; `(clients, batch, d)` for `add`.
-
-    Example:
-        >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
-        >>> mix(f, a, {}, "interleave")
-        tensor([[[1, 3, 2, 4]]])
+    >>> f, a = torch.tensor([[[1, 2]]]), torch.tensor([[[3, 4]]])
+    >>> mix(f, a, {}, "interleave")
+    tensor([[[1, 3, 2, 4]]])
     """
     if how == "add":
         return features + anchors
@@ -86,15 +85,8 @@ def consistency_loss(
 ) -> Tensor:
     """Return the contrastive loss of features and global prototypes, both normalised (Eq. 5).
 
-    Args:
-        features: F_TA, `(clients, batch, width)`.
-        classes: `(clients, batch)`.
-        prototypes: `(clients, n_classes, width)`.
-        known: `(clients, n_classes)` whether a class has a prototype; other samples count as 0.
-        temperature: τ.
-
-    Returns:
-        `(clients,)`, mean over the batch.
+    Features F_TA are `(clients, batch, width)`, prototypes `(clients, n_classes, width)`. The loss
+    `(clients,)` is the mean over the batch; samples of a class that is not `known` count as 0.
     """
     logits = cosines(features, prototypes) / temperature
     shares = logits.masked_fill(~known[:, None], UNKNOWN).log_softmax(-1)
@@ -109,10 +101,6 @@ def prototype_scores(features: Tensor, prototypes: Tensor, known: Tensor) -> Ten
 
 def selected_prototypes(local: Tensor, holders: Tensor) -> tuple[Tensor, Tensor]:
     """Select for each class the local prototype least similar to all others (Eq. 9 and 10).
-
-    Args:
-        local: `(clients, n_classes, width)`.
-        holders: `(clients, n_classes)` whether a client has the class.
 
     Returns:
         `(n_classes, width)`, and the average similarity of each, `(n_classes,)`: infinite for a
@@ -133,3 +121,39 @@ def mean_prototypes(local: Tensor, holders: Tensor) -> Tensor:
     weight = holders.to(local.dtype)
     total = torch.einsum("nc,ncd->cd", weight, local)
     return total / weight.sum(0).clamp(min=1)[:, None]
+
+
+SMALLEST = 1e-3
+"""Smallest standard deviation, for features that are the same in all samples."""
+
+
+def moments_of(features: Tensor) -> Tensor:
+    """Return means and log standard deviations `(clients, 2, d)` of `(clients, samples, d)`."""
+    deviation = features.std(1, correction=0).clamp(min=SMALLEST)
+    return torch.stack([features.mean(1), deviation.log()], dim=1)
+
+
+def pooled_moments(moments: Tensor, sizes: Tensor) -> Tensor:
+    """Return the moments `(2, d)` over the samples of all clients, of which there are `sizes`.
+
+    >>> moments = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])  # Both variances are 1.
+    >>> mean, log_deviation = pooled_moments(moments, torch.tensor([1, 1]))
+    >>> mean, (2 * log_deviation).exp()
+    (tensor([2.]), tensor([2.]))
+    """
+    means, log_deviations = moments.unbind(1)
+    mean = weighted_mean(means, sizes)
+    variance = weighted_mean((2 * log_deviations).exp() + (means - mean).square(), sizes)
+    return torch.stack([mean, variance.log() / 2])
+
+
+def standardised(features: Tensor, moments: Tensor) -> Tensor:
+    """Return features with mean 0 and variance 1 over the samples that `moments` describe.
+
+    >>> x = torch.tensor([[[1.0, 5.0], [3.0, 5.0]]])
+    >>> standardised(x, moments_of(x))
+    tensor([[[-1.,  0.],
+             [ 1.,  0.]]])
+    """
+    mean, log_deviation = moments.unbind(1)
+    return (features - mean[:, None]) * (-log_deviation).exp()[:, None]

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import Batch, batches
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, Cohort, generator
@@ -93,7 +93,7 @@ class CReFF(FedAvg):
         """Names of the classifier's parameters."""
         return [name for name in self.population.names if name.startswith("head.")]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, with the model's initial classifier and features of noise."""
         server = super().init(clients, sizes, seed)
         shape = (self.task.n_keys, self.options.features, feature_width(self.population))
@@ -104,7 +104,7 @@ class CReFF(FedAvg):
             "features": noise.to(clients.device),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the averaged model and the re-trained classifier."""
         return super().broadcast({n: t for n, t in server.items() if n != "features"}, to)
 
@@ -150,9 +150,7 @@ class CReFF(FedAvg):
         logits = self.population.decode(classifier, repeated)
         return cross_entropy(logits, self.task.keys(batch).repeat_interleave(n_keys, 0))
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models, match the features and train a new classifier on them."""
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         holders = uploads["held"].sum(0)
@@ -169,13 +167,9 @@ class CReFF(FedAvg):
         return {**model, **new, "features": features}
 
     def matched(self, features: Tensor, classifier: Params, real: Params) -> Tensor:
-        """Return the features after steps of gradient matching.
+        """Return the features `(classes, features, d)` after steps of gradient matching.
 
-        Args:
-            features: `(classes, features, d)`.
-            classifier: φ̂, without client axis.
-            real: mean gradients `(classes, …)` of real features; zeros for classes that no
-                participant has, which move nothing.
+        Mean gradients `(classes, …)` are 0 for classes that nobody has, which move nothing.
         """
         n_keys, o = len(features), self.options
         copies = {
@@ -193,11 +187,7 @@ class CReFF(FedAvg):
         return features.detach()
 
     def retrained(self, features: Tensor) -> Params:
-        """Train the initial classifier on balanced features; return it without client axis.
-
-        Args:
-            features: `(classes, features, d)`.
-        """
+        """Train the initial classifier on balanced features; return it without client axis."""
         initial, x = self.population.initial(), features.flatten(0, 1)[None]
         head = {n: initial[n].to(x.device).clone().requires_grad_() for n in self.head}
         lr = RETRAIN_LR * math.ceil(x.shape[1] / RETRAIN_BATCH)
@@ -219,20 +209,15 @@ class CReFF(FedAvg):
 
 
 def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
-    """Return the distance between the directions of gradients, by class.
+    """Return the distance `(classes,)` between the directions of gradients, by class.
 
-    Args:
-        made: `(classes, inputs, outputs)` of a matrix, or `(classes, outputs)` of a bias.
-        real: likewise.
+    It is one minus the cosine, summed over the outputs of a matrix `(classes, inputs, outputs)`; a
+    bias has `(classes, outputs)`.
 
-    Returns:
-        `(classes,)`: one minus the cosine, summed over the outputs of a matrix.
-
-    Example:
-        >>> made = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-        >>> real = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
-        >>> gradient_distance(made, real)
-        tensor([0.2929])
+    >>> made = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    >>> real = torch.tensor([[[3.0, 1.0], [0.0, 1.0]]])
+    >>> gradient_distance(made, real)
+    tensor([0.2929])
     """
     norms = made.norm(dim=1) * real.norm(dim=1)
     distance = 1 - (made * real).sum(1) / (norms + EPS)

@@ -18,7 +18,6 @@ expert and pulls its key towards the query; a prediction uses the expert with th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -26,11 +25,8 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Task
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance, uniform
 
@@ -68,10 +64,9 @@ class FedDualP(PromptedFedAvg):
     Options = FedDualPOptions
     options: FedDualPOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Refuse prompts beyond the last block."""
+        super().set_up()
         used = self.options.g_blocks + self.options.e_blocks
         if used > self.backbone.depth:
             raise InputError(

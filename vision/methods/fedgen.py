@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -36,20 +35,15 @@ from torch import Tensor, nn
 
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Network, Params, Population, feature_width
+from stforecast.federated.core.population import Network, Params, feature_width
 from stforecast.federated.core.prototypes import key_counts
 from stforecast.federated.core.state import Clients, Cohort, generator
 from stforecast.federated.core.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import (
-    NormedLinear,
-    condition,
-    draw_labels,
-    normal,
-)
+from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import cross_entropy, divergence
 
 SERVER = (0, 4)
@@ -95,22 +89,20 @@ class FedGen(FedAvg):
     Options = FedGenOptions
     options: FedGenOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        o, width = self.options, feature_width(population)
+    def set_up(self) -> None:
+        """Build the generator."""
+        o, n, width = self.options, self.task.n_keys, feature_width(self.population)
         self.generator = Network(
             "generator.",
             lambda: nn.Sequential(
-                NormedLinear(o.noise_width + task.n_keys, o.hidden),
+                NormedLinear(o.noise_width + n, o.hidden),
                 nn.ReLU(),
                 ClientLinear(o.hidden, width),
             ),
         )
         self.server_training = Training(lr=o.server_lr, optimizer="adam")
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, with an untrained generator."""
         server = super().init(clients, sizes, seed)
         parameters, buffers = self.generator.initial(1, seed, clients.device)
@@ -123,7 +115,7 @@ class FedGen(FedAvg):
             "seed": torch.tensor(seed),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the model, and after the first round also the generator and the label counts."""
         names = self.shared
         if to.round > 0:
@@ -160,9 +152,7 @@ class FedGen(FedAvg):
         """Return the model and the number of samples of each class `(clients, classes)`."""
         return {**super().upload(cohort), "label_counts": key_counts(self.task, cohort)}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models and train the generator against the participants' heads."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         counts = uploads["label_counts"]
@@ -174,8 +164,8 @@ class FedGen(FedAvg):
         }
 
     def trained(
-        self, server: dict[str, Tensor], round: int, heads: Payload, counts: Tensor
-    ) -> dict[str, Tensor]:
+        self, server: ServerState, round: int, heads: Payload, counts: Tensor
+    ) -> ServerState:
         """Train the generator a round on the participants' heads; return its tensors and moments.
 
         `counts` are their numbers of samples of each class `(n, classes)`.
@@ -213,14 +203,10 @@ class FedGen(FedAvg):
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
-    """Return `exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch.
+    """Return `exp(-mean ‖ε_i - ε_j‖² |z_i - z_j|)` over all pairs of a batch, `(clients,)`.
 
-    Args:
-        noise: ε, `(clients, batch, noise)`; distances are averaged over the last axis.
-        features: z, `(clients, batch, d)`; likewise.
-
-    Returns:
-        `(clients,)`, near 0 if different noise gives different features.
+    It is near 0 if different noise ε gives different features z. Distances are averaged over the
+    last axis.
     """
     between = (features[:, :, None] - features[:, None]).abs().mean(-1)
     apart = (noise[:, :, None] - noise[:, None]).square().mean(-1)

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, generator
@@ -93,7 +93,7 @@ class FEDIC(FedAvg):
     options: FEDICOptions
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does; the teacher averages the even ensemble and the tuned copy."""
         server = super().init(clients, sizes, seed)
         if getattr(self.task, "surrogate", None) is None:
@@ -112,13 +112,11 @@ class FEDIC(FedAvg):
         named = {TEACHER + name: t.to(clients.device) for name, t in teacher.items()}
         return {**server, **named, "seed": torch.tensor(seed)}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the global model."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models, then run the server's three tasks."""
         average = super().aggregate(server, of, uploads)
         task: Any = self.task
@@ -179,15 +177,7 @@ class FEDIC(FedAvg):
     def fitted_teacher(
         self, teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor, draw: _Draw
     ) -> Params:
-        """Train the teacher's parameters on labelled images.
-
-        Args:
-            teacher: initial parameters.
-            features: features of the clients' models `(clients, samples, d)`.
-            logits: logits of the clients' models `(clients, samples, classes)`.
-            tuned: logits of the fine-tuned average `(samples, classes)`.
-            draw: sampler of batches.
-        """
+        """Train the teacher's parameters on labelled images; see `teacher_logits`."""
         own = {name: t.clone() for name, t in teacher.items()}
 
         def loss() -> Tensor:
@@ -225,13 +215,8 @@ class _Draw:
 def teacher_logits(teacher: Params, features: Tensor, logits: Tensor, tuned: Tensor) -> Tensor:
     """Return the logits of the calibrated ensemble, `(batch, classes)`.
 
-    A client's weight is a sigmoid of its logits, divided by the sum over all clients.
-
-    Args:
-        teacher: the six parameters, with their prefix.
-        features: features of the clients' models `(clients, batch, d)`.
-        logits: logits of the clients' models `(clients, batch, classes)`.
-        tuned: logits of the fine-tuned average `(batch, classes)`.
+    A client's weight is a sigmoid of its logits, divided by the sum over all clients. The clients'
+    features are `(clients, batch, d)`, the logits of the fine-tuned average `(batch, classes)`.
     """
     p = {name.removeprefix(TEACHER): t for name, t in teacher.items()}
     weights = F.logsigmoid(logits @ p["client_scale"] + p["client_bias"]).softmax(0)
@@ -246,12 +231,11 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
 
     As in the released code it is not multiplied by the square of the temperature.
 
-    Example:
-        >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
-        >>> distillation_loss(student, student, 2.0)
-        tensor(0.)
-        >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
-        tensor(0.1109)
+    >>> student, teacher = torch.zeros(1, 2), torch.tensor([[2.0, 0.0]])
+    >>> distillation_loss(student, student, 2.0)
+    tensor(0.)
+    >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
+    tensor(0.1109)
     """
     return divergence(teacher.detach() / temperature, student / temperature).mean()
 

@@ -39,8 +39,6 @@ uploads is of no use here, since ranks change.
 The running statistics of the mentee are averaged, those of the mentor are local. The reported loss
 is the sum, the task loss is the mentor's. The personal view is the mentor, the global one the
 mentee.
-
-Updates of matrices as two factors of low rank, for FedKD (`vision.methods.fedkd`).
 """
 
 from __future__ import annotations
@@ -55,11 +53,10 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params, Population, feature_width
+from stforecast.federated.core.population import Params, feature_width
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.two_models import (
     PERSONAL,
     TwoModels,
@@ -73,7 +70,7 @@ LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
 """Prefixes of a matrix's name in a message: the factors of its update, or the update."""
 
 
-def matrix(t: Tensor) -> Tensor:
+def _matrix(t: Tensor) -> Tensor:
     """Reshape a stacked parameter to matrices `(clients, a, b)`; a kernel keeps its first axis."""
     return t.flatten(2)
 
@@ -110,7 +107,7 @@ def pays(a: int, b: int, rank: int) -> bool:
     return rank * (a + b) < a * b
 
 
-def packed(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
+def packed_factors(name: str, left: Tensor, right: Tensor, rank: int) -> Payload:
     """Pack an update for a message: as factors of a rank, or whole if they are not smaller."""
     if not pays(left.shape[1], right.shape[2], rank):
         return {UPDATE + name: left @ right}
@@ -169,19 +166,17 @@ class FedKD(TwoModels):
     defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
     options: FedKDOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        parameters, shared = population.parameters(1), self.shared
+    def set_up(self) -> None:
+        """Find the tensors that are sent as factors."""
+        parameters, shared = self.population.parameters(1), self.shared
         self.matrices = {
-            name: matrix(t).shape[1:]
+            name: _matrix(t).shape[1:]
             for name, t in parameters.items()
             if name in shared and t.ndim > 2
         }
         self.vectors = [name for name in shared if name not in self.matrices]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start mentors as copies of the mentee, and the server without an update."""
         n, d = len(clients), feature_width(self.population)
         device = clients.device
@@ -192,7 +187,7 @@ class FedKD(TwoModels):
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
         for name, (a, b) in self.matrices.items():
-            server[KNOWN + name] = matrix(initial[name][None]).repeat(rows, 1, 1)
+            server[KNOWN + name] = _matrix(initial[name][None]).repeat(rows, 1, 1)
             server[LEFT + name] = torch.zeros(rows, a, min(a, b), device=device)
             server[RIGHT + name] = torch.zeros(rows, min(a, b), b, device=device)
         ranks = [min(shape) for shape in self.matrices.values()]
@@ -208,7 +203,7 @@ class FedKD(TwoModels):
         """Return the clients' rows in the server's state; one row if all always take part."""
         return of.ids if self.training.participation < 1 else torch.zeros_like(of.ids)
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send vectors, updates of matrices, and the ranks for the uploads."""
         names = [*self.vectors, "ranks"]
         payload = super().broadcast({name: server[name] for name in names}, to)
@@ -216,7 +211,7 @@ class FedKD(TwoModels):
             rows = self.rows(to).to(server[LEFT + name].device)
             left, right = server[LEFT + name][rows], server[RIGHT + name][rows]
             rank = int(left.any(1).sum(1).max())
-            payload |= packed(name, left, right, rank)
+            payload |= packed_factors(name, left, right, rank)
         return payload
 
     def receive(self, cohort: Cohort, payload: Payload) -> None:
@@ -263,20 +258,18 @@ class FedKD(TwoModels):
         upload: Payload = {}
         needed = []
         for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):
-            update = matrix(cohort.params[name] - before[name])
+            update = _matrix(cohort.params[name] - before[name])
             left, right, values = factors(update)
             needed.append(rank_for(values, self.kept_share(cohort.round + 1)))
             if pays(a, b, rank):
                 cut = truncated(left, rank_for(values, self.kept_share(cohort.round)))
-                upload |= packed(name, cut, right, rank)
+                upload |= packed_factors(name, cut, right, rank)
             else:
                 upload[UPDATE + name] = update
         upload["ranks"] = torch.stack(needed, dim=1).int()
         return upload
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the participants' mentees and compress the updates for each client."""
         state = super().aggregate(server, of, {name: uploads[name] for name in self.vectors})
         state["ranks"] = uploads["ranks"].amax(0)

@@ -28,19 +28,11 @@ from torch import Tensor
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.prompts import (
-    PROMPT,
-    PoolOptions,
-    PromptedFedAvg,
-    chosen_prompts,
-    key_distance,
-    new_pool,
-    prompt_tokens,
-)
+from vision.methods import prompts
 
 
 @dataclass(frozen=True)
-class FedL2POptions(PoolOptions):
+class FedL2POptions(prompts.PoolOptions):
     """Settings of FedL2P; defaults of the released code for CIFAR-100.
 
     Attributes:
@@ -57,7 +49,7 @@ class FedL2POptions(PoolOptions):
     head_epochs: PositiveInt | None = None
 
 
-class FedL2P(PromptedFedAvg):
+class FedL2P(prompts.PromptedFedAvg):
     """FedAvg of a pool of prompts, its keys and a head."""
 
     name = "fedl2p"
@@ -68,21 +60,21 @@ class FedL2P(PromptedFedAvg):
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
         """Return the pool and its keys."""
-        return new_pool(PROMPT, n_clients, self.options, self.backbone.width, rng)
+        return prompts.new_pool(prompts.PROMPT, n_clients, self.options, self.backbone.width, rng)
 
     def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return features under the selected prompts, and the pull on their keys."""
         query, keys = batch["query"], cohort.params["prompt.keys"]
-        chosen = chosen_prompts(query, keys, self.options.top_n, self.options.vote)
+        chosen = prompts.chosen_prompts(query, keys, self.options.top_n, self.options.vote)
         features = self._read(cohort.params, batch["x"], chosen)
-        return features, self.options.pull * key_distance(query, keys, chosen)
+        return features, self.options.pull * prompts.key_distance(query, keys, chosen)
 
     def features(self, params: Payload, x: Tensor) -> Tensor:
         """Return features under the prompts selected for each image."""
         query = self.backbone.query(x)
-        chosen = chosen_prompts(query, params["prompt.keys"], self.options.top_n)
+        chosen = prompts.chosen_prompts(query, params["prompt.keys"], self.options.top_n)
         return self._read(params, x, chosen)
 
     def _read(self, params: Payload, x: Tensor, chosen: Tensor) -> Tensor:
-        tokens = prompt_tokens(params["prompt.pool"], chosen)
+        tokens = prompts.prompt_tokens(params["prompt.pool"], chosen)
         return self.backbone.prompted(x, tokens, read="prompts")

@@ -66,14 +66,8 @@ class FedLwF(TaughtFedAvg):
 def distillation(student: Tensor, teacher: Tensor, classes: Tensor, temperature: float) -> Tensor:
     """Return the cross-entropy of softened predictions among some classes (LwF, Eq. 2 and 3).
 
-    Args:
-        student: logits `(clients, batch, n_classes)`.
-        teacher: likewise.
-        classes: `(clients, n_classes)`; a client without any has loss 0.
-        temperature: divisor T of the logits.
-
-    Returns:
-        `(clients,)`, mean over the batch.
+    Logits are `(clients, batch, n_classes)`, divided by the temperature T. The loss `(clients,)` is
+    the mean over the batch, 0 for a client without any of the classes.
     """
     out = ~classes[:, None]
     target = (teacher / temperature).masked_fill(out, UNKNOWN).softmax(-1)

@@ -30,7 +30,7 @@ Without a surrogate set, pools and heads are averaged by the clients' samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -39,10 +39,10 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.algebra import repeated, weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, Task
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Optimizer, Training, zero_moments
+from stforecast.federated.core.training import Optimizer, zero_moments
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.fusion import fused_pool, surrogate_images
 from vision.methods.prompts import (
@@ -104,11 +104,9 @@ class FedMGP(Method):
     options: FedMGPOptions
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Refuse local prompts beyond the last block."""
+        self.backbone = backbone_of(self.population, self.name)
         last = self.options.first_block + self.options.fine_blocks
         if last > self.backbone.depth:
             raise InputError(
@@ -116,7 +114,7 @@ class FedMGP(Method):
                 "blocks"
             )
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same prompts and heads."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *INIT)
@@ -131,7 +129,7 @@ class FedMGP(Method):
         shared = {n: t[0].clone() for n, t in clients.params.items() if not n.startswith(FINE)}
         return {**shared, "seed": torch.tensor(seed)}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the global prompts, their keys and the global head."""
         shared = {name: t for name, t in server.items() if name != "seed"}
         return repeated(shared, len(to.ids))
@@ -212,9 +210,7 @@ class FedMGP(Method):
         cohort.record("task_loss", loss)
         return loss
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average, or with a surrogate set, fuse the pools and train the head."""
         shared = {name: t for name, t in uploads.items() if name != "present"}
         mean = {name: weighted_mean(t, of.sizes) for name, t in shared.items()}

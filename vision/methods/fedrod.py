@@ -23,6 +23,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.prototypes import key_counts
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
@@ -40,7 +41,7 @@ class FedRoD(FedAvg):
     paper = "Chen & Chao, ICLR 2022"
     views = ("personal", "global")
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start every personal head as a copy of the generic one."""
         server = super().init(clients, sizes, seed)
         clients.params |= personal_copies(_head(clients.params))

@@ -1,6 +1,4 @@
-"""Settings of FedTA; see `vision.methods.fedta`.
-
-FedTA: tail anchors mixed into a frozen transformer's features, for streams of tasks.
+"""FedTA: tail anchors mixed into a frozen transformer's features, for streams of tasks.
 
 Yu, Gu, Yang, Li, Yang, Zhang, Fan: Handling Spatial-Temporal Data Heterogeneity for Federated
 Continual Learning via Tail Anchor, CVPR 2025, arXiv 2412.18355, Eq. 1–10.
@@ -85,7 +83,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -95,12 +93,12 @@ from torch.nn import functional as F
 from data_prep.base.errors import Words
 from stforecast.federated.core.algebra import repeated, weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, Task
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.prototypes import PrototypeMeans
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
+from vision.methods import prompts
 from vision.methods.anchors import (
     begin_task,
     chosen_anchors,
@@ -108,32 +106,19 @@ from vision.methods.anchors import (
     held,
     mean_prototypes,
     mix,
+    moments_of,
     no_anchor_chosen,
+    pooled_moments,
     prototype_scores,
     selected_prototypes,
+    standardised,
 )
 from vision.methods.fusion import fused_pool, surrogate_images
-from vision.methods.prompts import (
-    DEFAULTS,
-    HEAD,
-    INIT,
-    PoolOptions,
-    add_parameters,
-    chosen_prompts,
-    key_distance,
-    new_pool,
-    present_classes,
-    prompt_tokens,
-    queried,
-    train_parts,
-    uniform,
-)
-from vision.methods.standardise import moments_of, pooled_moments, standardised
 from vision.models.vit import backbone_of
 
 
 @dataclass(frozen=True)
-class FedTAOptions(PoolOptions):
+class FedTAOptions(prompts.PoolOptions):
     """Settings of FedTA. The pool is that of the input enhancement.
 
     Attributes:
@@ -198,35 +183,33 @@ class FedTA(Method):
     views: ClassVar[tuple[str, ...]] = ("fused", "personal", "nearest")
     Options = FedTAOptions
     options: FedTAOptions
-    defaults = DEFAULTS
+    defaults = prompts.DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone = backbone_of(self.population, self.name)
         d, o = self.backbone.width, self.options
         self.mixed_width = d if o.mix == "add" or not o.tail_anchor else 2 * d
         self._warned = False
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same pool, anchors and heads; start without global prototypes."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
-        rng = generator(seed, *INIT)
+        rng = generator(seed, *prompts.INIT)
         head = {
             "anchor.weight": torch.zeros(n, self.mixed_width, c),
             "anchor.bias": torch.zeros(n, c),
         }
-        pool = new_pool(ENHANCE, n, o, d, rng)
+        pool = prompts.new_pool(ENHANCE, n, o, d, rng)
         anchors = {
-            "anchor.values": uniform(n, o.anchors, d, rng=rng),
-            "anchor.keys": uniform(n, o.anchors, d, rng=rng),
+            "anchor.values": prompts.uniform(n, o.anchors, d, rng=rng),
+            "anchor.keys": prompts.uniform(n, o.anchors, d, rng=rng),
         }
-        add_parameters(clients, head)
-        add_parameters(clients, pool if o.input_enhancement else {})
+        prompts.add_parameters(clients, head)
+        prompts.add_parameters(clients, pool if o.input_enhancement else {})
         device = clients.params["anchor.bias"].device
         if o.tail_anchor:
-            add_parameters(clients, anchors)
+            prompts.add_parameters(clients, anchors)
             clients.memory |= no_anchor_chosen(n, o.anchors, device)
         if o.mix == "random":
             order = torch.randperm(2 * d, generator=rng).to(device)
@@ -244,7 +227,7 @@ class FedTA(Method):
             "seed": torch.tensor(seed),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the pool, the statistics, and the prototypes `(clients, classes, width)`."""
         sent = {name: t for name, t in server.items() if name not in ("fixed", "seed")}
         return repeated(sent, len(to.ids))
@@ -252,14 +235,14 @@ class FedTA(Method):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train both stages, the second on features that are computed once."""
         self.receive(cohort, payload)
-        data, moments = queried(cohort, self.backbone), {}
+        data, moments = prompts.queried(cohort, self.backbone), {}
         first = self.options.standardise and not payload["described"].any()
         if first:
             moments["query.moments"] = moments_of(data["query"])
             payload = {**payload, **moments}
         if self.options.input_enhancement:
             loss = lambda batch: self.enhancement_loss(cohort, batch, payload)  # noqa: E731
-            train_parts(cohort, (ENHANCE, HEAD), None, data, loss)
+            prompts.train_parts(cohort, (ENHANCE, prompts.HEAD), None, data, loss)
         with torch.no_grad():
             features = self.enhanced({**payload, **cohort.params}, data["x"], data["query"])
         if first:
@@ -282,22 +265,22 @@ class FedTA(Method):
         if not self.options.input_enhancement:
             return query
         query = self.scaled("query.moments", query, params)
-        chosen = chosen_prompts(query, params["enhance.keys"], self.options.top_n)
-        return self.backbone.prompted(x, prompt_tokens(params["enhance.pool"], chosen))
+        chosen = prompts.chosen_prompts(query, params["enhance.keys"], self.options.top_n)
+        return self.backbone.prompted(x, prompts.prompt_tokens(params["enhance.pool"], chosen))
 
     def enhancement_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the loss of the first stage (Eq. 3)."""
         o, keys = self.options, cohort.params["enhance.keys"]
         query = self.scaled("query.moments", batch["query"], payload)
-        chosen = chosen_prompts(query, keys, o.top_n, o.vote)
-        tokens = prompt_tokens(cohort.params["enhance.pool"], chosen)
+        chosen = prompts.chosen_prompts(query, keys, o.top_n, o.vote)
+        tokens = prompts.prompt_tokens(cohort.params["enhance.pool"], chosen)
         loss = self.task_loss(cohort, self.backbone.prompted(batch["x"], tokens), batch)
-        return loss + o.lambda1 * key_distance(query, keys, chosen)
+        return loss + o.lambda1 * prompts.key_distance(query, keys, chosen)
 
     def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
         """Train the second stage on F_out, `feature`, while anchors of former tasks stay fixed."""
         before = begin_task(cohort) if self.options.tail_anchor else {}
-        train_parts(
+        prompts.train_parts(
             cohort,
             (ANCHOR,),
             self.options.head_epochs,
@@ -315,7 +298,10 @@ class FedTA(Method):
         chosen = chosen_anchors(data["feature"], cohort.params["anchor.keys"])
         flags = cohort.memory["anchor.chosen"]
         flags.copy_(F.one_hot(chosen[..., 0], flags.shape[1]).any(1))
-        counts, classes = flags.sum(1).tolist(), present_classes(self, cohort).sum(1).tolist()
+        counts, classes = (
+            flags.sum(1).tolist(),
+            prompts.present_classes(self, cohort).sum(1).tolist(),
+        )
         few = [f"{n} for {c}" for n, c in zip(counts, classes, strict=True) if n < c]
         if few and not self._warned:
             self._warned = True
@@ -331,7 +317,7 @@ class FedTA(Method):
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return F_TA `(clients, batch, width)` of F_out, and the selected anchors (Eq. 4)."""
         chosen = chosen_anchors(features, params["anchor.keys"])
-        anchors = prompt_tokens(params["anchor.values"][:, :, None], chosen)
+        anchors = prompts.prompt_tokens(params["anchor.values"][:, :, None], chosen)
         return mix(features, anchors.view_as(features), params, self.options.mix), chosen
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
@@ -341,7 +327,7 @@ class FedTA(Method):
         if o.tail_anchor:
             params = {**cohort.params, **cohort.memory, **held(cohort, before)}
             mixed, chosen = self.anchored(params, batch["feature"])
-            pull = o.lambda3 * key_distance(batch["feature"], params["anchor.keys"], chosen)
+            pull = o.lambda3 * prompts.key_distance(batch["feature"], params["anchor.keys"], chosen)
         loss = self.task.loss(anchor_head(cohort.params, mixed), batch)
         cohort.record("task_loss", loss)
         contrast = consistency_loss(
@@ -361,9 +347,7 @@ class FedTA(Method):
         """Return F_TA of F_out; F_out itself without anchors."""
         return self.anchored(params, features)[0] if self.options.tail_anchor else features
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Pool the moments, fuse the pools and select global prototypes."""
         local, holders = uploads["prototypes"], uploads["known"]
         server = {**server, "known": server["known"] | holders.any(0)}

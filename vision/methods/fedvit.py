@@ -10,11 +10,6 @@ present task, as in FedTA's related code (`within_task`).
 
 from __future__ import annotations
 
-from typing import Any
-
-from stforecast.federated.core.method import Task
-from stforecast.federated.core.population import Population
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods.prompts import DEFAULTS
 from vision.models.vit import backbone_of
@@ -28,8 +23,6 @@ class FedViT(FedAvg):
     paper = "Yu et al., CVPR 2025"
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Refuse a model without a frozen backbone."""
+        backbone_of(self.population, self.name)

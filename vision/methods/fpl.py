@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import (
@@ -79,7 +79,7 @@ class FPL(FedAvg):
     Options = FPLOptions
     options: FPLOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without clusters."""
         server = super().init(clients, sizes, seed)
         slots, d = max(1, len(clients) // 2), feature_width(self.population)
@@ -89,7 +89,7 @@ class FPL(FedAvg):
             "used": torch.zeros(self.task.n_keys, slots, dtype=torch.bool, device=clients.device),
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the model, the prototypes of all clusters `(n, J, d)` and their classes `(n, J)`."""
         classes, slots = server["used"].nonzero(as_tuple=True)
         sent = {name: server[name] for name in self.shared}
@@ -117,9 +117,7 @@ class FPL(FedAvg):
         means = means_of_last_epoch(cohort)
         return {**super().upload(cohort), "prototypes": means.means(), "counts": means.counts}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models; cluster the prototypes of each class that a participant has."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         clusters, used = server["clusters"].clone(), server["used"].clone()
@@ -138,20 +136,15 @@ def cluster_means(points: Tensor, partition: str) -> Tensor:
 
 
 def finch(points: Tensor) -> list[Tensor]:
-    """Cluster points by FINCH, as chains of first neighbours without parameters.
+    """Cluster points `(n, d)` by FINCH, as chains of first neighbours without parameters.
 
     Two points are linked if one is the other's first neighbour or both have the same one; linked
     points form a cluster. The means of the clusters are clustered in turn, until one would remain.
+    A point's first neighbour has the largest cosine, of equals the first. The cluster labels `(n,)`
+    of each partition are from fine to coarse.
 
-    Args:
-        points: `(n, d)`; a point's first neighbour has the largest cosine, of equals the first.
-
-    Returns:
-        Cluster labels `(n,)` of each partition, from fine to coarse; at least one.
-
-    Example:
-        >>> finch(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-        [tensor([0, 0, 1, 1])]
+    >>> finch(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
+    [tensor([0, 0, 1, 1])]
     """
     partitions = [_linked(points)]
     while len(partitions[-1].unique()) > 2:
@@ -184,15 +177,9 @@ def _means(points: Tensor, labels: Tensor) -> Tensor:
 def unbiased_prototypes(
     prototypes: Tensor, classes: Tensor, n_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean of the cluster prototypes of each class (Eq. 6).
+    """Return the mean of each class's cluster prototypes (Eq. 6), `(clients, classes, d)`.
 
-    Args:
-        prototypes: `(clients, J, d)`.
-        classes: `(clients, J)`.
-        n_classes: number of classes.
-
-    Returns:
-        `(clients, classes, d)`, and whether a class has any, `(clients, classes)`.
+    Also return whether a class has any. The prototypes are `(clients, J, d)`.
     """
     member = F.one_hot(classes.long(), n_classes).to(prototypes)
     clusters = member.sum(1)
@@ -203,17 +190,10 @@ def unbiased_prototypes(
 def contrastive_loss(
     features: Tensor, keys: Tensor, prototypes: Tensor, classes: Tensor, tau: float
 ) -> Tensor:
-    """Return L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps.
+    """Return L_CPCL (Eq. 7, 8), mean over the batch, as a difference of log-sum-exps, `(clients,)`.
 
-    Args:
-        features: z, `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        prototypes: prototypes of all clusters, `(clients, J, d)`.
-        classes: `(clients, J)`.
-        tau: temperature τ.
-
-    Returns:
-        `(clients,)`; a sample without a prototype of its class counts as 0.
+    Features z are `(clients, batch, d)`, prototypes of all clusters `(clients, J, d)`. A sample
+    without a prototype of its class counts as 0.
     """
     similarity = F.normalize(features, dim=-1) @ F.normalize(prototypes, dim=-1).mT / tau
     own = keys[..., None] == classes[:, None]

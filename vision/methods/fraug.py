@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -47,21 +46,15 @@ from torch import Tensor, nn
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.algebra import mmd
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import PrototypeMeans, by_key
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import (
-    NormedLinear,
-    condition,
-    draw_labels,
-    normal,
-)
+from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import entropy
 
 BATCH_WEIGHT = 0.3
@@ -100,13 +93,11 @@ class FRAug(FedAvg):
     Options = FRAugOptions
     options: FRAugOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        modules = population.model.named_modules()
+    def set_up(self) -> None:
+        """Build generator and transformation."""
+        modules = self.population.model.named_modules()
         self._kept = tuple(f"{name}." for name, m in modules if isinstance(m, KEPT["batch"]))
-        d, n = feature_width(population), task.n_keys
+        d, n = feature_width(self.population), self.task.n_keys
         self.noise = noise = self.options.noise_width or max(1, d // 2)
         self.generator = Network(
             "generator.",
@@ -123,7 +114,7 @@ class FRAug(FedAvg):
         """Return whether a tensor is averaged: all but those of batch normalisation."""
         return not name.startswith(self._kept)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give each client generator, RTNet and empty mean embeddings of its classes."""
         if self.training.batch_size < 2:
             raise InputError(

@@ -46,20 +46,19 @@ def fused_pool(
 ) -> tuple[Tensor, Tensor]:
     """Train one client's pool to match the mean features under the other pools (Eq. 8).
 
+    Its keys are not trained; without images, neither are the prompts.
+
     Args:
         backbone: the frozen network.
         pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)` of at least two
             clients.
-        images: surrogate images `(m, channels, height, width)`; without any, nothing is trained.
+        images: surrogate images `(m, channels, height, width)`.
         query: their features `(m, d)`, to compare with keys.
         top_n: prompts of an image.
         training: batch size and optimiser; its moments start at zero.
         epochs: epochs over the images.
         rng: random generator for the target and the batches.
         read: features to compare: the pooled feature, or the mean of the prompts' outputs.
-
-    Returns:
-        Prompts `(pool, length, d)` and keys `(pool, d)` of the target; keys are not trained.
     """
     prompts, keys = pools
     target = int(torch.randint(len(prompts), (), generator=rng))

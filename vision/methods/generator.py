@@ -1,4 +1,4 @@
-"""Base of TARGET and MFCL: data-free replay with a generator that the server trains.
+"""Generators of features: their parts, and data-free replay, the base of TARGET and MFCL.
 
 Both train a generator on the server against the global model at the end of a task, so that clients
 can rehearse classes without their samples. Here the model is a head on frozen features, and the
@@ -17,23 +17,81 @@ the generated images, 3 × 224 × 224. This does not apply here.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants, Task
-from stforecast.federated.core.population import Network, Params, Population
+from stforecast.federated.core.layers import ClientLinear, Stacked
+from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.population import Network, Params
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import NormedLinear
 from vision.methods.prompts import DEFAULTS, present_classes, queried
 from vision.methods.teacher import TEACHER
 from vision.models.vit import backbone_of
+
+
+def draw_labels(counts: Tensor, uniform: Tensor) -> Tensor:
+    """Draw labels `(clients, batch)` in proportion to counts `(clients, classes)`.
+
+    Uniform numbers in [0, 1) decide. Each row of counts has a positive one.
+
+    >>> draw_labels(torch.tensor([[0, 1, 3, 0]]), torch.tensor([[0.0, 0.24, 0.25, 0.99]]))
+    tensor([[1, 1, 2, 2]])
+    """
+    edges = counts.long().cumsum(1)
+    places = (uniform.double().to(counts.device) * edges[:, -1:]).long()
+    return torch.searchsorted(edges, places, right=True)
+
+
+def normal(generators: Sequence[torch.Generator], *shape: int) -> Tensor:
+    """Draw standard normal numbers `(n, *shape)`, with one generator for each client."""
+    return torch.stack([torch.randn(shape, generator=g) for g in generators])
+
+
+def condition(values: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Append one-hot labels to values `(clients, batch, d)`; gives `(clients, batch, d + n)`."""
+    return torch.cat([values, F.one_hot(labels, n_classes).to(values)], dim=-1)
+
+
+class NormedLinear(Stacked):
+    """Stacked `nn.Linear` without bias and `nn.BatchNorm1d`, `(clients, batch, features)`.
+
+    The shift of the normalisation is the bias; a bias before it would have no gradient.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(in_features)
+        weight = torch.empty(1, in_features, out_features).uniform_(-bound, bound)
+        self.weight = nn.Parameter(weight)
+        self.scale = nn.Parameter(torch.ones(1, out_features))
+        self.shift = nn.Parameter(torch.zeros(1, out_features))
+        self.register_buffer("running_mean", torch.zeros(1, out_features))
+        self.register_buffer("running_var", torch.ones(1, out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply each client's layer; in training the running statistics are updated in place."""
+        clients, batch, _ = x.shape
+        mapped = torch.bmm(x, self.weight)
+        y = F.batch_norm(
+            mapped.transpose(0, 1).reshape(batch, -1),  # Each client has its own channels.
+            self.running_mean.reshape(-1),
+            self.running_var.reshape(-1),
+            self.scale.reshape(-1),
+            self.shift.reshape(-1),
+            training=self.training,
+        )
+        return y.view(batch, clients, -1).transpose(0, 1)
+
 
 SERVER = (0, 8)
 """Key of the server's random generator, after the round."""
@@ -68,11 +126,9 @@ class DataFreeFedAvg(FedAvg):
     replayed: tuple[str, ...] = ()
     """Names of the tensors for rehearsal in the server's state."""
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone = backbone_of(self.population, self.name)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
         """Learn the tensors `replayed` from the teacher when a task has ended."""
@@ -82,7 +138,7 @@ class DataFreeFedAvg(FedAvg):
         """Return the clients' loss for former classes, `(clients,)`."""
         raise NotImplementedError
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
         nothing = torch.zeros(self.task.n_keys, dtype=torch.bool, device=clients.device)
@@ -90,7 +146,7 @@ class DataFreeFedAvg(FedAvg):
         flags = {"former": nothing, "seen": nothing.clone()}
         return {**server, **teacher, **flags, "seed": torch.tensor(seed)}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the head, and after the first task also teacher, former classes and `replayed`."""
         names = self.shared
         if to.round >= self.training.rounds:
@@ -123,9 +179,7 @@ class DataFreeFedAvg(FedAvg):
         """Return the head and the client's classes."""
         return {**super().upload(cohort), "present": present_classes(self, cohort)}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the heads; when a task ends, learn from the average."""
         model = super().aggregate(server, of, {n: uploads[n] for n in self.shared})
         seen = server["seen"] | uploads["present"].any(0)

@@ -63,9 +63,9 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.algebra import plain_mean, with_axes
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Population, feature_width
+from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     batch_distance,
@@ -74,7 +74,6 @@ from stforecast.federated.core.prototypes import (
     nearest_prototype,
 )
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from vision.task import divergence
@@ -125,17 +124,16 @@ class GLDP(FedAvg):
     options: GLDPOptions
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 6, "weight_decay": 1e-4}
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        body = self.options.body_epochs or max(1, round(training.epochs / 6))
-        if body >= training.epochs:
+    def set_up(self) -> None:
+        """Divide the local epochs into those of the body and of the head."""
+        epochs = self.training.epochs
+        body = self.options.body_epochs or max(1, round(epochs / 6))
+        if body >= epochs:
             raise InputError(
-                f"gldp has {training.epochs} local epochs, {body} of them for the body, and needs "
-                "one for the head; use more epochs or fewer body_epochs"
+                f"gldp has {epochs} local epochs, {body} of them for the body, and needs one for "
+                "the head; use more epochs or fewer body_epochs"
             )
-        self.phases = [(BODY, body), (HEAD, training.epochs - body)]
+        self.phases = [(BODY, body), (HEAD, epochs - body)]
         if self.options.fedrep_order:
             self.phases.reverse()
 
@@ -143,7 +141,7 @@ class GLDP(FedAvg):
         """Return whether a tensor is averaged: those of the body."""
         return name.startswith(BODY)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without prototypes."""
         server = super().init(clients, sizes, seed)
         width = feature_width(self.population)
@@ -198,9 +196,7 @@ class GLDP(FedAvg):
         old.copy_(moving_average(old, known, prototypes, held, self.options.beta))
         known |= held
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the bodies evenly (Eq. 5); update averages of the prototypes (Eq. 11)."""
         o, body = self.options, {name: plain_mean(uploads[name]) for name in self.shared}
         holders = uploads["known"].sum(0)
@@ -231,20 +227,14 @@ class GLDP(FedAvg):
 
 
 def moving_average(old: Tensor, known: Tensor, new: Tensor, held: Tensor, beta: float) -> Tensor:
-    """Return the moving average of old and new prototypes, `(…, keys, d)`.
+    """Return the moving average of old and new prototypes `(…, keys, d)`; `beta` weighs the old.
 
-    Args:
-        old: `(…, keys, d)`.
-        known: `(…, keys)` whether there is an old prototype; if not, the result is the new one.
-        new: `(…, keys, d)`.
-        held: `(…, keys)` whether there is a new prototype; if not, the result is the old one.
-        beta: weight of the old prototype.
+    Where only one is `known` or `held`, the result is that one.
 
-    Example:
-        >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
-        >>> known, held = torch.tensor([True, False, True]), torch.tensor([True, True, False])
-        >>> moving_average(old, known, new, held, 0.25).flatten()
-        tensor([3.5000, 3.0000, 5.0000])
+    >>> old, new = torch.tensor([[2.0], [0.0], [5.0]]), torch.tensor([[4.0], [3.0], [0.0]])
+    >>> known, held = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    >>> moving_average(old, known, new, held, 0.25).flatten()
+    tensor([3.5000, 3.0000, 5.0000])
     """
     share = torch.where(known, beta, 0.0).where(held, 1.0)[..., None].to(old.dtype)
     return share * old + (1 - share) * new

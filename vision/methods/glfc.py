@@ -43,7 +43,6 @@ and 8).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -51,16 +50,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Participants, Task
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import normal
+from vision.methods.generator import normal
 from vision.methods.memory import (
     EMPTY,
-    draw,
+    draw_samples,
     empty_memory,
     encoding_network,
     gradients_of,
@@ -120,14 +118,12 @@ class GLFC(TaughtFedAvg):
     options: GLFCOptions
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone = backbone_of(population, self.name)
-        self.encoding = encoding_network(self.backbone.width, task.n_keys)
+    def set_up(self) -> None:
+        """Find the backbone, and build the network that encodes samples."""
+        self.backbone = backbone_of(self.population, self.name)
+        self.encoding = encoding_network(self.backbone.width, self.task.n_keys)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start with empty memories and without samples on the proxy server."""
         server = super().init(clients, sizes, seed)
         o, n, d = self.options, len(clients), self.backbone.width
@@ -144,7 +140,7 @@ class GLFC(TaughtFedAvg):
         monitor = (some.new_zeros(n, classes, d), nothing, some.new_zeros(()))
         return {**server, **best, **dict(zip(MONITOR, monitor, strict=True)), SEEN: unseen}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send the global model, the best one, and the classes so far."""
         names = [*self.shared, *(BEST + name for name in self.shared), SEEN]
         return super().broadcast({name: server[name] for name in names}, to)
@@ -181,7 +177,7 @@ class GLFC(TaughtFedAvg):
         """Return the compensated loss, with relation distillation if there are former classes."""
         former, taught = cohort.memory["former"], cohort.memory["taught"]
         new = self.task.keys(batch)
-        old_features, old, any_old = draw(cohort.memory, former, cohort.rand(new.shape[1]))
+        old_features, old, any_old = draw_samples(cohort.memory, former, cohort.rand(new.shape[1]))
         features = torch.cat([batch["query"], old_features], dim=1)
         y = torch.cat([new, old], dim=1)
         counts = torch.cat([torch.ones_like(new), any_old[:, None].expand_as(old)], dim=1)
@@ -206,9 +202,7 @@ class GLFC(TaughtFedAvg):
         gradients = gradients_of(self.encoding, cohort.memory, features, shared)
         return {**super().upload(cohort), **gradients, SEEN: cohort.memory["present"]}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models; the proxy server evaluates the average."""
         model = super().aggregate(server, of, {name: uploads[name] for name in self.shared})
         features, classes, least = self.monitor(server, of, uploads)
@@ -221,7 +215,7 @@ class GLFC(TaughtFedAvg):
         return {**model, **{BEST + name: t for name, t in best.items()}, **monitor, SEEN: seen}
 
     def monitor(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+        self, server: ServerState, of: Participants, uploads: Payload
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return reconstructed features, their classes and the best score; or the old ones."""
         old_features, old_classes, least = (server[name] for name in MONITOR)
@@ -244,16 +238,9 @@ class GLFC(TaughtFedAvg):
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:
     """Return cross-entropy weighted by gradients, relative to new or former classes (Eq. 3–6).
 
-    A client without former classes weights all samples equally, as in the released code.
-
-    Args:
-        logits: `(clients, batch, n_classes)`.
-        y: `(clients, batch)`.
-        former: `(clients, n_classes)` whether a class belongs to the client's former tasks.
-        counts: `(clients, batch)` 1, or 0 for a sample that does not count.
-
-    Returns:
-        `(clients,)`.
+    A client without former classes weights all samples equally, as in the released code. Logits are
+    `(clients, batch, n_classes)`; `former` `(clients, n_classes)` are the classes of a client's
+    former tasks; `counts` `(clients, batch)` is 0 for a sample that does not count.
     """
     target = F.one_hot(y, logits.shape[-1]).to(logits.dtype)
     right = logits.detach().sigmoid().gather(-1, y[..., None])[..., 0]
@@ -275,15 +262,8 @@ def relation_loss(
 ) -> Tensor:
     """Return cross-entropy to labels with the teacher's values for former classes (Eq. 7 and 8).
 
-    Args:
-        logits: `(clients, batch, n_classes)`.
-        y: `(clients, batch)`.
-        teacher: logits of the model before the task.
-        former: `(clients, n_classes)` classes that this model was trained on, by any client.
-        counts: `(clients, batch)` 1, or 0 for a sample that does not count.
-
-    Returns:
-        `(clients,)`.
+    The teacher is the model before the task, `former` the classes that any client trained it on;
+    the other arguments are those of `compensated_loss`.
     """
     target = F.one_hot(y, logits.shape[-1]).to(logits.dtype)
     target = torch.where(former[:, None], teacher.sigmoid(), target)

@@ -4,19 +4,15 @@ Features of a frozen backbone never change, so storing them is equivalent to sto
 without augmentation. Each class, including those of the present task, keeps the same number of
 samples: those nearest to its mean.
 
-Prototype samples of GLFC, sent to its proxy server as gradients.
-
-Dong et al.: Federated Class-Incremental Learning, CVPR 2022, arXiv 2203.11473; see
-`vision.methods.glfc`.
-
-A client feeds a single sample into a small encoding network, which all clients share, and sends the
-gradient of the cross-entropy. The proxy server reconstructs the sample from it. In the paper the
-samples are images, the network is convolutional, and the proxy searches by L-BFGS for the image
-whose gradient is nearest to the uploaded one. Here the samples are frozen features, and the first
-layer is linear: for one sample x its gradient is G = x δᵀ, where δ is that of its bias. So
-x = G δ / δᵀδ minimises the paper's objective, with value 0. More hidden units would give the same
-result, so there is one. As in the paper, the label is the only class with a negative gradient at
-the last layer's bias, p - y.
+GLFC's prototype samples are sent to its proxy server as gradients (Dong et al., CVPR 2022, see
+`vision.methods.glfc`). A client feeds a single sample into a small encoding network, which all
+clients share, and sends the gradient of the cross-entropy. The proxy server reconstructs the sample
+from it. In the paper the samples are images, the network is convolutional, and the proxy searches
+by L-BFGS for the image whose gradient is nearest to the uploaded one. Here the samples are frozen
+features, and the first layer is linear: for one sample x its gradient is G = x δᵀ, where δ is that
+of its bias. So x = G δ / δᵀδ minimises the paper's objective, with value 0. More hidden units would
+give the same result, so there is one. As in the paper, the label is the only class with a negative
+gradient at the last layer's bias, p - y.
 """
 
 from __future__ import annotations
@@ -50,15 +46,10 @@ def empty_memory(n_clients: int, size: int, width: int, device: torch.device) ->
 def remember(
     memory: Params, features: Tensor, classes: Tensor, n_classes: int, limit: Tensor
 ) -> None:
-    """Add samples and reduce the memory to `limit / known classes` samples of each class.
+    """Add samples and reduce the memory to `limit / known classes` samples of each class, in place.
 
-    Args:
-        memory: result of `empty_memory`, changed in place.
-        features: `(clients, samples, d)`.
-        classes: `(clients, samples)`.
-        n_classes: number of classes over all clients.
-        limit: `(clients,)` samples to keep, at most the memory's size; at least one of each class
-            is kept if there is room.
+    Features are `(clients, samples, d)`. At most `limit` `(clients,)` samples are kept, at least
+    one of each class if there is room.
     """
     old = memory["exemplar.class"]
     size, present = old.shape[1], F.one_hot(classes, n_classes).any(1)
@@ -85,15 +76,9 @@ def remember(
 def ranks(features: Tensor, classes: Tensor, n_classes: int) -> Tensor:
     """Rank samples within their classes by distance from the class's mean, from 0.
 
-    Args:
-        features: `(clients, samples, d)`.
-        classes: `(clients, samples)`.
-        n_classes: number of classes over all clients.
-
-    Example:
-        >>> features = torch.tensor([[[0.0], [4.0], [2.5], [9.0]]])
-        >>> ranks(features, torch.tensor([[0, 0, 0, 1]]), 2)
-        tensor([[2, 1, 0, 0]])
+    >>> features = torch.tensor([[[0.0], [4.0], [2.5], [9.0]]])
+    >>> ranks(features, torch.tensor([[0, 0, 0, 1]]), 2)
+    tensor([[2, 1, 0, 0]])
     """
     means = PrototypeMeans(n_classes)
     means.add(features, classes)
@@ -104,13 +89,8 @@ def ranks(features: Tensor, classes: Tensor, n_classes: int) -> Tensor:
     return torch.empty_like(before).scatter_(1, order, before)
 
 
-def draw(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw samples of some classes with replacement.
-
-    Args:
-        memory: result of `empty_memory`.
-        allowed: `(clients, n_classes)` classes to draw from.
-        uniform: `(clients, n)` numbers in [0, 1).
+def draw_samples(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw samples of `allowed` classes `(clients, n_classes)` with replacement.
 
     Returns:
         Features `(clients, n, d)`, classes `(clients, n)`, and `(clients,)` whether there are any;
@@ -146,24 +126,17 @@ def encoding_network(width: int, n_classes: int) -> Network:
 def representatives(
     features: Tensor, classes: Tensor, n_classes: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Select the sample of each class that is nearest to the class's mean.
-
-    Args:
-        features: `(clients, samples, d)`.
-        classes: `(clients, samples)`.
-        n_classes: number of classes over all clients.
-        most: largest number of classes per client; further classes are left out.
+    """Select the sample nearest to the class's mean for at most `most` classes.
 
     Returns:
         Samples `(clients, most, d)`, their classes `(clients, most)`, `EMPTY` where a client has
         fewer, and the standard deviation of each class's features `(clients, most, d)`.
 
-    Example:
-        >>> features = torch.tensor([[[0.0], [4.0], [2.5], [9.0]]])
-        >>> representatives(features, torch.tensor([[2, 2, 2, 0]]), 3, 5)[:2]
-        (tensor([[[9.0000],
-                 [2.5000],
-                 [0.0000]]]), tensor([[ 0,  2, -1]]))
+    >>> features = torch.tensor([[[0.0], [4.0], [2.5], [9.0]]])
+    >>> representatives(features, torch.tensor([[2, 2, 2, 0]]), 3, 5)[:2]
+    (tensor([[[9.0000],
+             [2.5000],
+             [0.0000]]]), tensor([[ 0,  2, -1]]))
     """
     first = ranks(features, classes, n_classes) == 0
     holds = F.one_hot(classes, n_classes).bool() & first[..., None]
@@ -185,14 +158,7 @@ def gradients_of(
 ) -> Params:
     """Return the encoding network's gradient of the cross-entropy of each single sample.
 
-    Args:
-        network: network of `encoding_network`.
-        tensors: its parameters `(clients, …)`.
-        features: `(clients, n, d)`.
-        labels: `(clients, n)`, `EMPTY` for samples that are not sent.
-
-    Returns:
-        By name `(clients, n, …)`, zeros where there is no sample.
+    By name they are `(clients, n, …)`, zeros where there is no sample: its label is `EMPTY`.
     """
     n = labels.shape[1]
     alone = {
@@ -210,14 +176,7 @@ def gradients_of(
 
 
 def rebuilt(gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Reconstruct samples from their gradients.
-
-    Args:
-        gradients: result of `gradients_of`.
-
-    Returns:
-        Features `(clients, n, d)` and their labels `(clients, n)`, `EMPTY` where none was sent.
-    """
+    """Reconstruct features `(clients, n, d)` from gradients, and labels, `EMPTY` if not sent."""
     weight, bias = gradients[f"{ENCODING}0.weight"], gradients[f"{ENCODING}0.bias"]
     last = gradients[f"{ENCODING}2.bias"]
     square = bias.square().sum(-1, keepdim=True)

@@ -42,21 +42,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import normal
-from vision.methods.generator import DataFreeFedAvg, feature_generator
+from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
 from vision.task import cross_entropy
 
 CONTENT_TEMPERATURE = 1000.0
@@ -99,16 +97,15 @@ class MFCL(DataFreeFedAvg):
     Options = MFCLOptions
     options: MFCLOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Build the generator."""
+        super().set_up()
         o = self.options
         self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
         self.replayed = (*self.generator.parameters, *self.generator.buffers)
         self.server_training = Training(lr=o.server_lr, optimizer="adam")
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start with an untrained generator."""
         server = super().init(clients, sizes, seed)
         parameters, buffers = self.generator.initial(1, seed, server["former"].device)
@@ -151,16 +148,9 @@ class MFCL(DataFreeFedAvg):
 def unevenness(logits: Tensor) -> Tensor:
     """Return 1 minus the entropy of the mean prediction relative to the largest possible.
 
-    Args:
-        logits: `(clients, batch, classes)`.
-
-    Returns:
-        `(clients,)`: 0 where all classes are predicted equally often.
-
-    Example:
-        >>> one, both = torch.tensor([[99.0, 0.0]] * 2), torch.tensor([[99.0, 0.0], [0.0, 99.0]])
-        >>> unevenness(torch.stack([one, both])).abs()
-        tensor([1., 0.])
+    >>> one, both = torch.tensor([[99.0, 0.0]] * 2), torch.tensor([[99.0, 0.0], [0.0, 99.0]])
+    >>> unevenness(torch.stack([one, both])).abs()
+    tensor([1., 0.])
     """
     mean = logits.softmax(-1).mean(1)
     entropy = -torch.xlogy(mean, mean.clamp(min=torch.finfo(mean.dtype).tiny)).sum(-1)

@@ -42,7 +42,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.method import Method, Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
@@ -94,7 +94,7 @@ class PFPL(Method):
     options: PFPLOptions
     defaults: ClassVar[Mapping[str, Any]] = {"batch_size": 4}
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without prototypes."""
         return {
             "known": torch.zeros(
@@ -102,7 +102,7 @@ class PFPL(Method):
             )
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Send each client's mixtures `(clients, keys, d)`, zeros for classes that it lacks.
 
         The message is empty in the first round.
@@ -131,9 +131,7 @@ class PFPL(Method):
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the latest prototypes of every client, `(clients, keys, d)`."""
         n = len(server["known"])
         return {
@@ -155,16 +153,9 @@ class PFPL(Method):
 
 
 def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:
-    """Return personalised prototypes of some clients (Eq. 4).
+    """Return personalised prototypes of the clients `of` (Eq. 4), `(n, keys, d)`.
 
-    Args:
-        prototypes: `(clients, keys, d)` local prototypes of all clients.
-        known: `(clients, keys)` whether a client has the class.
-        of: `(n,)` ids of the clients that receive mixtures.
-        options: α and the weights.
-
-    Returns:
-        `(n, keys, d)`, zeros for classes that a client does not have.
+    They are 0 for classes that a client does not have: `known` `(clients, keys)` says which.
     """
     p, held = prototypes.transpose(0, 1), known.T  # By class: (keys, clients, d).
     own = p[:, of]

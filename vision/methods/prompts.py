@@ -19,12 +19,10 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Task
+from stforecast.federated.core.method import Method, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Population
 from stforecast.federated.core.prototypes import key_counts
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from vision.backbones import Backbone
@@ -68,11 +66,9 @@ class PromptedFedAvg(FedAvg):
     name = ""
     defaults = DEFAULTS
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.backbone: Backbone = backbone_of(population, self.name)
+    def set_up(self) -> None:
+        """Find the backbone."""
+        self.backbone: Backbone = backbone_of(self.population, self.name)
 
     def prompts(self, n_clients: int, rng: torch.Generator) -> dict[str, Tensor]:
         """Return trainable tensors `(n_clients, …)` other than the head, named `prompt.…`."""
@@ -86,7 +82,7 @@ class PromptedFedAvg(FedAvg):
         """Return features `(clients, batch, d)` for predictions."""
         raise NotImplementedError
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same head and prompts."""
         server = super().init(clients, sizes, seed)
         prompts = self.prompts(len(clients), generator(seed, *INIT))
@@ -217,10 +213,9 @@ class PoolOptions(CheckedOptions):
 def new_pool(
     part: str, n_clients: int, options: PoolOptions, width: int, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw a pool and its keys, the same for all clients, under names with a prefix.
+    """Draw a pool `(clients, pool, length, width)` and keys `(clients, pool, width)`.
 
-    Returns:
-        `PARTpool` `(clients, pool, length, width)` and `PARTkeys` `(clients, pool, width)`.
+    They are the same for all clients, named `PARTpool` and `PARTkeys`.
     """
     o = options
     return {
@@ -235,35 +230,22 @@ def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
 
 
 def cosines(query: Tensor, keys: Tensor) -> Tensor:
-    """Return the cosine of each query and each key.
-
-    Args:
-        query: `(clients, batch, d)`.
-        keys: `(clients, n, d)`.
-
-    Returns:
-        `(clients, batch, n)`.
-    """
+    """Return cosines `(clients, batch, n)` of queries `(clients, batch, d)` and n keys."""
     return F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).mT
 
 
 def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> Tensor:
     """Return the indices of the n prompts with the nearest keys, `(clients, batch, n)`.
 
-    Args:
-        query: `(clients, batch, d)`.
-        keys: `(clients, pool, d)`.
-        n: prompts per sample.
-        vote: whether all samples of a batch take its n most often selected prompts, of equals the
-            first in the pool.
+    With `vote`, all samples of a batch take its n most often selected prompts, of equals the first
+    in the pool. Queries are `(clients, batch, d)`, keys `(clients, pool, d)`.
 
-    Example:
-        >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
-        >>> keys = torch.tensor([[[0.0, 2.0], [3.0, 0.0]]])
-        >>> chosen_prompts(query, keys, 1)[0, :, 0]
-        tensor([1, 1, 0])
-        >>> chosen_prompts(query, keys, 1, vote=True)[0, :, 0]
-        tensor([1, 1, 1])
+    >>> query = torch.tensor([[[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]])
+    >>> keys = torch.tensor([[[0.0, 2.0], [3.0, 0.0]]])
+    >>> chosen_prompts(query, keys, 1)[0, :, 0]
+    tensor([1, 1, 0])
+    >>> chosen_prompts(query, keys, 1, vote=True)[0, :, 0]
+    tensor([1, 1, 1])
     """
     chosen = cosines(query, keys).topk(n, dim=-1).indices
     if not vote:
@@ -274,15 +256,7 @@ def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> T
 
 
 def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:
-    """Concatenate the selected prompts.
-
-    Args:
-        pool: `(clients, pool, length, d)`.
-        chosen: `(clients, batch, n)`.
-
-    Returns:
-        `(clients, batch, n · length, d)`.
-    """
+    """Concatenate the `chosen` prompts of a pool, `(clients, batch, n · length, d)`."""
     client = torch.arange(len(pool), device=pool.device)[:, None, None]
     return pool[client, chosen].flatten(2, 3)
 

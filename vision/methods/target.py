@@ -46,16 +46,15 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from torch import Tensor
 
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.uploads.payload import Payload
-from vision.methods.conditional import normal
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
-from vision.methods.generator import DataFreeFedAvg, feature_generator
+from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
 from vision.task import cross_entropy, divergence
 
 BETAS, NOISE_LR = (0.5, 0.999), 0.01
@@ -111,14 +110,13 @@ class TARGET(DataFreeFedAvg):
     Options = TARGETOptions
     options: TARGETOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Build the generator."""
+        super().set_up()
         o = self.options
         self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without generated samples."""
         server = super().init(clients, sizes, seed)
         device, size = server["former"].device, (self.options.synthetic, self.backbone.width)
@@ -222,14 +220,11 @@ class _Student:
 def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """Return the mean of KL(teacher ‖ student), with 0 where they predict different classes.
 
-    Args:
-        teacher: logits `(…, batch, classes)`.
-        student: likewise.
+    Logits are `(…, batch, classes)`.
 
-    Example:
-        >>> teacher = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
-        >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
-        tensor(0.0336)
+    >>> teacher = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> agreed_divergence(teacher, torch.tensor([[1.0, 0.0], [1.0, 0.0]])).round(decimals=4)
+    tensor(0.0336)
     """
     agreed = teacher.argmax(-1) == student.argmax(-1)
     return (divergence(teacher, student) * agreed).mean()

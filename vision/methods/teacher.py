@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
@@ -23,7 +24,7 @@ class TaughtFedAvg(FedAvg):
 
     name = ""
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without former classes."""
         server = super().init(clients, sizes, seed)
         device = clients.device

@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import chosen
+from vision.datasets.strata import chosen_share
 from vision.partition.pools import Pool, deal_classes, deal_mix, make_pools
 
 THIN, DEAL, TEST = 3, 4, 5
@@ -159,7 +159,7 @@ class Partitioner(CheckedOptions, ABC):
             return pool
         images = pool.images
         strata = images.domains[pool.train] * len(images.class_names) + images.labels[pool.train]
-        return pool.with_train(pool.train[chosen(strata, self.share, rng)])
+        return pool.with_train(pool.train[chosen_share(strata, self.share, rng)])
 
     def _test(self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
         """Choose test images for each of the pool's clients."""

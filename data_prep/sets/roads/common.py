@@ -127,10 +127,10 @@ CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""
 
 
-def step_length(step: str, base: pd.Timedelta) -> pd.Timedelta:
+def step_of_multiple(step: str, base: pd.Timedelta) -> pd.Timedelta:
     """Read the length of a step: a multiple of the published one, `base`, that divides a day.
 
-    >>> step_length("1h", pd.Timedelta("5min"))
+    >>> step_of_multiple("1h", pd.Timedelta("5min"))
     Timedelta('0 days 01:00:00')
     """
     try:
@@ -200,7 +200,7 @@ def _skipped(axis: pd.DatetimeIndex, at: np.ndarray, zone: str, name: str) -> np
     return skipped
 
 
-def check_values(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
+def check_readings(frame: pd.DataFrame, name: str, what: str, unit: str) -> None:
     """Refuse negative and infinite values `(time, cell)`; NaN is accepted."""
     values = frame.to_numpy()
     wrong = np.argwhere((values < 0) | np.isinf(values))

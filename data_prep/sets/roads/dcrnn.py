@@ -187,12 +187,12 @@ class Dcrnn:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_length(step, STEP)
+        length = common.step_of_multiple(step, STEP)
         path = common.find_records(Path(raw), self.records)
         adjacency = common.given_or_beside(adjacency, path, self.adjacencies)
         locations = common.given_or_beside(locations, path, self.locations)
         frame = read_frame(path, self.year)
-        common.check_values(frame, path.name, "speed", "mph, 0 if missing,")
+        common.check_readings(frame, path.name, "speed", "mph, 0 if missing,")
         frame = common.even_steps(frame, path.name, STEP, common.CALIFORNIA, allow_gaps)
         frame = common.average(frame, length, zero_is_missing=True)
         cells = frame.columns.to_numpy(dtype=str)

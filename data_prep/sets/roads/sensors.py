@@ -24,9 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def read_locations(
-    path: Path,
-    cells: np.ndarray,
-    columns: Sequence[str] = ("sensor_id", "latitude", "longitude"),
+    path: Path, cells: np.ndarray, columns: Sequence[str] = ("sensor_id", "latitude", "longitude")
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the longitudes and latitudes of cells in degrees, each `(cells,)`, from a table.
 

@@ -66,7 +66,7 @@ class Tgcn:
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_length(step or self.step, pd.Timedelta(self.step))
+        length = common.step_of_multiple(step or self.step, pd.Timedelta(self.step))
         path = self._find(Path(raw))
         adjacency = common.given_or_beside(adjacency, path, (f"{self.prefix}_adj.csv",))
         locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))
@@ -101,5 +101,5 @@ class Tgcn:
         values = np.column_stack([numbers(df[column], origin) for column in df.columns])
         times = pd.date_range(self.start, periods=len(values), freq=self.step)
         frame = pd.DataFrame(values, index=times, columns=df.columns.astype(str))
-        common.check_values(frame, path.name, "speed", "numbers")
+        common.check_readings(frame, path.name, "speed", "numbers")
         return frame

@@ -35,7 +35,7 @@ MAX_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """Locations of cells.
 
     Args:
@@ -52,7 +52,7 @@ class Grid:
     path: Path
     checksum: str
 
-    def at(self, cells: np.ndarray) -> Grid:
+    def at(self, cells: np.ndarray) -> CellGrid:
         """Return the grid of these cells, in their order."""
         unknown = np.setdiff1d(cells, self.cells)
         if len(unknown):
@@ -65,7 +65,7 @@ class Grid:
         return replace(self, cells=self.cells[i], lon=self.lon[i], lat=self.lat[i])
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> CellGrid:
     """Read ids and centroids, sorted by id, from `.geojson` or `.geojson.gz`."""
     features = _features(path)
     cells = np.array([_cell_id(f, i, path) for i, f in enumerate(features)])
@@ -75,7 +75,7 @@ def read_grid(path: Path) -> Grid:
         twice = cells[1:][cells[1:] == cells[:-1]][0]
         raise InputError(f"{path}: cellId {twice} occurs more than once; {REMEDY}")
     lon, lat = np.array([_centroid_of(f, i, path) for i, f in enumerate(features)])[order].T
-    return Grid(cells, lon, lat, path, checksum(path))
+    return CellGrid(cells, lon, lat, path, checksum(path))
 
 
 def _features(path: Path) -> list[dict[str, Any]]:

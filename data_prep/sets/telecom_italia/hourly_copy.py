@@ -27,9 +27,11 @@ HEADER = "datetime,cellid,countrycode,smsin,smsout,callin,callout,internet"
 HOURS = 24
 HOUR = pd.Timedelta("1h")
 _SCHEMA = {
-    "time": pl.String, "cell": pl.Int64, "country": pl.Int64,
+    "time": pl.String,
+    "cell": pl.Int64,
+    "country": pl.Int64,
     **dict.fromkeys(SERVICES, pl.Float64),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def _check_end(table: pl.DataFrame, path: Path, cells: np.ndarray) -> None:
         )
 
 
-def join(
+def join_days(
     days: list[HourlyDay], cells: np.ndarray, time_zone: str
 ) -> tuple[pd.DatetimeIndex, np.ndarray]:
     """Join days on one time axis.

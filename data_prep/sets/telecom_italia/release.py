@@ -25,7 +25,7 @@ from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
 from data_prep.sets.telecom_italia import folder, hourly_copy
 from data_prep.sets.telecom_italia.cdr import SERVICES
-from data_prep.sets.telecom_italia.cells import Grid, Selection, read_grid
+from data_prep.sets.telecom_italia.cells import CellGrid, Selection, read_grid
 from data_prep.sets.telecom_italia.hourly_copy import HourlyDay
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 
@@ -141,7 +141,7 @@ class TelecomItalia:
         }
 
     def _hourly_cube(
-        self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: Grid | None
+        self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: CellGrid | None
     ) -> xr.Dataset:
         """Return the cube of the hourly copy."""
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
@@ -151,7 +151,7 @@ class TelecomItalia:
                 f"{per_step * INTERVAL}; ",
                 Words("choose {step:1h} or a multiple, or download the raw files"),
             )
-        hours, values = hourly_copy.join(days, cells, self.time_zone)
+        hours, values = hourly_copy.join_days(days, cells, self.time_zone)
         shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
         return self._cube(
             _with_totals(values.reshape(shape).sum(axis=2)),
@@ -181,7 +181,7 @@ class TelecomItalia:
         values: Mapping[str, np.ndarray],
         time: pd.DatetimeIndex,
         cells: np.ndarray,
-        places: Grid | None,
+        places: CellGrid | None,
         checksums: dict[str, str],
         **origin: Any,
     ) -> xr.Dataset:

@@ -1,7 +1,4 @@
-"""Arithmetic on stacked parameters: means over clients, and distances and products of each.
-
-Distance between two samples of features.
-"""
+"""Arithmetic on stacked parameters and features: means over clients, distances and products."""
 
 from __future__ import annotations
 
@@ -21,9 +18,8 @@ def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
     Returns:
         `(…)`.
 
-    Example:
-        >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
-        tensor([2.])
+    >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
+    tensor([2.])
     """
     if not stacked.is_floating_point():
         return weighted_mean(stacked.double(), weights).round().to(stacked.dtype)
@@ -48,10 +44,9 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
     Returns:
         `(clients,)`.
 
-    Example:
-        >>> w = {"a": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "b": torch.tensor([3.0, 4.0])}
-        >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
-        tensor([14., 16.])
+    >>> w = {"a": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "b": torch.tensor([3.0, 4.0])}
+    >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
+    tensor([14., 16.])
     """
     parts = [
         (p - anchor[name]).square().reshape(len(p), -1).sum(1)
@@ -74,10 +69,9 @@ def slope(
     Returns:
         `(clients,)`.
 
-    Example:
-        >>> d, w = {"a": torch.tensor([[2.0, 1.0]])}, {"a": torch.tensor([[5.0, 3.0]])}
-        >>> slope(d, w, {"a": torch.tensor([[1.0, 1.0]])})
-        tensor([10.])
+    >>> d, w = {"a": torch.tensor([[2.0, 1.0]])}, {"a": torch.tensor([[5.0, 3.0]])}
+    >>> slope(d, w, {"a": torch.tensor([[1.0, 1.0]])})
+    tensor([10.])
     """
     parts = [
         (d * (params[name] - anchor[name])).reshape(len(d), -1).sum(1)
@@ -89,9 +83,8 @@ def slope(
 def with_axes(t: Tensor, n: int) -> Tensor:
     """Append axes of length 1 to a tensor until it has n, to broadcast it against another.
 
-    Example:
-        >>> with_axes(torch.ones(5, 2), 4).shape
-        torch.Size([5, 2, 1, 1])
+    >>> with_axes(torch.ones(5, 2), 4).shape
+    torch.Size([5, 2, 1, 1])
     """
     return t.view(*t.shape, *[1] * (n - t.ndim))
 
@@ -99,10 +92,9 @@ def with_axes(t: Tensor, n: int) -> Tensor:
 def repeated(tensors: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
     """Repeat tensors `(…)` for n clients: views `(n, …)` with equal rows.
 
-    Example:
-        >>> repeated({"w": torch.zeros(3)}, 2)
-        {'w': tensor([[0., 0., 0.],
-                [0., 0., 0.]])}
+    >>> repeated({"w": torch.zeros(3)}, 2)
+    {'w': tensor([[0., 0., 0.],
+            [0., 0., 0.]])}
     """
     return {name: t.expand(n, *t.shape) for name, t in tensors.items()}
 

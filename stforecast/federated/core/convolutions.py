@@ -24,23 +24,18 @@ Step = Callable[[Tensor], Tensor]
 class Chain:
     """A sequence of convolutions, normalisations, ReLU, 2 × 2 pooling and linear layers.
 
-    Layers that work on tensors of any shape (`any_shape = True`) may come first.
-
-    Args:
-        module: module of one client, whose parameters have a client axis while a population runs.
-
-    Attributes:
-        steps: functions to apply one after the other; empty if a layer is of another kind.
+    Layers that work on tensors of any shape (`any_shape = True`) may come first. The `steps` are
+    functions to apply one after the other, none if a layer is of another kind. The module is that
+    of one client; its parameters have a client axis while a population runs.
 
     Shapes:
         x: `(clients, batch, channels, height, width)`; returns what the module returns for one
             client, with a leading client axis.
 
-    Example:
-        >>> len(Chain(nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten())).steps)
-        4
-        >>> Chain(nn.Sequential(nn.Conv2d(1, 16, 3, stride=2))).steps
-        []
+    >>> len(Chain(nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten())).steps)
+    4
+    >>> Chain(nn.Sequential(nn.Conv2d(1, 16, 3, stride=2))).steps
+    []
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,7 +1,4 @@
-"""Samples of many clients, and the order in which a client trains on them.
-
-Task streams: stages of data that follow each other within a round or across rounds.
-"""
+"""Samples of many clients in stages of a task stream, and the order in which one trains on them."""
 
 from __future__ import annotations
 
@@ -212,12 +209,11 @@ class Stream:
             The stage and the global round; with `inside`, all stages of a global round have the
             same participants.
 
-        Example:
-            >>> empty = [None, None, None]
-            >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]
-            [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
-            >>> [Stream(empty, "sequential").place(r, 2) for r in range(6)]
-            [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
+        >>> empty = [None, None, None]
+        >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]
+        [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+        >>> [Stream(empty, "sequential").place(r, 2) for r in range(6)]
+        [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (2, 5)]
         """
         if self.order == "inside":
             return round % len(self), round // len(self)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.layers import Weights, column, grus_usable, stacked_grus
+from stforecast.federated.kernels.layers import Weights, grus_usable, linear_column, stacked_grus
 
 
 class Stacked(nn.Module):
@@ -44,7 +44,7 @@ class ClientLinear(Stacked):
         """Apply each client's own layer."""
         weight, bias = self.weight, self.bias
         if weight.shape[2] == 1 and usable(weight.shape[1], x, weight, bias):
-            return column(x, weight, bias, self.parts)
+            return linear_column(x, weight, bias, self.parts)
         if self.parts > 1:
             x = x.unflatten(-1, (self.parts, -1)).sum(-2)
         if weight.shape[2] == 1:  # Batched products of libraries are slow for one column.

@@ -20,6 +20,9 @@ from stforecast.federated.uploads.payload import Payload
 Sums = Literal["none", "samples", "clients"]
 """Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
 
+ServerState = dict[str, Tensor]
+"""State of a method's server: name to tensor."""
+
 
 class Task(Protocol):
     """A learning task: loss, prototype keys and validation score, whatever the kind of data.
@@ -119,8 +122,12 @@ class Method:
         self.task = task
         self.training = training
         self.options = self.Options() if options is None else options
+        self.set_up()
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def set_up(self) -> None:
+        """Prepare what follows from the model, the task and the settings; here nothing."""
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Add the method's own tensors to `clients` and return the server's state.
 
         Args:
@@ -138,7 +145,7 @@ class Method:
         """
         return {}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return what the server sends to each of the clients `to`."""
         return {}
 
@@ -181,13 +188,11 @@ class Method:
         """Return what the cohort sends to the server after local training."""
         return {}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the server's next state, given the uploads of the clients `of`."""
         return server
 
-    def server_for(self, server: dict[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the server's state for other clients; here the same for all.
 
         Args:
@@ -236,11 +241,7 @@ def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
 
 
 def initial_state(
-    method: Method,
-    sizes: Tensor,
-    seed: int,
-    device: torch.device | str = "cpu",
-    first: int = 0,
+    method: Method, sizes: Tensor, seed: int, device: torch.device | str = "cpu", first: int = 0
 ) -> State:
     """Return clients and server before the first round.
 

@@ -64,13 +64,9 @@ Device = Annotated[str, Predicate(lambda name: bool(re.fullmatch(r"auto|cpu|cuda
 
 @dataclass(frozen=True)
 class ReadIf:
-    """Mark of an option that is read only if other settings ask for it.
+    """Mark of an option that is read only if flat settings, defaults among them, ask for it.
 
     `momentum: Annotated[float, ReadIf("optimizer is sgd", lambda s: s["optimizer"] == "sgd")]`
-
-    Attributes:
-        condition: the condition in words.
-        holds: whether flat settings, defaults among them, satisfy it.
     """
 
     condition: str
@@ -112,11 +108,7 @@ class NoOptions:
 
 
 def converted(options: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert values of some of a dataclass's fields to the types of the fields.
-
-    Args:
-        options: the dataclass.
-        values: field name to value; only lossless conversions are made.
+    """Convert values by field name to the types of a dataclass's fields, if nothing is lost.
 
     Raises:
         InputError: with the first invalid value and the expected range or type.
@@ -139,12 +131,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def unmet(options: Collection[type], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options whose `ReadIf` does not hold, with its condition.
-
-    Args:
-        options: dataclasses.
-        settings: flat settings; all others have the defaults of the dataclasses.
-    """
+    """Return the options of dataclasses whose `ReadIf` does not hold, with its condition."""
     full = {f.name: f.default for kind in options for f in fields(kind)} | dict(settings)
     return {
         name: rule.condition
@@ -163,20 +150,13 @@ def names_of(*options: type) -> frozenset[str]:
 def check_none_unread(
     method: str, found: Mapping[str, str], readers: Callable[[str], Iterable[str]]
 ) -> None:
-    """Refuse settings that are not read.
+    """Refuse the settings `found`, each with the condition on which it is read, "" if none is.
+
+    `readers` gives the names of the methods that read a setting.
 
     >>> check_none_unread("fedavg", {"mu": "loss is huber"}, lambda name: [])
     Traceback (most recent call last):
     data_prep.base.errors.InputError: mu is read only if loss is huber; otherwise leave it out
-
-    Args:
-        method: name of the method.
-        found: name of each such setting, to the condition on which it is read, or "" if the method
-            never reads it.
-        readers: function from a name to the methods that read the setting.
-
-    Raises:
-        InputError: naming the first.
     """
     for name, condition in found.items():
         if condition:
@@ -204,11 +184,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
 
 
 def _check_switch(name: str, value: Any, is_switch: bool) -> None:
-    """Reject true and false for a field that is no switch, and other values for a switch.
-
-    Raises:
-        InputError: since pydantic would otherwise convert between true, false and 1, 0.
-    """
+    """Refuse what pydantic would convert: true and false to 1 and 0, or these to a switch."""
     if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
         raise InputError(f"{name} is {value}; it must be true or false")
     if not is_switch and isinstance(value, (bool, np.bool_)):
@@ -229,15 +205,7 @@ def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
 
 @dataclass(frozen=True)
 class Range:
-    """Range of an option's numbers.
-
-    Attributes:
-        whole: whether the range has only integers.
-        low: lower bound, or None.
-        above: whether the lower bound is excluded.
-        high: upper bound, or None.
-        below: whether the upper bound is excluded.
-    """
+    """Range of an option's numbers: `above` and `below` say whether a bound is excluded."""
 
     whole: bool
     low: float | None = None
@@ -250,9 +218,6 @@ class Range:
 
         >>> range_of(Share).wanted(True), range_of(Width).wanted(True)
         ('in [0, 1]', 'at most 8192')
-
-        Args:
-            too_high: whether the upper bound is violated.
         """
         if self.low is not None and self.high is not None and not self.whole:
             return f"in {'[('[self.above]}{self.low}, {self.high}{'])'[self.below]}"
@@ -279,11 +244,7 @@ class Range:
 
 
 def range_of(hint: Any) -> Range:
-    """Return the range of a type; without bounds if the type has none.
-
-    Args:
-        hint: type such as `float`, `PositiveInt` or `Share | None`.
-    """
+    """Return the range of a type such as `PositiveInt` or `Share | None`."""
     if NoneType in get_args(hint):
         (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
     kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -305,14 +266,7 @@ def distribute(
 ) -> dict[str, Any]:
     """Make one instance of each dataclass from settings under flat names.
 
-    Args:
-        owner: owner of the settings, for messages.
-        types: name of each section to its dataclass.
-        settings: flat name to value; only lossless conversions are made. Those in `REMOVED` may
-            have the value that now always holds.
-
-    Returns:
-        Name of each section to its instance; missing fields have their defaults.
+    Settings in `REMOVED` may have the value that now always holds.
 
     Raises:
         InputError: for an unknown name (with similar ones) or an invalid value.

@@ -128,11 +128,10 @@ def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
     Returns:
         `(n, m)` divergences between 0 and log 2, in double precision.
 
-    Example:
-        >>> logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
-        >>> jensen_shannon(logits).round(decimals=4)
-        tensor([[0.0000, 0.0507],
-                [0.0507, 0.0000]], dtype=torch.float64)
+    >>> logits = torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log()
+    >>> jensen_shannon(logits).round(decimals=4)
+    tensor([[0.0000, 0.0507],
+            [0.0507, 0.0000]], dtype=torch.float64)
     """
     u = p.double().log_softmax(-1)
     v = u if q is None else q.double().log_softmax(-1)
@@ -164,14 +163,7 @@ def _terms(width: float) -> int:
 
 
 class _Separation:
-    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised.
-
-    Args:
-        low: smallest value of u and v.
-        high: largest value of u and v.
-        terms: terms of the series.
-        device: device to compute on.
-    """
+    """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised."""
 
     def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
         self._middle = (low + high) / 2
@@ -313,11 +305,10 @@ def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Te
     Returns:
         `(clients, batch, n_keys)`.
 
-    Example:
-        >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
-        >>> known = torch.tensor([[True, True, False]])
-        >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known).round().tolist()
-        [[[-18.0, -1.0, -inf]]]
+    >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
+    >>> known = torch.tensor([[True, True, False]])
+    >>> nearest_prototype(torch.tensor([[[3.0, 3.0]]]), prototypes, known).round().tolist()
+    [[[-18.0, -1.0, -inf]]]
     """
     # The default mode computes by products, which cancel where features are far from 0.
     distance = torch.cdist(features, prototypes, compute_mode="donot_use_mm_for_euclid_dist")

@@ -87,15 +87,15 @@ class Optimizer:
     The arithmetic is elementwise, so steps over `(clients, …)` tensors are exact for every client,
     provided that the clients of a cohort have stepped a parameter equally often. Adam is a compiled
     kernel for all parameters at once; elsewhere torch's fused steps are called without the classes
-    of `torch.optim`, whose bookkeeping takes longer.
+    of `torch.optim`, whose bookkeeping takes longer. Parameters, leaf tensors that require
+    gradients, and moments are changed in place.
 
     Args:
-        params: leaf tensors `(clients, …)` that require gradients; changed in place.
-        moments: the optimiser's state for them; changed in place.
+        params: leaf tensors `(clients, …)`.
+        moments: the optimiser's state for them.
         training: settings such as the learning rate.
         round: index of the round, from 0.
-        apart: prefixes of the names of parameters whose gradients are clipped separately, see
-            `clip_by_client`.
+        apart: prefixes of parameters whose gradients are clipped separately, see `clip_by_client`.
     """
 
     def __init__(
@@ -112,12 +112,9 @@ class Optimizer:
         self._adam: AdamKernel | None = None
 
     def step(self, losses: Tensor) -> Params:
-        """Step down the gradient of the sum of `losses`, `(clients,)`.
+        """Step down the gradient of the sum of `losses`, `(clients,)`; return it, clipped if set.
 
         A parameter that the losses do not depend on is unchanged, and so are its moments.
-
-        Returns:
-            The gradient of each other parameter, clipped if `clip_gradients` is set.
         """
         trained = {name: p for name, p in self._params.items() if p.requires_grad}
         found = torch.autograd.grad(
@@ -155,19 +152,14 @@ class Optimizer:
 
 @torch.no_grad()
 def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Params:
-    """Return gradients scaled down to at most a given L2 norm for each client.
+    """Return gradients `(clients, …)` scaled down to at most a given L2 norm for each client.
 
-    Args:
-        grads: gradients `(clients, …)` by name.
-        norm: largest norm of all of a client's gradients together.
-        apart: prefixes of names; the gradients of each prefix are clipped separately, and all
-            others together.
+    The gradients of each prefix in `apart` are clipped separately, and all others together.
 
-    Example:
-        >>> grads = {"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}
-        >>> clip_by_client(grads, 1.0)["w"]
-        tensor([[0.6000, 0.8000],
-                [0.3000, 0.4000]])
+    >>> grads = {"w": torch.tensor([[3.0, 4.0], [0.3, 0.4]])}
+    >>> clip_by_client(grads, 1.0)["w"]
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
     """
     groups: dict[str, list[str]] = {}
     for name in grads:
@@ -199,13 +191,7 @@ def kept_moments(
     training: Training,
     zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
 ) -> Moments:
-    """Return the initial moments that clients keep across rounds; none if every round resets them.
-
-    Args:
-        params: the parameters, `(clients, …)`.
-        training: optimiser and whether its state is kept.
-        zeros: returns zeros like a parameter.
-    """
+    """Return the first moments that clients keep across rounds; none if every round resets."""
     return {} if training.optimizer_state == "round" else zero_moments(params, training, zeros)
 
 
@@ -214,13 +200,7 @@ def zero_moments(
     training: Training,
     zeros: Callable[[Tensor], Tensor] = torch.zeros_like,
 ) -> Moments:
-    """Return the moments before the first step.
-
-    Args:
-        params: the parameters, `(clients, …)`.
-        training: the optimiser.
-        zeros: returns zeros like a parameter.
-    """
+    """Return the moments before the first step."""
     return {
         moment: {
             name: p.new_zeros(len(p)) if moment == STEPS else zeros(p) for name, p in params.items()

@@ -36,13 +36,9 @@ def grid_ends(dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def grid_counts(x: Tensor) -> Tensor:
-    """Count the values of each input in the cells of the grid.
+    """Count the values of each input `(clients, samples, inputs)` in the cells of the grid.
 
-    Args:
-        x: `(clients, samples, inputs)`.
-
-    Returns:
-        `(clients, inputs, GRID)`, in the type of `x`.
+    The counts are `(clients, inputs, GRID)`, in the type of `x`.
     """
     cells = torch.bucketize(x.contiguous(), grid_ends(x.dtype).to(x.device)).transpose(1, 2)
     counts = x.new_zeros(*cells.shape[:2], GRID)
@@ -50,16 +46,10 @@ def grid_counts(x: Tensor) -> Tensor:
 
 
 def bin_ends(counts: Tensor, bins: int) -> Tensor:
-    """Return the upper ends of bins of about equally many values.
+    """Return the upper ends `(inputs, bins)` of bins of about equally many values.
 
-    If at most `bins` grid cells have values, each of them is a bin.
-
-    Args:
-        counts: `(inputs, GRID)`; values below 0, from noise, count as 0.
-        bins: largest number of bins.
-
-    Returns:
-        `(inputs, bins)`, increasing up to `LARGEST`, the end of all bins that are not needed.
+    If at most `bins` grid cells have values, each of them is a bin; `LARGEST` ends all that are not
+    needed. Counts `(inputs, GRID)` below 0, from noise, count as 0.
     """
     ends = counts.new_full((len(counts), bins), LARGEST)
     upper = grid_ends(counts.dtype).to(counts.device)
@@ -75,15 +65,7 @@ def bin_ends(counts: Tensor, bins: int) -> Tensor:
 
 
 def to_bins(x: Tensor, ends: Tensor) -> Tensor:
-    """Return the bin of each value: the number of ends below it.
-
-    Args:
-        x: `(clients, samples, inputs)`.
-        ends: `(inputs, bins)`, see `bin_ends`.
-
-    Returns:
-        `(clients, inputs, samples)` uint8.
-    """
+    """Return each value's bin, `(clients, inputs, samples)` uint8: the number of ends below it."""
     columns = x.flatten(0, 1).T.contiguous()
     bins = torch.searchsorted(ends[:, :-1].contiguous(), columns).to(torch.uint8)
     result: Tensor = bins.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
@@ -91,16 +73,7 @@ def to_bins(x: Tensor, ends: Tensor) -> Tensor:
 
 
 def node_sums(node: Tensor, values: Tensor, n_nodes: int) -> Tensor:
-    """Sum values over the samples of each node.
-
-    Args:
-        node: `(clients, samples)` node of each sample.
-        values: `(clients, channels, samples)`.
-        n_nodes: number of nodes.
-
-    Returns:
-        `(clients, channels, n_nodes)`.
-    """
+    """Sum values `(clients, channels, samples)` over the samples of each of n nodes."""
     sums = values.new_zeros(*values.shape[:2], n_nodes)
     return sums.scatter_add_(2, node[:, None].expand(values.shape), values)
 
@@ -148,10 +121,9 @@ def best_splits(histogram: Tensor, min_samples: float, l2: float) -> tuple[Tenso
         Input and last bin of the left child of each node, and the gain, each `(nodes,)`; the gain
         of a node without a split is 0.
 
-    Example:
-        >>> r, n = [-1.0, -1.0, 4.0], [1.0, 1.0, 2.0]
-        >>> best_splits(torch.tensor([[[r, n]]]), min_samples=1, l2=0)
-        (tensor([0]), tensor([1]), tensor([9.]))
+    >>> r, n = [-1.0, -1.0, 4.0], [1.0, 1.0, 2.0]
+    >>> best_splits(torch.tensor([[[r, n]]]), min_samples=1, l2=0)
+    (tensor([0]), tensor([1]), tensor([9.]))
     """
     up_to = histogram.cumsum(3)
     left, whole = up_to[..., :-1], up_to[..., -1:]
@@ -171,9 +143,7 @@ def _score(sums: Tensor, l2: float) -> Tensor:
 def leaf_values(sums: Tensor, l2: float) -> Tensor:
     """Return G / (n + λ) of each node (Chen and Guestrin, Eq. 5), `(nodes, channels - 1)`.
 
-    Args:
-        sums: `(channels, nodes)`; the last channel is the weight n.
-        l2: penalty λ.
+    The last of the channels of `sums` `(channels, nodes)` is the weight n.
     """
     return (sums[:-1] / _penalised(sums[-1], l2)).T
 
@@ -194,9 +164,6 @@ def nodes_at(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor
         feature: `(nodes,)` input of each node of the tree.
         split: `(nodes,)` uint8, largest bin that goes left.
         depth: number of splits that a sample passes, at most 8.
-
-    Returns:
-        `(clients, samples)` integers.
     """
     columns = bins.transpose(0, 1).flatten(1).cpu().numpy()
     above = 2**depth - 1

@@ -38,15 +38,7 @@ from stforecast.federated.uploads.payload import Payload
 
 
 class Part:
-    """Trainer of a range of a run's clients; an actor holds one.
-
-    Args:
-        method: the method of the whole run.
-        train: training samples of these clients.
-        validation: samples that select the best round, or None.
-        first: number of the first of these clients in the run.
-        **options: further options of `Trainer`.
-    """
+    """Trainer of a range of a run's clients, from number `first`; an actor holds one."""
 
     def __init__(
         self,
@@ -63,15 +55,7 @@ class Part:
         self._ready: State | None = None
 
     def train(self, sent: State, ids: Tensor) -> tuple[Trained, Params]:
-        """Train some clients for a round.
-
-        Args:
-            sent: what the server sends, see `SpreadParts`.
-            ids: `(n,)` increasing ids of the clients in the whole run; may be empty.
-
-        Returns:
-            The result by the same ids, and the rows `(n, …)` of all tensors of their new state.
-        """
+        """Train clients of increasing `ids`; return the result, and the rows of their new state."""
         self._receive(sent)
         self._ready = None
         trainer, first = self.trainer, self.trainer.first
@@ -165,24 +149,22 @@ def spread_trainer(
 
 
 class SpreadParts:
-    """Parts of a trainer's clients in actors.
+    """Parts of a trainer's clients in actors, none of which is started.
 
     An actor is sent a `State`: the server's state, and that of its clients if it does not have it.
-
-    Args:
-        trainer: trainer of all clients, which keeps their state.
-        actors: the actors, none of them started.
-        workers: cohorts that train at the same time in each actor.
-        memory: bytes that each actor may take.
+    It has `workers` cohorts at the same time, and may take `memory` bytes.
     """
 
     def __init__(self, trainer: Trainer, actors: Actors, workers: int, memory: int | None) -> None:
         self.trainer, n = trainer, len(actors)
         self._options = {
-            "seed": trainer.state.seed, "uplink": trainer.uplink, "workers": workers,
-            "memory": memory, "cohort_size": trainer.cohort_size,
-        }  # fmt: skip
-        self._actors, self._parts = actors, split(len(trainer), n, trainer.cohort_size)
+            "seed": trainer.state.seed,
+            "uplink": trainer.uplink,
+            "workers": workers,
+            "memory": memory,
+            "cohort_size": trainer.cohort_size,
+        }
+        self._actors, self._parts = actors, split_clients(len(trainer), n, trainer.cohort_size)
         self._missing, self._stale = set(range(n)), set(range(n))
         self.predicting = trainer.state
 
@@ -251,8 +233,11 @@ class SpreadParts:
         clients = self._parts[i]
         log.warning(
             "round %d: the actor of clients %d to %d was lost (%s); a new one repeats its work",
-            self.trainer.state.round + 1, clients.start, clients.stop - 1, reason,
-        )  # fmt: skip
+            self.trainer.state.round + 1,
+            clients.start,
+            clients.stop - 1,
+            reason,
+        )
         self._missing.add(i)
         self._stale.add(i)
 
@@ -264,21 +249,23 @@ class SpreadParts:
             groups = {name: take(tensors, ids) for name, tensors in state.clients.groups()}
             moments = {name: groups[f"moments.{name}"] for name in state.clients.moments}
             clients = Clients(
-                groups["params"], groups["buffers"], moments, state.clients.sizes[ids],
+                groups["params"],
+                groups["buffers"],
+                moments,
+                state.clients.sizes[ids],
                 groups["memory"],
-            )  # fmt: skip
+            )
         return State(clients, state.server, state.round, state.seed, take(state.received, ids))
 
 
-def split(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
+def split_clients(n_clients: int, n_parts: int, cohort_size: int) -> list[range]:
     """Split clients into contiguous parts of about the same size.
 
     Parts consist of whole cohorts (see `stforecast.federated.core.state.cohorts`) if there are
     enough.
 
-    Example:
-        >>> split(7, 2, 2)
-        [range(0, 4), range(4, 7)]
+    >>> split_clients(7, 2, 2)
+    [range(0, 4), range(4, 7)]
     """
     check_parts(n_parts, n_clients)
     n_cohorts = math.ceil(n_clients / cohort_size)

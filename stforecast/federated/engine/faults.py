@@ -26,19 +26,11 @@ NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
 
 
 def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
-    """Return which clients hold neither NaN nor infinity.
+    """Return which of n clients hold neither NaN nor infinity in tensors `(clients, …)`.
 
-    Args:
-        groups: named tensors `(clients, …)`.
-        n: number of clients.
-
-    Returns:
-        `(clients,)` whether all values of a client are finite, on the CPU.
-
-    Example:
-        >>> uploads = {"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])}
-        >>> sound_clients(uploads, n=2)
-        tensor([ True, False])
+    >>> uploads = {"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])}
+    >>> sound_clients(uploads, n=2)
+    tensor([ True, False])
     """
     sound = torch.ones(n, dtype=torch.bool)
     for t in (t.detach().reshape(n, -1) for group in groups for t in group.values()):
@@ -50,23 +42,21 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
 def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
     """Return why a local update failed, in words, given its clients' `(n, …)` tensors.
 
-    Example:
-        >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
-        "KeyError: 'w'"
-        >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
-        True
+    >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
+    "KeyError: 'w'"
+    >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
+    True
     """
     if isinstance(error, NUMERICAL) and not sound_clients(*groups, n=n).all():
         return DIVERGED
     return f"{type(error).__name__}: {error}"
 
 
-def describe(failed: Mapping[int, str]) -> str:
-    """Describe failures in words, by reason.
+def reasons_of(failed: Mapping[int, str]) -> str:
+    """Name the reasons of failures, and the clients of each.
 
-    Example:
-        >>> describe({0: "too late", 3: DIVERGED, 4: DIVERGED})
-        'client 0 (too late), clients 3, 4 (its values are not finite)'
+    >>> reasons_of({0: "too late", 3: DIVERGED, 4: DIVERGED})
+    'client 0 (too late), clients 3, 4 (its values are not finite)'
     """
     by_reason: dict[str, list[int]] = {}
     for client, reason in sorted(failed.items()):
@@ -77,6 +67,6 @@ def describe(failed: Mapping[int, str]) -> str:
     )
 
 
-def _few(ids: list[int], most: int = 5) -> str:
-    more = [f"and {len(ids) - most} more"] if len(ids) > most else []
-    return ", ".join([*map(str, ids[:most]), *more])
+def _few(ids: list[int]) -> str:
+    more = [f"and {len(ids) - 5} more"] if len(ids) > 5 else []
+    return ", ".join([*map(str, ids[:5]), *more])

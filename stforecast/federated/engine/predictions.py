@@ -36,7 +36,9 @@ def predictions(
     cohort_size: int = COHORT,
     way: Way | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield every client's predictions from its own state and the server's latest message.
+    """Yield batches `(some clients, some samples, …)` with predictions, clients in order.
+
+    Each client predicts from its own state and the server's latest message.
 
     Args:
         method: the method.
@@ -45,9 +47,6 @@ def predictions(
         view: one of the method's `views`; by default the first.
         cohort_size: largest number of clients that predict together.
         way: model of a client that predicts; by default the one that the method chooses.
-
-    Yields:
-        A batch `(some clients, some samples, …)` and its predictions, clients in order.
     """
     for ids in data.cohorts(cohort_size):
         yield from predictions_of(method, state, data, ids, view, way)

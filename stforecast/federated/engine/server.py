@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import take
 from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State, canonical, generator
-from stforecast.federated.engine.faults import DIVERGED, describe
+from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -45,8 +45,7 @@ class RoundReport:
         bytes_up: bytes sent by clients.
         seconds: wall-clock seconds of the round, including validation.
         failed: number of participants left out, see `stforecast.federated.engine.faults`; the
-        losses and
-            `bytes_up` are those of the others.
+            losses and `bytes_up` are those of the others.
     """
 
     round: int
@@ -63,13 +62,9 @@ class RoundReport:
 class Server:
     """Aggregates the uploads of each round and records the rounds' reports.
 
-    Args:
-        method: the method, with its settings.
-        state: state whose server tensors, round and clients' sizes are used.
-        rounds: total number of rounds.
-        uplink: encoding of uploads.
-        robust: defence against Byzantine uploads; one that the method cannot use is refused.
-        lag: rounds by which validation losses are delayed.
+    Of the state, the server's tensors, the round and the clients' sizes are used. Validation losses
+    are delayed by `lag` rounds. A defence against Byzantine uploads that the method cannot use is
+    refused.
 
     Attributes:
         reports: reports of all rounds done.
@@ -160,24 +155,26 @@ class Server:
         dropped = set(ids.tolist()) - set(ids[near].tolist())
         if dropped - self._dropped:
             log.warning(
-                "round %d: left out %s; said once of each client", self.state.round + 1,
-                describe(dict.fromkeys(dropped - self._dropped, FAR)),
-            )  # fmt: skip
+                "round %d: left out %s; said once of each client",
+                self.state.round + 1,
+                reasons_of(dict.fromkeys(dropped - self._dropped, FAR)),
+            )
             self._dropped |= dropped
         return ids[near], take(upload, near)
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
         """Warn of failed clients, only the first time."""
         if failed and len(failed) == n_participants:
-            said = f"round {self.state.round + 1}: all participants failed: {describe(failed)}"
+            said = f"round {self.state.round + 1}: all participants failed: {reasons_of(failed)}"
             if set(failed.values()) == {DIVERGED}:
                 raise InputError(f"{said}; ", Words("a smaller {lr} keeps values finite"))
             raise RuntimeError(said)
         if failed and not any(r.failed for r in self.reports):
             log.warning(
                 "round %d: left out %s; rounds.csv counts failures",
-                self.state.round + 1, describe(failed),
-            )  # fmt: skip
+                self.state.round + 1,
+                reasons_of(failed),
+            )
 
     def report(self, report: RoundReport) -> None:
         """Add the report of a round, and its validation loss if that is known already."""

@@ -130,7 +130,7 @@ class Memory:
 
     def fits(self, allowed: int | None = None) -> bool:
         """Return whether all of it fits in memory; if not, the clients' states belong in files."""
-        allowed = allowed or limits.memory()
+        allowed = allowed or limits.allowed_memory()
         if self.resident > allowed:
             raise InputError(
                 f"the run needs {self.resident / 1e9:.1f} GB besides the clients' "
@@ -172,9 +172,8 @@ def predicted_memory(
 def parse_bytes(text: str) -> int:
     """Parse a size such as 8GB.
 
-    Example:
-        >>> parse_bytes("8GB"), parse_bytes("500 mb")
-        (8000000000, 500000000)
+    >>> parse_bytes("8GB"), parse_bytes("500 mb")
+    (8000000000, 500000000)
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B|)", text.strip().upper())
     if not found or not float(found[1]):

@@ -129,14 +129,10 @@ class Trainer:
             caches of a CPU or the free memory of a GPU, or 1 if the model runs client by client.
         uplink: processing of uploads before they are sent.
         workers: cohorts that train at the same time, on a CPU.
-        memory: bytes that the run may take; if it needs more, the clients' states are kept in
-            files. By default the machine's free memory.
+        memory: bytes that the run may take, by default the machine's free memory; if it needs more,
+            the clients' states are kept in files.
         first: number of the first of these clients in the whole federation.
         n_clients: clients of the whole federation; by default the number of these clients.
-
-    Raises:
-        InputError: if the data do not match the settings, the clients' numbers do not fit the
-            federation, or the run does not fit the memory.
 
     Attributes:
         state: everything that is kept from round to round.
@@ -312,10 +308,7 @@ class Trainer:
             self.parts.forget()
 
     def train(self, ids: Tensor) -> Trained:
-        """Train some clients for a round; those that fail keep their state.
-
-        Args:
-            ids: `(n,)` increasing ids, at least one.
+        """Train clients of increasing `ids` for a round; those that fail keep their state.
 
         Raises:
             ValueError: if the method would send samples.

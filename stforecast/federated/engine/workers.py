@@ -30,11 +30,7 @@ from stforecast.federated.core.method import Method
 
 
 class Store:
-    """A folder of plain files, one per tensor, which is removed with this object.
-
-    Args:
-        folder: parent folder; by default the system's folder for temporary files.
-    """
+    """A folder of plain files, one per tensor, which is removed with this object."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stforecast-", dir=folder))
@@ -63,15 +59,9 @@ Result = TypeVar("Result")
 
 
 class Workers:
-    """A method and its copies, one for each thread, since a model runs one cohort at a time.
+    """A method and n - 1 copies, one for each thread, since a model runs one cohort at a time.
 
-    Args:
-        method: the method.
-        n: number of workers; a model with `nn.Dropout` has one, since threads share torch's
-            generator, which it draws from.
-
-    Attributes:
-        draws: whether the model draws from torch's generator.
+    A model that `draws` from torch's generator, as `nn.Dropout` does, has one: threads share it.
     """
 
     def __init__(self, method: Method, n: int) -> None:
@@ -105,7 +95,8 @@ class Workers:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # This also limits the math library, in all threads.
         try:
-            with ThreadPoolExecutor(len(self.methods), initializer=_use_one_thread) as pool:
+            one = torch.set_num_threads
+            with ThreadPoolExecutor(len(self.methods), initializer=one, initargs=(1,)) as pool:
                 return list(pool.map(run, items))
         finally:
             torch.set_num_threads(threads)
@@ -116,7 +107,3 @@ def has_dropout(method: Method) -> bool:
     modules = list(method.population.model.modules())
     by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
     return by_name or any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in modules)
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)

@@ -65,11 +65,7 @@ LANES = 16
 def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
     """Return whether the kernels can run on tensors whose last axis has this size.
 
-    Args:
-        size: size of the vectors that they work on.
-        tensors: all tensors that they would read.
-        products: whether they compute matrix products; other kernels are not used if autocast
-            asks for another precision.
+    Kernels other than products are not used if autocast asks for another precision.
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
@@ -104,10 +100,7 @@ def _variant(dtype: torch.dtype) -> str:
 
 @cache
 def tiles() -> bool:
-    """Return whether bfloat16 factors are multiplied in the processor's tiles (Intel AMX).
-
-    The answer is for all threads of this process.
-    """
+    """Return whether bfloat16 factors are multiplied in the processor's tiles, in all threads."""
     if TILE_FLAGS.difference(processor().split()):
         missing = "the processor has none"
     elif not _has("tiles"):
@@ -130,12 +123,7 @@ def _tiles_permitted() -> bool:
 def call(
     name: str, dtype: torch.dtype, *arguments: int | float | Tensor | ctypes.Array[Any] | None
 ) -> None:
-    """Call a C function; a tensor is passed as the address of its first value.
-
-    Args:
-        name: name of the function, without the suffix of its type.
-        dtype: precision of the products.
-        arguments: arguments; tensors must have the layout that the function expects.
+    """Call a C function of a precision; a tensor is passed as the address of its first value.
 
     Raises:
         MemoryError: if the function cannot allocate memory.
@@ -162,8 +150,9 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         log.warning(
             "no C compiler %s, so no compiled kernels: GRUs train about half as fast; install gcc "
-            "or clang, or set STFORECAST_KERNELS=off to hide this warning", name,
-        )  # fmt: skip
+            "or clang, or set STFORECAST_KERNELS=off to hide this warning",
+            name,
+        )
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
@@ -235,8 +224,10 @@ def cache_folder() -> Path | None:
         return cache
     log.warning(
         "%s: belongs to another user, or others may write to it, so kernels are compiled for each "
-        "run; take it over, or: chmod 700 %s", cache, cache,
-    )  # fmt: skip
+        "run; take it over, or: chmod 700 %s",
+        cache,
+        cache,
+    )
     return None
 
 

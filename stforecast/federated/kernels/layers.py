@@ -34,17 +34,11 @@ def grus_usable(xs: Sequence[Tensor], weights: Sequence[Weights]) -> bool:
 
 
 def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
-    """Return the last hidden states of some one-layer GRUs for each client, concatenated.
+    """Return the last hidden states of one-layer GRUs, `(clients, batch, sum of hidden sizes)`.
 
     If autocast asks for bfloat16, the factors of products with the hidden state are rounded to it,
-    also in the backward pass; sums, gates and gradients stay in single precision.
-
-    Args:
-        xs: input of each GRU, `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
-        weights: weights of each GRU.
-
-    Returns:
-        `(clients, batch, sum of hidden sizes)`.
+    also in the backward pass; sums, gates and gradients stay in single precision. The inputs are
+    `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
     """
     result: Tensor = _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
     return result
@@ -174,7 +168,7 @@ class _ReluPool(Function):
         return result
 
 
-def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
+def linear_column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
     """Return `x W + b` for each client, where W has one column; the parts of x are summed first.
 
     Args:
@@ -183,9 +177,6 @@ def column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
         weight: `(clients, width, 1)`.
         bias: `(clients, 1)`.
         parts: number of parts.
-
-    Returns:
-        `(clients, batch, 1)`.
     """
     result: Tensor = _Column.apply(x, weight, bias, parts)
     return result

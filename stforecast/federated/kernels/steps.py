@@ -1,6 +1,4 @@
-"""A step of Adam for many parameters in one call of C.
-
-Operations on features in C: contrastive losses with their gradients, and sums by key.
+"""Parts of a training step in C: Adam for many parameters, contrastive losses, and sums by key.
 
 Features are `(clients, batch, d)` on a CPU, float32 or float64, where d is a multiple of `LANES`;
 `usable` checks this.
@@ -24,15 +22,10 @@ from stforecast.federated.kernels.compiler import call, library
 class AdamKernel:
     """Steps of Adam for the same parameters, whose addresses are looked up once.
 
-    Args:
-        params: parameters `(clients, …)`, changed in place.
-        first: moving averages of the gradients, changed in place.
-        second: moving averages of their squares, changed in place.
-        counts: numbers of steps, `(clients,)` for each parameter, equal for all clients; changed in
-            place. A server's own parameters, without a client axis, have as many as rows.
-
-    Attributes:
-        usable: whether the kernel can run on these tensors.
+    Parameters `(clients, …)`, moving averages of gradients (`first`) and of their squares
+    (`second`) and numbers of steps `(clients,)`, equal for all clients, are changed in place. A
+    server's own parameters, without a client axis, have as many numbers as rows. It is `usable` if
+    the kernel can run on these tensors.
     """
 
     def __init__(
@@ -45,9 +38,12 @@ class AdamKernel:
         groups = params, first, second, counts
         self._kept, self._dtype = groups, params[0].dtype  # Tensors whose addresses are used.
         self.usable = library() is not None and all(
-            t.is_cpu and t.dtype == self._dtype in (torch.float32, torch.float64)
-            and t.is_contiguous() for group in groups for t in group
-        )  # fmt: skip
+            t.is_cpu
+            and t.dtype == self._dtype in (torch.float32, torch.float64)
+            and t.is_contiguous()
+            for group in groups
+            for t in group
+        )
         self._rows, self._sizes = (_numbers(group) for group in (counts, params))
         self._addresses = [_addresses(group) for group in groups]
 
@@ -57,18 +53,15 @@ class AdamKernel:
         return len(own) == len(params) and all(map(operator.is_, own, params))
 
     def step(
-        self, grads: Sequence[Tensor], *, lr: float, betas: tuple[float, float], eps: float,
+        self,
+        grads: Sequence[Tensor],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
         weight_decay: float,
-    ) -> None:  # fmt: skip
-        """Take a step.
-
-        Args:
-            grads: gradients with the parameters' strides and type.
-            lr: learning rate.
-            betas: decay of the two averages.
-            eps: added to the denominator.
-            weight_decay: L2 penalty, whose gradient is added.
-        """
+    ) -> None:
+        """Take a step along gradients of the parameters' strides and type."""
         params, *moments = self._addresses
         tensors: tuple[Any, ...] = self._rows, self._sizes, params, _addresses(grads), *moments
         call("adam", self._dtype, len(grads), *tensors, float(lr), *betas, eps, float(weight_decay))
@@ -114,9 +107,6 @@ def contrast(
     Returns:
         The features `(clients, batch, d)`, a part of `encoded` that passes its gradient on, and the
         sum of both losses, `(clients,)`.
-
-    Raises:
-        IndexError: for a key outside 0 to n_keys - 1.
     """
     of_keys = prototypes or (None, None, None)
     result: tuple[Tensor, Tensor] = _Contrast.apply(
@@ -170,16 +160,9 @@ class _Contrast(Function):
 
 
 def add_by_key(features: Tensor, keys: Tensor, sums: Tensor, counts: Tensor) -> None:
-    """Add each feature to the sum of its key, and count it.
+    """Add features `(clients, batch, d)` to the sums of their keys, and count them, both in place.
 
-    Args:
-        features: `(clients, batch, d)`; no gradient flows into the sums.
-        keys: `(clients, batch)`.
-        sums: `(clients, n_keys, d)`, dense, changed in place.
-        counts: `(clients, n_keys)`, dense, changed in place.
-
-    Raises:
-        IndexError: for a key outside 0 to n_keys - 1.
+    No gradient flows into the sums.
     """
     sizes = *features.shape, sums.shape[1]
     if features.stride()[1:] != (sizes[2], 1):

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean, with_axes
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
@@ -68,7 +68,7 @@ class Apfl(TwoModels):
     Options = ApflOptions
     options: ApflOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start every v from the common initial model; train α only if it is adaptive."""
         server = super().init(clients, sizes, seed)
         clients.params |= personal_copies(clients.params)
@@ -96,22 +96,14 @@ class Apfl(TwoModels):
         return self.loss_of(cohort.state, batch) + task_loss
 
     def mixture(self, state: Mapping[str, Tensor], global_model: Mapping[str, Tensor]) -> Params:
-        """Return v̄ = α v + (1-α) w, with its own buffers.
-
-        Args:
-            state: tensors that include `alpha`, v's parameters and the mixture's buffers
-                `personal.…`.
-            global_model: w.
-        """
+        """Return v̄ = α v + (1-α) w, with its own buffers, `personal.…`."""
         model = personal_model(state)
         for name in self.trainable:
             w, v = global_model[name], model[name]
             model[name] = torch.lerp(w, v, with_axes(state["alpha"].to(v), v.ndim))
         return model
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the plain mean of the participants' w (Algorithm 1)."""
         return {name: plain_mean(t) for name, t in uploads.items()}
 

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import squared_distance
 from stforecast.federated.core.data import Batch
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
@@ -62,7 +63,7 @@ class Ditto(TwoModels):
     Options = DittoOptions
     options: DittoOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start every v from the common initial model."""
         server = super().init(clients, sizes, seed)
         clients.params |= personal_copies(clients.params)

@@ -29,7 +29,6 @@ slides.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -37,12 +36,11 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import ClientData, batches, members
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
-from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
 WEIGHT = "mixing."
@@ -71,31 +69,29 @@ class FedAlaOptions(CheckedOptions):
     start_passes: PositiveInt = 10
 
 
-class FedAla(Fitted):
+class FedAla(FittedModels):
     """FedALA. `personalise` mixes the models; training goes on from the mixture."""
 
     name = "fedala"
     summary = "FedAvg; clients learn how to mix its model into their own before they train"
     paper = "Zhang et al., AAAI 2023"
-    guards = Fitted.guards
+    guards = FittedModels.guards
     keeps_own = True
     Options = FedAlaOptions
     options: FedAlaOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Find the parameters of the last layers, which are mixed."""
         layers = [
             f"{name}."
-            for name, module in population.model.named_modules()
+            for name, module in self.population.model.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         ]
         high = tuple(layers[-self.options.mixed_layers :])
-        parameters = dict(population.model.named_parameters())
+        parameters = dict(self.population.model.named_parameters())
         self.mixed = [n for n in self.shared if n in parameters and n.startswith(high)]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with all weights at 1."""
         server = super().init(clients, sizes, seed)
         for name in self.mixed:
@@ -118,10 +114,7 @@ class FedAla(Fitted):
     def mix(self, cohort: Cohort, payload: Payload, start_passes: int) -> None:
         """Replace the cohort's models by Θ̂_i; learn the weights first where a client has trained.
 
-        Args:
-            cohort: clients with their own models.
-            payload: the global model.
-            start_passes: passes over the samples of clients that have trained once.
+        A client that has trained once makes `start_passes` over its samples.
         """
         own = {name: cohort.params[name].detach().clone() for name in self.mixed}
         self.receive(cohort, payload)

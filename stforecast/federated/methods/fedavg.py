@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.method import Method, Participants, Sums
+from stforecast.federated.core.method import Method, Participants, ServerState, Sums
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
@@ -41,12 +41,12 @@ class FedAvg(Method):
         own = self.population.model.own
         return [n for n in self.population.names if self.shares(n) and not n.startswith(own)]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the clients' common initial model, `(…)` without a client axis."""
         initial = {**clients.params, **clients.buffers}
         return {name: initial[name][0].clone() for name in self.shared}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model, the same for every client (a view, not copies)."""
         return repeated(server, len(to.ids))
 
@@ -55,8 +55,6 @@ class FedAvg(Method):
         state = cohort.state
         return {name: state[name].detach() for name in self.shared}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the mean of the uploads, weighted by samples (Algorithm 1, last line)."""
         return {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}

@@ -30,7 +30,7 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.training import Optimizer, zero_moments
 from stforecast.federated.methods.fedper import HEAD
-from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
 
@@ -49,13 +49,13 @@ class FedAvgFTOptions(CheckedOptions):
     personal_part: Literal["all", "head"] = "all"
 
 
-class FedAvgFT(Fitted):
+class FedAvgFT(FittedModels):
     """FedAvg; `personalise` turns the global model into the client's personal one."""
 
     name = "fedavg_ft"
     summary = "FedAvg; each client fine-tunes the global model before it predicts"
     paper = "Wang et al., arXiv 2019"
-    guards = Fitted.guards
+    guards = FittedModels.guards
     Options = FedAvgFTOptions
     options: FedAvgFTOptions
 

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Clients
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 
 log = logging.getLogger(__name__)
@@ -58,15 +56,13 @@ class FedBN(FedAvg):
     Options = FedBNOptions
     options: FedBNOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Find the layers that stay on the clients."""
         kept = KEPT[self.options.norms]
-        modules = population.model.named_modules()
+        modules = self.population.model.named_modules()
         self._kept = tuple(f"{name}." for name, module in modules if isinstance(module, kept))
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg; warn if the model has no normalisation layers."""
         if not self._kept:
             log.warning("fedbn: the model has no normalisation layers to keep, so this is FedAvg")

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat
@@ -43,11 +42,10 @@ from torch.nn import functional as F
 from stforecast.federated.core.algebra import mmd
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.uploads.payload import Payload
@@ -77,17 +75,15 @@ class FedCP(FedAvg):
     Options = FedCPOptions
     options: FedCPOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.width = d = feature_width(population)
+    def set_up(self) -> None:
+        """Build the network that separates features."""
+        self.width = d = feature_width(self.population)
         self.policy = Network(
             "policy.",
             lambda: nn.Sequential(ClientLinear(d, 2 * d), ClientLayerNorm(2 * d), nn.ReLU()),
         )
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with the same policy for all clients."""
         server = super().init(clients, sizes, seed)
         policies, _ = self.policy.initial(len(clients), seed, clients.device)

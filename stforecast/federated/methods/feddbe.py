@@ -34,7 +34,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort
@@ -71,7 +71,7 @@ class FedDBE(FedAvg):
     Options = FedDBEOptions
     options: FedDBEOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with z̄_p = 0."""
         width = feature_width(self.population)
         clients.params[BIAS] = torch.zeros(len(clients), width, device=clients.device)
@@ -93,9 +93,7 @@ class FedDBE(FedAvg):
         loss = self.task_loss(cohort, features + cohort.params[BIAS][:, None], batch)
         return loss + self.options.kappa * (mean - payload[MEAN]).square().mean(1)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models; keep z̄_g, or average the first means."""
         fresh = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
         return {**server, **fresh}

@@ -42,7 +42,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean, slope, squared_distance, without_prefix
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
@@ -80,7 +80,7 @@ class FedDyn(FedAvg):
     Options = FedDynOptions
     options: FedDynOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with all g_k and h at 0."""
         server = super().init(clients, sizes, seed)
         tilted = [name for name in self.shared if name in clients.params]
@@ -89,7 +89,7 @@ class FedDyn(FedAvg):
         zeros = {GRADIENT + name: torch.zeros_like(server[name]) for name in tilted}
         return {**server, **zeros, N_CLIENTS: torch.tensor(len(sizes))}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return θ, without h."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
@@ -107,9 +107,7 @@ class FedDyn(FedAvg):
         distance = squared_distance(tilted, payload)
         return loss - slope(g, tilted, payload) + self.options.alpha / 2 * distance
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Update h, then θ = mean of θ_k - h/α; average the buffers."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         alpha, share = self.options.alpha, len(of.ids) / server[N_CLIENTS].item()

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import squared_distance, with_axes
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
@@ -63,7 +63,7 @@ class FedNova(FedAvg):
     Options = FedNovaOptions
     options: FedNovaOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg; clients keep the weight of gradients in their momentum buffer."""
         clients.memory["momentum"] = torch.zeros(len(clients), device=clients.device)
         return super().init(clients, sizes, seed)
@@ -107,9 +107,7 @@ class FedNova(FedAvg):
             moved += velocity
         return moved
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return `w - τ_eff Σ_i p_i η d_i` for parameters, and the means of the buffers."""
         mean = super().aggregate(server, of, uploads)
         tau_eff = mean["norm"]

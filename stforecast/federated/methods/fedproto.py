@@ -31,7 +31,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import repeated
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.method import Method, Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
@@ -70,7 +70,7 @@ class FedProto(Method):
     Options: ClassVar[type] = FedProtoOptions
     options: FedProtoOptions
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round.
 
         Returns:
@@ -87,9 +87,7 @@ class FedProto(Method):
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "counts": means.counts}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the mean of the local prototypes of each key over its clients (Eq. 6)."""
         prototypes, counts = uploads["prototypes"], uploads["counts"]
         held = counts > 0

@@ -20,15 +20,11 @@ The paper and the released code differ in three places:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from stforecast.federated.core.method import Task
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
 from stforecast.federated.uploads.payload import Payload
 
@@ -58,10 +54,8 @@ class FedRep(FedPer):
     Options = FedRepOptions
     options: FedRepOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
+    def set_up(self) -> None:
+        """Fit the head before predictions only if it has epochs for that."""
         # Without epochs to fit, the core need not copy all clients before each evaluation.
         self.personalises = self.options.personal_epochs > 0
 

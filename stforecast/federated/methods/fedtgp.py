@@ -35,7 +35,6 @@ and 10).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -45,12 +44,11 @@ from torch.nn import functional as F
 from stforecast.federated.core.algebra import repeated
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Method, Participants, Task
+from stforecast.federated.core.method import Method, Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Params, Population, feature_width
+from stforecast.federated.core.population import Network, Params, feature_width
 from stforecast.federated.core.prototypes import means_of_last_epoch
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedproto import pulled_loss
 from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
@@ -95,23 +93,21 @@ class FedTGP(Method):
     Options = FedTGPOptions
     options: FedTGPOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.width = d = feature_width(population)
+    def set_up(self) -> None:
+        """Build the server's network."""
+        self.width = d = feature_width(self.population)
         self.network = Network(
             NETWORK, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLinear(d, d))
         )
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Draw the server's vectors and network."""
         drawn = generator(seed, *VECTOR_DRAW)
         vectors = torch.randn(self.task.n_keys, self.width, generator=drawn).to(clients.device)
         parameters, _ = self.network.initial(1, seed, clients.device)
         return {VECTORS: vectors, **{name: t[0] for name, t in parameters.items()}}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round."""
         return repeated({n: t for n, t in server.items() if n in SENT}, len(to.ids))
 
@@ -124,9 +120,7 @@ class FedTGP(Method):
         means = means_of_last_epoch(cohort)
         return {"prototypes": means.means(), "known": means.counts > 0}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Train vectors and network on the received prototypes; return them and the new P̂."""
         prototypes, held = uploads["prototypes"], uploads["known"]
         names = [name for name in server if name not in SENT]
@@ -135,7 +129,7 @@ class FedTGP(Method):
         if held.any():
             with torch.enable_grad():
                 for _ in range(self.options.server_epochs):
-                    loss = contrast(prototypes, held, self.prototypes(trained), delta)
+                    loss = margin_contrast(prototypes, held, self.prototypes(trained), delta)
                     found = torch.autograd.grad(loss, list(trained.values()))
                     with torch.no_grad():
                         for t, g in zip(trained.values(), found, strict=True):
@@ -155,14 +149,11 @@ class FedTGP(Method):
 def widest_gap(prototypes: Tensor, held: Tensor) -> float:
     """Return the largest distance between the plain means Qᶜ of two keys; 0 with fewer than two.
 
-    Args:
-        prototypes: `(clients, keys, d)`.
-        held: `(clients, keys)` whether a client has the key.
+    The prototypes are `(clients, keys, d)`.
 
-    Example:
-        >>> prototypes = torch.tensor([[[0.0], [2.0], [9.0]], [[2.0], [8.0], [9.0]]])
-        >>> widest_gap(prototypes, torch.tensor([[True, True, False], [True, True, False]]))
-        4.0
+    >>> prototypes = torch.tensor([[[0.0], [2.0], [9.0]], [[2.0], [8.0], [9.0]]])
+    >>> widest_gap(prototypes, torch.tensor([[True, True, False], [True, True, False]]))
+    4.0
     """
     weights = held.to(prototypes.dtype)
     means = torch.einsum("nk,nkd->kd", weights / weights.sum(0).clamp(min=1), prototypes)
@@ -170,15 +161,8 @@ def widest_gap(prototypes: Tensor, held: Tensor) -> float:
     return float(torch.pdist(means).max()) if len(means) > 1 else 0.0
 
 
-def contrast(prototypes: Tensor, held: Tensor, made: Tensor, delta: float) -> Tensor:
-    """Return the mean contrastive loss of the clients' prototypes with the margin δ.
-
-    Args:
-        prototypes: P, `(clients, keys, d)`.
-        held: `(clients, keys)` whether a client has the key.
-        made: P̂, `(keys, d)`.
-        delta: δ.
-    """
+def margin_contrast(prototypes: Tensor, held: Tensor, made: Tensor, delta: float) -> Tensor:
+    """Return the mean contrastive loss of the clients' P `(clients, keys, d)` and P̂ `(keys, d)`."""
     keys = torch.arange(len(made), device=made.device).expand(held.shape)[held]
     distance = torch.cdist(prototypes[held], made, compute_mode="donot_use_mm_for_euclid_dist")
     margins = delta * F.one_hot(keys, len(made)).to(distance.dtype)

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat
@@ -48,12 +47,11 @@ from torch.nn import functional as F
 
 from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Population, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import by_key, key_counts
 from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedper import FedPer
 from stforecast.federated.uploads.payload import Payload
 
@@ -89,21 +87,18 @@ class GPFL(FedPer):
     Options = GPFLOptions
     options: GPFLOptions
 
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, training, options)
-        self.width = d = feature_width(population)
+    def set_up(self) -> None:
+        """Build both networks of the guides."""
+        self.width = d = feature_width(self.population)
         self.gamma, self.beta = (
             Network(
-                prefix,
-                lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d)),
+                prefix, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d))
             )
             for prefix in ("gamma.", "beta.")
         )
         self.guides = [EMBEDDINGS, *self.gamma.parameters, *self.beta.parameters]
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedPer, with the same embeddings and valve for all clients."""
         server = super().init(clients, sizes, seed)
         n, keys, device = len(clients), self.task.n_keys, clients.device
@@ -165,15 +160,11 @@ class GPFL(FedPer):
 def angles_loss(features: Tensor, keys: Tensor, embeddings: Tensor) -> Tensor:
     """Return the mean cross-entropy of cosine similarities to all embeddings (Eq. 8), `(clients,)`.
 
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        embeddings: `(clients, keys, d)`.
+    The features are `(clients, batch, d)`, the embeddings `(clients, keys, d)`.
 
-    Example:
-        >>> features, keys = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[0]])
-        >>> angles_loss(features, keys, torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]))  # log(1 + 1/e)
-        tensor([0.3133])
+    >>> features, keys = torch.tensor([[[3.0, 0.0]]]), torch.tensor([[0]])
+    >>> angles_loss(features, keys, torch.tensor([[[1.0, 0.0], [0.0, 2.0]]]))  # log(1 + 1/e)
+    tensor([0.3133])
     """
     cosine = F.normalize(features, dim=-1) @ F.normalize(embeddings, dim=-1).mT
     return F.cross_entropy(cosine.mT, keys, reduction="none").mean(1)

@@ -37,11 +37,11 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.methods.two_models import Fitted
+from stforecast.federated.methods.two_models import FittedModels
 from stforecast.federated.uploads.payload import Payload
 
 
@@ -64,13 +64,13 @@ class PerFedAvgOptions(CheckedOptions):
     steps: NonNegativeInt = 1
 
 
-class PerFedAvg(Fitted):
+class PerFedAvg(FittedModels):
     """Per-FedAvg; `personalise` turns the global model into the client's personal one."""
 
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
     paper = "Fallah et al., NeurIPS 2020"
-    guards = Fitted.guards
+    guards = FittedModels.guards
     sums = "clients"
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
@@ -85,16 +85,9 @@ class PerFedAvg(Fitted):
     def meta_loss(
         self, cohort: Cohort, inner: Batch, outer: Batch, third: Batch | None = None
     ) -> Tensor:
-        """Return f(w̃; D'), whose gradient for w is that of the paper's local step.
+        """Return f(w̃; D') `(clients,)`, whose gradient for w is that of the paper's local step.
 
-        Args:
-            cohort: the clients at w.
-            inner: D.
-            outer: D'.
-            third: D'', or None for FO.
-
-        Returns:
-            Losses `(clients,)`.
+        The batches are D, D' and D'', which is None for FO.
         """
         w, alpha = cohort.params, self.options.alpha
         first = self.gradient(cohort, w, inner)
@@ -123,9 +116,7 @@ class PerFedAvg(Fitted):
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         return gradient_of(self.loss_of({**cohort.state, **leaves}, batch), leaves)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the plain mean of the participants' models (Algorithm 1, last line)."""
         return {name: plain_mean(t) for name, t in uploads.items()}
 
@@ -153,9 +144,8 @@ def gradient_of(losses: Tensor, params: Params) -> Params:
 def groups(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
     """Yield consecutive groups of `size` batches, the last one filled up with the first batches.
 
-    Example:
-        >>> "".join("".join(group) for group in groups("abcde", 3))
-        'abcdea'
+    >>> "".join("".join(group) for group in groups("abcde", 3))
+    'abcdea'
     """
     stream = iter(batches)
     head = list(islice(stream, size))

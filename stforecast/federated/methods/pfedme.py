@@ -34,7 +34,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean, squared_distance
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
@@ -75,7 +75,7 @@ class PFedMe(TwoModels):
     Options = PFedMeOptions
     options: PFedMeOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start every θ from the common initial model."""
         clients.memory |= personal_copies({**clients.params, **clients.buffers})
         return super().init(clients, sizes, seed)
@@ -105,9 +105,7 @@ class PFedMe(TwoModels):
         cohort.record("task_loss", task_loss)
         cohort.record("loss", loss)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return (1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         trained = [name for name in self.trainable if name in mean]

@@ -48,7 +48,7 @@ from torch import Tensor
 
 from stforecast.federated.core.algebra import plain_mean, slope, without_prefix
 from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients, Cohort
@@ -86,7 +86,7 @@ class Scaffold(FedAvg):
     Options = ScaffoldOptions
     options: ScaffoldOptions
 
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with all controls at 0."""
         server = super().init(clients, sizes, seed)
         controlled = [name for name in self.shared if name in clients.params]
@@ -95,7 +95,7 @@ class Scaffold(FedAvg):
         zeros = {CONTROL + name: torch.zeros_like(server[name]) for name in controlled}
         return {**server, **zeros, N_CLIENTS: torch.tensor(len(sizes))}
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model x and the control c."""
         return super().broadcast({n: t for n, t in server.items() if n != N_CLIENTS}, to)
 
@@ -149,9 +149,7 @@ class Scaffold(FedAvg):
         changes = {CONTROL + name: t for name, t in cohort.scratch["changes"].items()}
         return {**super().upload(cohort), **changes}
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return x + η_g mean(y - x) and c + |S| / N mean(change) (lines 16 and 17)."""
         mean = {name: plain_mean(t) for name, t in uploads.items()}
         share = len(of.ids) / server[N_CLIENTS].item()
@@ -167,12 +165,7 @@ def controls(tensors: Mapping[str, Tensor]) -> Params:
 
 
 def mean_of(gradients: Iterable[Params], like: Params) -> Params:
-    """Return the mean of one or more gradients; a missing one counts as 0.
-
-    Args:
-        gradients: gradients of each step, by the parameters' names.
-        like: tensors of the names and shapes to return.
-    """
+    """Return the mean gradient of several steps for each name in `like`; a missing one is 0."""
     total, count = {name: torch.zeros_like(t) for name, t in like.items()}, 0
     for found in gradients:
         count += 1

@@ -1,4 +1,7 @@
-"""Base of methods whose server replaces the plain mean by an optimiser's step.
+"""FedAvgM, FedAdam and FedYogi: FedAvg whose server replaces the plain mean by an optimiser's step.
+
+The papers' clients train by plain SGD; here they have the run's optimiser. Buffers (running
+statistics) are averaged without the server's optimiser.
 
 FedAvgM: FedAvg with momentum on the server.
 
@@ -12,8 +15,6 @@ with the opposite sign and subtracts it.) For β = 0 and η = 1 this is FedAvg.
 - In the long run the server moves η / (1-β) times as far as FedAvg's. The paper has η = 1 and tunes
   the clients' learning rate for each β; here either may be lowered.
 - The paper's experiments use Nesterov momentum; this uses the plain momentum of its equation.
-- The paper's clients train by plain SGD; here they have the run's optimiser.
-- Buffers (running statistics) are averaged; they have no velocity.
 
 FedAdam: FedAvg with Adam on the server.
 
@@ -26,8 +27,6 @@ m ← β₁ m + (1-β₁) Δ and v ← β₂ v + (1-β₂) Δ², and moves each 
 - As in Algorithm 2, the moments have no bias correction: m starts at 0, v at τ². The paper requires
   v ≥ τ² at the start and gives no value.
 - Algorithm 2 counts clients equally; Δ is weighted by samples here, as in FedAvg.
-- The paper's clients train by plain SGD; here they have the run's optimiser.
-- Buffers (running statistics) are averaged; no moments are kept for them.
 
 FedYogi: FedAvg with Yogi on the server.
 
@@ -49,7 +48,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, ShareBelowOne
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Clients
@@ -72,14 +71,9 @@ class ServerOptimizer(FedAvg):
 
     @abstractmethod
     def server_step(self, delta: Tensor, moments: Params) -> tuple[Tensor, Params]:
-        """Return the server's step and its next moments.
+        """Return the step for a parameter's mean change `delta`, and its next moments."""
 
-        Args:
-            delta: mean change of one parameter over the round, `(…)`.
-            moments: moments by name, each of the same shape.
-        """
-
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with moments for each parameter."""
         server = super().init(clients, sizes, seed)
         trained = [name for name in server if name in clients.params]
@@ -89,13 +83,11 @@ class ServerOptimizer(FedAvg):
             for name in trained
         }
 
-    def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model, without the moments."""
         return super().broadcast({name: server[name] for name in self.shared}, to)
 
-    def aggregate(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Step from the last model along the mean change of each parameter."""
         after = super().aggregate(server, of, uploads)
         names = self.initial_moments()
@@ -183,12 +175,7 @@ class AdaptiveServer(ServerOptimizer):
 
     @abstractmethod
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the next mean square.
-
-        Args:
-            v: v of the last round.
-            square: Δ², of the same shape.
-        """
+        """Return the next mean square from v and Δ²."""
 
 
 class FedAdam(AdaptiveServer):

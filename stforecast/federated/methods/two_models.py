@@ -35,7 +35,7 @@ class TwoModels(FedAvg):
         return super().predict(state, payload, x, view)
 
 
-class Fitted(FedAvg):
+class FittedModels(FedAvg):
     """FedAvg whose clients fit the global model to their own data before they predict."""
 
     name = ""

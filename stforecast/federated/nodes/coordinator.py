@@ -39,8 +39,8 @@ from stforecast.federated.nodes.membership import (
     Membership,
     Patience,
     Reported,
-    bounded,
     bounded_mean,
+    bounded_nodes,
     event,
     most_improved,
     tell_left_out,
@@ -58,13 +58,13 @@ from stforecast.federated.nodes.messages import (
     most_common,
 )
 from stforecast.federated.nodes.node_sums import NodeSums, check_sums
-from stforecast.federated.nodes.secure_sum import (
-    FEWEST,
-    Lost,
-    check_advert,
-    check_finish_advert,
+from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    is_spaced,
+    newest_sound,
+    save_checkpoint,
 )
-from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_sound, save
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
@@ -90,7 +90,7 @@ class Coordinator:
         link: link to the nodes.
         n_clients: clients of the whole federation.
         seed: seed of the run.
-        uplink: processing of uploads before nodes send them.
+        uplink: processing of uploads before nodes send them; delta coding is refused.
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
         secure: settings of secure aggregation: the server learns sums over the nodes only.
@@ -99,17 +99,11 @@ class Coordinator:
         run: identity of the run, as JSON; a checkpoint of another run is refused.
 
     Attributes:
-        server: draws participants, aggregates and keeps the reports.
-        membership: the connected nodes.
         uploads: how often a client was asked to train at most, repeated rounds included.
         token: random name of the run, by which nodes find their state of it again.
         resumed: whether the run goes on from a checkpoint.
         test_errors: mean test errors of all nodes, where these tell only sums.
         left_out: by node, why its test errors cannot count, whatever they are.
-
-    Raises:
-        InputError: if the uplink uses delta coding, the method needs more than sums where these
-            are secure, or the folder holds another run.
     """
 
     def __init__(
@@ -156,11 +150,7 @@ class Coordinator:
             self._restore(found)
 
     def run(self, after_round: Callable[[RoundReport], None] | None = None) -> dict[int, Finished]:
-        """Train for the settings' number of rounds; return the nodes' last answers, if they finish.
-
-        Raises:
-            InputError: if clients are missing at the start, or no node answers any more.
-        """
+        """Train for all rounds of the settings; return the nodes' last answers, if they finish."""
         server = self.server
         if self.resumed:
             known = event("resumed", round=server.state.round)
@@ -216,11 +206,11 @@ class Coordinator:
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         n_trained = sum(len(a.ids) for a in trained.values())
         loss, task_loss = (
-            self._mean(what, {
-                n: Reported(a.losses[i], len(a.ids), len(a.ids)) for n, a in trained.items()
-            })
+            self._mean(
+                what, {n: Reported(a.losses[i], len(a.ids), len(a.ids)) for n, a in trained.items()}
+            )
             for i, what in enumerate(("training loss", "training loss of the task"))
-        )  # fmt: skip
+        )
         server.report(
             RoundReport(
                 round=server.state.round,
@@ -238,14 +228,17 @@ class Coordinator:
 
     def _mean(self, what: str, sums: Mapping[int, Reported]) -> float:
         """Return the bounded mean of what nodes report; name once each node that is bounded."""
-        for node, why in bounded(sums).items():
+        for node, why in bounded_nodes(sums).items():
             if (node, what) not in self._told_bounded:
                 self._told_bounded.add((node, what))
                 log.warning(
-                    "%s: the %s of %s is bounded (%s); said once", self._now(), what,
-                    self.membership.name(node), why,
+                    "%s: the %s of %s is bounded (%s); said once",
+                    self._now(),
+                    what,
+                    self.membership.name(node),
+                    why,
                     extra=event("bounded", node=node, what=what, reason=f"its {what}: {why}"),
-                )  # fmt: skip
+                )
         return bounded_mean([*sums.values()])
 
     def _now(self) -> str:
@@ -346,14 +339,14 @@ class Coordinator:
             return answers
         try:
             everybody = self.sums.of_round(answers, self.server.state.round + 1, self._now())
-        except Lost as e:
+        except SumLost as e:
             self._lose_sum(e)
             return {}
         finally:
             self._sent += self.sums.bytes_down
         return self._without_outliers({EVERYBODY: everybody})
 
-    def _lose_sum(self, why: Lost) -> None:
+    def _lose_sum(self, why: SumLost) -> None:
         """Report that a sum is lost, and drop the nodes that spoilt it."""
         round, self._lost_because = self.server.state.round + 1, str(why)
         known = event("sum_lost", round=round, reason=str(why))
@@ -372,7 +365,7 @@ class Coordinator:
     def _leave_out(self, node: int, reason: str, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
         if node == EVERYBODY:
-            self._lose_sum(Lost(reason))
+            self._lose_sum(SumLost(reason))
             return
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
         round = self.server.state.round + 1
@@ -446,7 +439,7 @@ class Coordinator:
                 nodes, self.test_errors = sums.of_errors(
                     finished, self.server.state.round + 1, self._now()
                 )
-            except Lost as e:
+            except SumLost as e:
                 self._lose_sum(e)
             self._sent += sums.bytes_down
         missing = sorted(finished.keys() - self.left_out.keys() - set(nodes))
@@ -468,7 +461,7 @@ class Coordinator:
             self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
             {"declared": self.membership.declared},
         )  # fmt: skip
-        save(checkpoint, self.folder, is_spaced)
+        save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:
         """Restore what `_save` wrote."""

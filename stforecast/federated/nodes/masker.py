@@ -27,20 +27,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.uploads.masking import (
-    SHARE,
-    SecureSums,
-    agreed,
-    commitment,
-    length,
-    masked,
-    new_key,
-    public,
-    seal,
-    split,
-    to_vector,
-    unseal,
-)
+from stforecast.federated.uploads import masking
 from stforecast.federated.uploads.payload import Payload
 
 SUM = "sum"
@@ -50,21 +37,19 @@ SUM = "sum"
 class Masker:
     """Answers the messages of a sum, each once and in their order.
 
-    Args:
-        folder: folder of the secrets of the latest sum, which only this user may read.
-        member: number of the node's first client.
-        settings: the run's settings.
+    Only this user may read the folder, which holds the secrets of the latest sum; `member` is the
+    number of the node's first client.
     """
 
-    def __init__(self, folder: Path, member: int, settings: SecureSums) -> None:
+    def __init__(self, folder: Path, member: int, settings: masking.SecureSums) -> None:
         self.folder, self.member, self.settings = folder, member, settings
 
     def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
         """Keep the values to add up, in double precision, with new keys; return the public keys."""
-        keys = {"seal": new_key(), "mask": new_key(), "own": new_key()}
+        keys = {"seal": masking.new_key(), "mask": masking.new_key(), "own": masking.new_key()}
         notes = {"session": session, "next": "share"} | {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
-        return {name: public(keys[name]).hex() for name in ("seal", "mask")}
+        return {name: masking.public(keys[name]).hex() for name in ("seal", "mask")}
 
     def hide(
         self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]
@@ -86,31 +71,36 @@ class Masker:
 
     def _share(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
         """Seal a share of both secrets for each other member."""
-        peers = {int(i): (bytes.fromhex(s), bytes.fromhex(m))
-                 for i, (s, m) in about["peers"].items()}  # fmt: skip
+        peers = {
+            int(i): (bytes.fromhex(s), bytes.fromhex(m)) for i, (s, m) in about["peers"].items()
+        }
         private = {name: bytes.fromhex(notes[name]) for name in ("seal", "mask", "own")}
-        if peers.get(self.member) != (public(private["seal"]), public(private["mask"])):
+        own_keys = tuple(masking.public(private[name]) for name in ("seal", "mask"))
+        if peers.get(self.member) != own_keys:
             raise InputError("the server does not pass on the keys of this node as they are")
         if len(peers) < 2 or min(peers) < 0:
             raise InputError(f"a sum over {len(peers)} nodes would tell the values of this one")
         threshold, session = self.settings.threshold(len(peers)), notes["session"]
-        own, mask = (split(private[name], peers, threshold) for name in ("own", "mask"))
+        own, mask = (masking.split(private[name], peers, threshold) for name in ("own", "mask"))
         sealed = {
-            str(i): seal(
-                agreed(private["seal"], key, f"{session}/seal/{self.member}/{i}"), own[i] + mask[i]
+            str(i): masking.seal(
+                masking.agreed(private["seal"], key, f"{session}/seal/{self.member}/{i}"),
+                own[i] + mask[i],
             ).hex()
             for i, (key, _) in peers.items()
             if i != self.member
         }
         notes |= {
-            "next": "mask", "peers": about["peers"], "shapes": about["shapes"],
+            "next": "mask",
+            "peers": about["peers"],
+            "shapes": about["shapes"],
             "held": {str(self.member): (own[self.member] + mask[self.member]).hex()},
-        }  # fmt: skip
-        length(about["shapes"])
+        }
+        masking.length(about["shapes"])
         self._save(notes, values)
-        checks = {str(i): [commitment(s[i]).hex() for s in (own, mask)] for i in peers}
+        checks = {str(i): [masking.commitment(s[i]).hex() for s in (own, mask)] for i in peers}
         return Message(
-            {"sealed": sealed, "checks": checks, "own": commitment(private["own"]).hex()}
+            {"sealed": sealed, "checks": checks, "own": masking.commitment(private["own"]).hex()}
         )
 
     def _mask(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
@@ -120,10 +110,10 @@ class Masker:
         self._check_members(members, {int(i) for i in peers}, len(peers))
         private = bytes.fromhex(notes["seal"])
         for i, sealed in about["sealed"].items():
-            key = agreed(
+            key = masking.agreed(
                 private, bytes.fromhex(peers[i][0]), f"{notes['session']}/seal/{i}/{self.member}"
             )
-            shares = unseal(key, bytes.fromhex(sealed))
+            shares = masking.unseal(key, bytes.fromhex(sealed))
             if shares is not None and about["checks"][i] == _checks(shares):
                 held[i] = shares.hex()
             else:
@@ -131,8 +121,8 @@ class Masker:
         notes |= {"next": "unmask", "members": sorted(members), "held": held}
         self._save(notes, {})  # The values are not needed any more.
         others = {i: bytes.fromhex(peers[str(i)][1]) for i in members - {self.member}}
-        vector = masked(
-            to_vector(values, notes["shapes"], len(peers)), self.member,
+        vector = masking.masked(
+            masking.to_vector(values, notes["shapes"], len(peers)), self.member,
             bytes.fromhex(notes["own"]), bytes.fromhex(notes["mask"]), others, notes["session"],
         )  # fmt: skip
         return Message({"unusable": unusable}, {SUM: vector})
@@ -144,7 +134,7 @@ class Masker:
         shutil.rmtree(self.folder)
         held = {int(i): bytes.fromhex(both) for i, both in notes["held"].items()}
         shares = {
-            str(i): (held[i][:SHARE] if i in stayed else held[i][SHARE:]).hex()
+            str(i): (held[i][: masking.SHARE] if i in stayed else held[i][masking.SHARE :]).hex()
             for i in members & held.keys()
         }
         return Message({"shares": shares})
@@ -174,7 +164,8 @@ class Masker:
 
 def _checks(shares: bytes) -> list[str]:
     """Return the commitments to two shares."""
-    return [commitment(part).hex() for part in (shares[:SHARE], shares[SHARE:])]
+    halves = shares[: masking.SHARE], shares[masking.SHARE :]
+    return [masking.commitment(half).hex() for half in halves]
 
 
 NUMBERS, UPLOAD = "numbers", "upload/"
@@ -208,7 +199,7 @@ def sums_of_errors(errors: Mapping[str, float], targets: int) -> Payload:
     return {ERRORS: torch.tensor(totals, dtype=torch.float64)}
 
 
-def masker_beside(folder: Path, first: int, settings: SecureSums) -> Masker:
+def masker_beside(folder: Path, first: int, settings: masking.SecureSums) -> Masker:
     """Return the masker of a node, given the folder of its clients' state and its first client."""
     return Masker(folder.parent / "secure-sum", first, settings)
 

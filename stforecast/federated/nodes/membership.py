@@ -39,13 +39,7 @@ MOVED = 1.5
 
 
 class Reported(NamedTuple):
-    """Sum that a node reports.
-
-    Attributes:
-        total: sum over the summands.
-        terms: number of summands.
-        clients: number of the node's clients, or of their training samples.
-    """
+    """Sum over `terms` summands that a node reports, and its clients, or their training samples."""
 
     total: float
     terms: float
@@ -61,22 +55,14 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
     """Return the mean of all nodes' summands, with bounds on each node's weight and mean.
 
     A client counts at most `most` times as much as the median node's client, and a node's mean
-    differs from the median of all nodes' by at most `FARTHEST` times that median.
+    differs from the median of all nodes' by at most `FARTHEST` times that median. It is NaN without
+    summands; nodes whose mean is NaN are left out, as those of a method that records no loss.
 
-    Args:
-        sums: what the nodes report.
-        most: largest number of summands per client, as a multiple of the median node's.
-
-    Returns:
-        The mean; NaN without summands. Nodes whose mean is NaN are left out, as those of a method
-        that does not record a loss.
-
-    Example:
-        >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
-        >>> bounded_mean(honest)
-        0.25
-        >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
-        1.266667
+    >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
+    >>> bounded_mean(honest)
+    0.25
+    >>> round(bounded_mean([*honest, Reported(1e12, 10, 1)]), 6)
+    1.266667
     """
     sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
@@ -84,12 +70,11 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
     return _weighted_mean(_weights(sums, most), _means(sums))
 
 
-def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
+def bounded_nodes(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
     """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
 
-    Example:
-        >>> bounded({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
-        {2: 'its mean is 4e+08, the median is 0.3'}
+    >>> bounded_nodes({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
+    {2: 'its mean is 4e+08, the median is 0.3'}
     """
     known = {n: s for n, s in sums.items() if s.terms > 0 and not math.isnan(s.mean)}
     if len(known) < 3:
@@ -107,19 +92,14 @@ def bounded(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[in
 def sound_errors(
     errors: Mapping[int, Mapping[str, float]], names: Sequence[str]
 ) -> tuple[list[int], dict[int, str]]:
-    """Return the nodes whose test errors count, and why those of the others do not.
+    """Return the nodes whose mean test errors count, and why those of the others do not.
 
     An error is finite and not negative. With three nodes or more, it is between the median node's
     error divided by `FARTHEST` and this error times `FARTHEST`.
 
-    Args:
-        errors: mean test errors by node and metric.
-        names: the metrics.
-
-    Example:
-        >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
-        >>> sound_errors(errors, ["mse"])[0]
-        [0, 1, 3]
+    >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
+    >>> sound_errors(errors, ["mse"])[0]
+    [0, 1, 3]
     """
     why: dict[int, str] = {}
     for node, of_node in errors.items():
@@ -141,11 +121,8 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
 
     A node's mean is compared only with its own, as nodes' data differ. A vote weighs as much as the
     node has clients: numbers of summands, of which a node may claim more than it has, do not count.
-    With fewer than three nodes in both, the means over all nodes are compared.
-
-    Args:
-        now: a score of each node, by the number of its first client.
-        before: earlier scores.
+    With fewer than three nodes in both, the means over all nodes are compared. Scores are by the
+    number of a node's first client.
     """
     both = [k for k in now if k in before and now[k].terms and before[k].terms]
     if len(both) < 3:
@@ -157,12 +134,7 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
 def moved_by(sums: Mapping[int, Reported], most: float) -> dict[int, tuple[float, float]]:
     """Return the nodes that alone change the bounded mean by a factor of more than `MOVED`.
 
-    Args:
-        sums: what the nodes report; with fewer than three, no node is told from the others.
-        most: see `bounded_mean`.
-
-    Returns:
-        By node, the mean of all nodes and that without this node.
+    Each has the mean of all nodes and that without it. Fewer than three are not told apart.
     """
     weights, means = _weights([*sums.values()], most), _means([*sums.values()])
     found, mean = {}, _weighted_mean(weights, means)
@@ -282,11 +254,7 @@ class Membership:
         return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
 
     def gather(self) -> None:
-        """Wait until all clients are connected.
-
-        Raises:
-            InputError: if too few connect in time, or they are on too few nodes.
-        """
+        """Wait until all clients are connected, on enough nodes."""
         end, before = time.monotonic() + self.patience.start, -1
         while (n := self.welcome(0)) < len(self.sizes):
             if n != before:
@@ -319,8 +287,11 @@ class Membership:
             log.warning("round %d: lost %s", round + 1, self.name(node), extra=known)
             del self.numbers[node]
         now = time.monotonic()
-        new = {n for n in here - self.numbers.keys() - self._unusable
-               if self._not_before.get(n, now) <= now}  # fmt: skip
+        new = {
+            n
+            for n in here - self.numbers.keys() - self._unusable
+            if self._not_before.get(n, now) <= now
+        }
         about = {"task": "join", "run": self.token, "clients": len(self.sizes), "round": round}
         answers = self.link.knock({n: Message(about) for n in new}, self.patience.answer)
         for node in sorted(new & answers.keys()):
@@ -397,8 +368,10 @@ class Membership:
     def _suspend(self, node: int) -> None:
         log.warning(
             "%s gave no answer in %d rounds in a row; nobody waits for it until it answers again",
-            self.name(node), self.strikes[node], extra=event("suspended", node=node),
-        )  # fmt: skip
+            self.name(node),
+            self.strikes[node],
+            extra=event("suspended", node=node),
+        )
         del self.numbers[node]
         pause = self.patience.answer * (2 ** self._suspensions[node] - 1)
         self._not_before[node] = time.monotonic() + pause

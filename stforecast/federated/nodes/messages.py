@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeGuard, TypeVar
 
@@ -66,12 +66,7 @@ class Link(Protocol):
         ...
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Return each node's answer, or the reason why it has none; silent nodes may be missing.
-
-        Args:
-            messages: what to send to each node.
-            timeout: seconds to wait.
-        """
+        """Return each node's answer, or why it has none; those silent for `timeout` s may miss."""
         ...
 
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
@@ -84,12 +79,7 @@ class Link(Protocol):
 
 
 class Rejected(Exception):
-    """Raised for an unusable answer.
-
-    Args:
-        reason: why, in one line.
-        taken: whether the node claims clients of another node, which may leave.
-    """
+    """Raised for an unusable answer; if clients are `taken`, they are those of another node."""
 
     def __init__(self, reason: str, taken: bool = False) -> None:
         super().__init__(reason)
@@ -193,13 +183,9 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     about = message.about
     score = float(about["score"][0]), float(about["score"][1])
     losses = float(about["loss"]), float(about["task_loss"])
-    ids = [int(i) for i in about["ids"]]
-    like: Like = {str(name): [str(t), *map(int, shape)] for name, (t, *shape) in
-                  about["like"].items()}  # fmt: skip
+    ids, like = check_trained(about, asked)
     if not all(0 <= v < math.inf for v in score):
         raise Rejected(f"its validation score is {score}")
-    if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
-        raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
     trained = torch.tensor(ids, dtype=torch.long)
     upload = _decoded(message.payload, like, len(ids), uplink) if ids else {}
     sound = sound_clients(upload, n=len(ids))
@@ -219,6 +205,16 @@ def check_finish(answer: Message | str) -> Finished:
     if not _is_count(targets):
         raise Rejected(f"it sent errors of {targets!r:.20} targets")
     return Finished(errors, targets, bool(about.get("model")), about["has_best"] is True)
+
+
+def check_trained(about: Mapping[str, Any], asked: Collection[int]) -> tuple[list[int], Like]:
+    """Return the clients that a node trained, and the types and shapes of their upload."""
+    ids = [int(i) for i in about["ids"]]
+    if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
+        raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
+    return ids, {
+        str(name): [str(t), *map(int, shape)] for name, (t, *shape) in about["like"].items()
+    }
 
 
 def message_of(answer: Message | str) -> Message:

@@ -18,7 +18,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.data import take
 from stforecast.federated.core.method import Method, Participants, overridden
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.faults import describe
+from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
 from stforecast.federated.nodes.messages import FEW, Message, few_parties
@@ -28,7 +28,7 @@ from stforecast.federated.runs.checkpoint import (
     is_spaced,
     newest_first,
     newest_sound,
-    save,
+    save_checkpoint,
 )
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import Payload
@@ -56,9 +56,6 @@ class Node:
             it, as a server that was ended repeats the round that it lost; by default the newest.
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
-
-    Attributes:
-        rounds: number of the run's rounds that its state has seen.
     """
 
     def __init__(
@@ -111,14 +108,7 @@ class Node:
         return Message({"first": self.trainer.first, "sizes": sizes.tolist()})
 
     def round(self, message: Message) -> Message:
-        """Validate the clients with the message, then train those that it asks for.
-
-        Args:
-            message: the round's index, the clients' numbers and the best round so far.
-
-        Raises:
-            InputError: if it asks for clients of another node.
-        """
+        """Validate the clients with the message, then train those that it asks for."""
         about, trainer = message.about, self.trainer
         rows = {len(t) for t in message.payload.values()} - {len(trainer)}
         if rows or not set(about["train"]) <= set(trainer.numbers):
@@ -157,7 +147,9 @@ class Node:
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
         if trained.failed:
-            log.warning("left out %s", describe({first + i: r for i, r in trained.failed.items()}))
+            log.warning(
+                "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})
+            )
         answer |= {
             "ids": (trained.ids + first).tolist(),
             "loss": float(trained.loss.double().sum()),
@@ -212,5 +204,5 @@ class Node:
             extra=c.flat() if c else {},
         )
         # The server counts the rounds done, and may ask for one less than this node has seen.
-        save(checkpoint, self.folder, lambda round, newest: is_spaced(round + 1, newest))
+        save_checkpoint(checkpoint, self.folder, lambda round, newest: is_spaced(round + 1, newest))
         self._newest = self._newest_on_disk()

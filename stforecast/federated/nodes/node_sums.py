@@ -22,10 +22,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
-from stforecast.federated.nodes.secure_sum import (
-    Lost,
-    SecureSum,
-)
+from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
@@ -62,11 +59,6 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
 class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
-    Args:
-        settings: settings of secure aggregation.
-        link: link to the nodes.
-        membership: the connected nodes.
-
     Attributes:
         session: name of the sum that the nodes were asked for last.
         parties: nodes of the latest round's sum that trained.
@@ -83,12 +75,7 @@ class NodeSums:
         return {"session": self.session}
 
     def of_round(self, adverts: Mapping[int, Answer], round: int, now: str) -> Answer:
-        """Return the answer of all nodes together.
-
-        Args:
-            adverts: the nodes' answers to the round, at least one.
-            round: number of the round, from 1.
-            now: what the sum is of, in words.
+        """Return the answer of all nodes together to a round from 1; `now` says what the sum is of.
 
         Raises:
             Lost: if the sum is lost, or too few nodes trained.
@@ -96,7 +83,7 @@ class NodeSums:
         self.bytes_down, fewest = 0, self.membership.patience.min_parties
         parties = sum(len(a.ids) > 0 for a in adverts.values())
         if 0 < parties < fewest:
-            raise Lost(f"{parties} parties trained, at least {fewest} must")
+            raise SumLost(f"{parties} parties trained, at least {fewest} must")
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
         nodes, sums, up = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes}, round, now)
@@ -105,7 +92,7 @@ class NodeSums:
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
         numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
         if not _plausible(numbers, len(ids)):
-            raise Lost("some node's masked values were not those that it had to send")
+            raise SumLost("some node's masked values were not those that it had to send")
         upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
         score = (numbers["score"], numbers["scored"])
@@ -148,9 +135,11 @@ class NodeSums:
         if of_sum.left:
             log.warning(
                 "%s: the sum over %d nodes is complete, though %d left it",
-                now, len(nodes), len(of_sum.left),
+                now,
+                len(nodes),
+                len(of_sum.left),
                 extra=event("sum_recovered", round=round, nodes=len(nodes), left=len(of_sum.left)),
-            )  # fmt: skip
+            )
         return nodes, sums, of_sum.bytes_up
 
 

@@ -35,26 +35,12 @@ from stforecast.federated.nodes.messages import (
     Link,
     Message,
     Rejected,
+    check_trained,
     message_of,
     untrusted,
 )
-from stforecast.federated.uploads.masking import (
-    KEY,
-    SHARE,
-    PublicKeys,
-    SecureSums,
-    Shapes,
-    agreed,
-    combine,
-    commitment,
-    from_vector,
-    length,
-    mask_of,
-    new_key,
-    pair_mask,
-    public,
-)
-from stforecast.federated.uploads.payload import Like, Payload, total_bytes
+from stforecast.federated.uploads import masking
+from stforecast.federated.uploads.payload import Payload, total_bytes
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +52,7 @@ FEWEST = 2
 HASH = 32
 """Bytes of a commitment."""
 
-SEALED = 2 * SHARE + 16
+SEALED = 2 * masking.SHARE + 16
 """Bytes of two sealed shares."""
 
 
@@ -89,13 +75,8 @@ class Dealt:
 def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
-    ids = [int(i) for i in about["ids"]]
-    if not set(ids) <= set(asked) or len(set(ids)) < len(ids):
-        raise Rejected(f"it answers for the clients {ids!r:.60}, asked were {list(asked)!r:.60}")
-    like: Like = {
-        str(name): [str(t), *map(int, shape)] for name, (t, *shape) in about["like"].items()
-    }
-    length({name: shape for name, (_, *shape) in like.items()})
+    ids, like = check_trained(about, asked)
+    masking.length({name: shape for name, (_, *shape) in like.items()})
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
@@ -110,10 +91,12 @@ def check_finish_advert(answer: Message | str) -> Finished:
     return Finished({}, 0, model, has_best, keys=_keys(about))
 
 
-def _keys(about: Mapping[str, Any]) -> PublicKeys:
-    keys = PublicKeys(*(_read_bytes(about["keys"][name], KEY) for name in PublicKeys._fields))
+def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:
+    keys = masking.PublicKeys(
+        *(_read_bytes(about["keys"][name], masking.KEY) for name in masking.PublicKeys._fields)
+    )
     for key in keys:
-        agreed(new_key(), key, "")  # Some keys agree with no other.
+        masking.agreed(masking.new_key(), key, "")  # Some keys agree with no other.
     return keys
 
 
@@ -134,8 +117,9 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
 
 
 @untrusted
-def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int]) -> \
-        tuple[Tensor, list[int]]:  # fmt: skip
+def check_masked(
+    answer: Message | str, shapes: masking.Shapes, others: Collection[int]
+) -> tuple[Tensor, list[int]]:
     """Return a member's masked vector, and the members whose shares it could not use."""
     message = message_of(answer)
     vector, n = message.payload[SUM], sum(math.prod(shape) for shape in shapes.values())
@@ -148,10 +132,11 @@ def check_masked(answer: Message | str, shapes: Shapes, others: Collection[int])
 def check_revealed(answer: Message | str, checks: Mapping[int, str]) -> dict[int, bytes]:
     """Return the shares that a member reveals, given the commitment to each, by dealer."""
     shares = {
-        int(i): _read_bytes(text, SHARE) for i, text in message_of(answer).about["shares"].items()
+        int(i): _read_bytes(text, masking.SHARE)
+        for i, text in message_of(answer).about["shares"].items()
     }
     for i, check in checks.items():
-        if i not in shares or commitment(shares[i]).hex() != check:
+        if i not in shares or masking.commitment(shares[i]).hex() != check:
             raise Rejected(f"its share of the secret of client {i}'s node is not the one dealt")
     return {i: shares[i] for i in checks}
 
@@ -163,13 +148,8 @@ def _read_bytes(text: object, n: int) -> bytes:
     return bytes.fromhex(text)
 
 
-class Lost(Exception):
-    """Raised if a sum cannot be found.
-
-    Args:
-        reason: why, in one line.
-        guilty: nodes whose false shares are the reason.
-    """
+class SumLost(Exception):
+    """Raised if a sum cannot be found; the false shares of `guilty` nodes are the reason."""
 
     def __init__(self, reason: str, guilty: frozenset[int] = frozenset()) -> None:
         super().__init__(reason)
@@ -202,11 +182,11 @@ class SecureSum:
         self,
         link: Link,
         timeout: float,
-        settings: SecureSums,
+        settings: masking.SecureSums,
         session: Mapping[str, str],
-        shapes: Shapes,
+        shapes: masking.Shapes,
         members: Mapping[int, int],
-        keys: Mapping[int, PublicKeys],
+        keys: Mapping[int, masking.PublicKeys],
         name: Callable[[int], str] = str,
         fewest: int = FEWEST,
     ) -> None:
@@ -235,11 +215,11 @@ class SecureSum:
         total = -self._leftover(dealt, vectors.keys())
         for vector in vectors.values():
             total += vector
-        return [self.node_of[i] for i in vectors], from_vector(total, self.shapes)
+        return [self.node_of[i] for i in vectors], masking.from_vector(total, self.shapes)
 
     def _need(self, did: str, n: int) -> None:
         if n < self.fewest:
-            raise Lost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
+            raise SumLost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
 
     def _share(self) -> dict[int, Dealt]:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
@@ -267,7 +247,7 @@ class SecureSum:
 
     def _leftover(self, dealt: Mapping[int, Dealt], stayed: Collection[int]) -> Tensor:
         """Return the masks that did not cancel."""
-        revealed, n = self._unmask(dealt, stayed), length(self.shapes)
+        revealed, n = self._unmask(dealt, stayed), masking.length(self.shapes)
         total = torch.zeros(n, dtype=torch.int64)
         for i, of in dealt.items():
             shares = {j: found[i] for j, found in revealed.items() if i in found}
@@ -275,10 +255,12 @@ class SecureSum:
                 self._lose(i, len(shares), len(revealed))
             secret = self._secret(i, shares, of, stays=i in stayed)
             if i in stayed:
-                total += mask_of(secret, n)
+                total += masking.mask_of(secret, n)
                 continue
             for j in stayed:
-                total += pair_mask(j, secret, i, self.keys[j].mask, self.session["session"], n)
+                total += masking.pair_mask(
+                    j, secret, i, self.keys[j].mask, self.session["session"], n
+                )
         return total
 
     def _unmask(
@@ -303,19 +285,23 @@ class SecureSum:
 
     def _secret(self, i: int, shares: Mapping[int, bytes], of: Dealt, stays: bool) -> bytes:
         """Return the secret of a node: the seed of its own mask if it stays, else its key."""
-        derive, expected = (commitment, of.own) if stays else (public, self.keys[i].mask)
+        derive, expected = (
+            (masking.commitment, of.own) if stays else (masking.public, self.keys[i].mask)
+        )
         with contextlib.suppress(ValueError):  # The shares belong to no secret.
-            secret = combine(dict(list(shares.items())[: self.threshold]))
+            secret = masking.combine(dict(list(shares.items())[: self.threshold]))
             if derive(secret) == expected:
                 return secret
-        raise Lost(f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i}))
+        raise SumLost(
+            f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i})
+        )
 
     def _lose(self, i: int, n: int, revealed: int) -> NoReturn:
-        """Raise `Lost` for too few shares of a node's secret."""
+        """Raise `SumLost` for too few shares of a node's secret."""
         complaints = sum(i in of for of in self.complaints.values())
         dealt_badly = complaints > max(1, (len(self.complaints) - 1) / 2)
         guilty = {i} if revealed >= self.threshold and dealt_badly else self.liars
-        raise Lost(
+        raise SumLost(
             f"{n} nodes revealed a share of the secret of {self._name(i)}; {self.threshold} "
             "are needed",
             self._nodes(guilty),

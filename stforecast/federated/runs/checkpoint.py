@@ -90,29 +90,20 @@ def is_spaced(round: int, newest: int) -> bool:
 
     Of those of 2ⁱ to 2ⁱ⁺¹ - 1 rounds ago, one is kept.
 
-    Example:
-        >>> [r for r in range(101) if is_spaced(r, 100)]
-        [0, 64, 80, 88, 96, 98, 99, 100]
+    >>> [r for r in range(101) if is_spaced(r, 100)]
+    [0, 64, 80, 88, 96, 98, 99, 100]
     """
     age = newest - round
     return age < KEPT or round % (1 << (age.bit_length() - 1)) == 0
 
 
-def save(
+def save_checkpoint(
     checkpoint: Checkpoint, folder: Path, keep: Callable[[int, int], bool] | None = None
 ) -> Path:
-    """Write a checkpoint and remove all but the newest ones.
+    """Write a checkpoint into a folder of its own, and remove all but the newest ones.
 
-    Args:
-        checkpoint: the run.
-        folder: folder of all checkpoints; created if missing.
-        keep: whether to keep an older one as well, given its round and the newest.
-
-    Returns:
-        The checkpoint's own folder.
-
-    Raises:
-        OSError: if it cannot be written; existing checkpoints are unchanged.
+    `keep` is given an older checkpoint's round and the newest. If it cannot be written, existing
+    checkpoints are unchanged.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"round-{checkpoint.state.round:04d}"
@@ -140,7 +131,7 @@ def go_back(folder: Path, round: int) -> list[int]:
             f"{folder}: no checkpoint of round {round}; "
             + (f"there are those of {kept}" if kept else "there is none, or the run has ended")
         )
-    load(rounds[round])
+    load_checkpoint(rounds[round])
     later = [r for r in rounds if r > round]
     for r in later:
         shutil.rmtree(rounds[r])
@@ -198,7 +189,7 @@ def _round_of(path: Path) -> int:
     return int(path.name.partition("-")[2])
 
 
-def load(folder: Path) -> Checkpoint:
+def load_checkpoint(folder: Path) -> Checkpoint:
     """Read one checkpoint."""
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
@@ -271,12 +262,7 @@ def _check_sums(folder: Path, remedy: str) -> None:
 def newest_sound(
     folder: Path, run: Mapping[str, Any], before: int | None = None
 ) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run; warn about damaged ones.
-
-    Args:
-        folder: folder of all checkpoints.
-        run: identity of the run.
-        before: leave out checkpoints of this round and later ones.
+    """Return the newest intact checkpoint of a run, and `before` a round; warn about damaged ones.
 
     Raises:
         InputError: if it is of another run, such as one on other data.
@@ -300,8 +286,10 @@ def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> No
     if unknown := [k for k in differs if k in LATER and k not in made]:
         log.warning(
             "%s: was made by an older version, which did not record the %s; check that they are "
-            "still those that the run was begun with", path, " and ".join(unknown),
-        )  # fmt: skip
+            "still those that the run was begun with",
+            path,
+            " and ".join(unknown),
+        )
     differs = [k for k in differs if k not in unknown]
     if not differs:
         return
@@ -321,7 +309,7 @@ def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
         if before is not None and _round_of(path) >= before:
             continue
         try:
-            yield load(path)
+            yield load_checkpoint(path)
         except InputError as e:
             log.warning("%s", e)
 
@@ -333,14 +321,11 @@ HASH = "sha256:"
 def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
     """Return a hash of names, types, shapes and all values in order, to detect changed data.
 
-    Args:
-        tensors: tensors by name. Only non-contiguous ones are copied, a row at a time.
-        texts: other contents of the data, such as names of cells.
+    Only non-contiguous tensors are copied, a row at a time.
 
-    Example:
-        >>> a, b = torch.tensor([1, 2]), torch.tensor([2, 1])
-        >>> fingerprint({"x": a}) == fingerprint({"x": b})
-        False
+    >>> a, b = torch.tensor([1, 2]), torch.tensor([2, 1])
+    >>> fingerprint({"x": a}) == fingerprint({"x": b})
+    False
     """
     digest = hashlib.sha256(json.dumps([str(t) for t in texts]).encode())
     for name, t in sorted(tensors.items()):

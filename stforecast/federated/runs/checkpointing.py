@@ -24,8 +24,13 @@ from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
-from stforecast.federated.runs.checkpoint import Checkpoint, fingerprint, newest_sound, save
-from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, is_continued, writing
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    fingerprint,
+    newest_sound,
+    save_checkpoint,
+)
+from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, writing
 from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
@@ -73,7 +78,7 @@ class Checkpointer:
         self._run: dict[str, Any] = {}
         self._source = ""
         self._further: dict[str, str] = {}
-        self._begun = is_continued(about)
+        self._begun = "versions" in about  # `begin` wrote it.
         self._training, self._signal = False, 0
         self._place = "before the first round"
         self._since, self._cost = time.perf_counter(), math.nan
@@ -112,10 +117,7 @@ class Checkpointer:
     ) -> None:
         """Record the source of the samples; resuming requires the same source and settings.
 
-        Args:
-            tensors: tensors by name.
-            texts: other contents of the data, such as names.
-            further: what is compared by itself, by the name that a message gives it.
+        What is in `further` is compared by itself, by the name that a message gives it.
         """
         self._source, self._further = fingerprint(tensors, *texts), dict(further or {})
 
@@ -137,10 +139,7 @@ class Checkpointer:
     ) -> None:
         """Train from the newest intact checkpoint, or from the beginning.
 
-        Args:
-            federation: the federation before its first round.
-            after_round: called with each round's report, before a checkpoint is saved.
-            observer: observer whose notes are saved and restored with the federation.
+        The observer's notes are saved and restored with the federation.
 
         Raises:
             InputError: if a checkpoint cannot be written, or is of another run.
@@ -229,7 +228,7 @@ class Checkpointer:
     def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
         start = time.perf_counter()
         with writing(folder, f"free some space, then {self.again}"):
-            save(checkpoint, folder)
+            save_checkpoint(checkpoint, folder)
         self._since = time.perf_counter()
         self._cost = self._since - start
 

@@ -1,7 +1,4 @@
-"""The two files of a saved model: a description in JSON, and `state.safetensors`.
-
-Conversion of a state to plain arrays for predicting, which are saved without pickle.
-"""
+"""The two files of a saved model, without pickle: a description in JSON and `state.safetensors`."""
 
 from __future__ import annotations
 
@@ -45,15 +42,7 @@ def write_model(
 def read_model(
     folder: Path, name: str, saver: str
 ) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
-    """Read both files; nothing is unpickled.
-
-    Args:
-        folder: folder of the model, or of its run.
-        name: file name of the description.
-        saver: command that writes such folders, for messages.
-
-    Returns:
-        The model's own folder, its description and its arrays.
+    """Read a model's description and arrays from its folder or that of its run, without unpickling.
 
     Raises:
         InputError: if a file is missing, damaged, of another model or of another version.
@@ -118,7 +107,7 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     }
 
 
-def check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+def check_finite_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """Check that arrays hold neither NaN nor infinity."""
     for name, values in arrays.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -129,7 +118,7 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
     """Check that parameters are finite and have the shapes of a method's model."""
     for name, like in method.population.initial().items():
         held = (f"clients/params/{name}", f"clients/buffers/{name}", f"server/{name}")
-        check_finite({key: arrays[key] for key in held if key in arrays})
+        check_finite_arrays({key: arrays[key] for key in held if key in arrays})
         for group in ("params", "buffers"):
             key, expected = f"clients/{group}/{name}", (n_clients, *like.shape[1:])
             if key in arrays and arrays[key].shape != expected:

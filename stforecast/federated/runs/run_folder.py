@@ -2,8 +2,6 @@
 
 `run.json` is written last, so its presence marks a complete run. Until then `settings.json` holds
 the settings and `checkpoints/` the progress.
-
-A finished run of any kind, read from its folder.
 """
 
 from __future__ import annotations
@@ -61,16 +59,7 @@ PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
 
 
 def check_new(out: Path, command: str) -> None:
-    """Check before a run that its results can be written.
-
-    Args:
-        out: the run's folder.
-        command: command that writes such folders, for messages.
-
-    Raises:
-        InputError: if the folder holds a run, finished or with checkpoints, or a file is in the
-            way.
-    """
+    """Check before a run that its results can be written: no run or file is in the way."""
     if (out / ABOUT).exists():
         raise InputError(
             f"{out} already holds a finished run; ", Words("choose another {out} or delete it")
@@ -84,26 +73,14 @@ def check_new(out: Path, command: str) -> None:
 
 
 def check_folder(out: Path) -> None:
-    """Check that a folder exists or can be created.
-
-    Raises:
-        InputError: if a file is in the way.
-    """
+    """Check that a folder exists or can be created."""
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
         raise InputError(f"{nearest} is a file; ", Words("choose a folder for {out}"))
 
 
 def begin(out: Path, about: Mapping[str, Any]) -> None:
-    """Write the description of a run before it starts.
-
-    Args:
-        out: the run's folder; created if missing.
-        about: `settings` and what else resuming needs, as JSON; or the result of `read_begun`.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
+    """Write the `settings` of a run before it starts, and what else resuming needs, as JSON."""
     contents = {"format": FORMAT, "versions": versions(), **about}
     contents["checksum"] = _checksum(contents)
     with writing(out, Words("choose another {out}")), atomic_path(out / BEGUN) as part:
@@ -114,11 +91,6 @@ def _checksum(contents: Mapping[str, Any]) -> str:
     """Return a checksum of JSON that does not depend on the order of keys."""
     text = json.dumps({k: v for k, v in contents.items() if k != "checksum"}, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def is_continued(about: Mapping[str, Any]) -> bool:
-    """Return whether this is a result of `read_begun`, so the run has begun before."""
-    return "versions" in about
 
 
 def is_finished(out: Path) -> bool:
@@ -132,11 +104,7 @@ def is_begun(out: Path) -> bool:
 
 
 def check_begun(out: Path, command: str) -> None:
-    """Check that a folder holds a run.
-
-    Raises:
-        InputError: if it holds neither a finished nor an unfinished run.
-    """
+    """Check that a folder holds a finished or unfinished run."""
     if not is_finished(out) and not (out / BEGUN).exists():
         within = [quote(str(path.parent)) for path in sorted(out.glob(f"*/{BEGUN}"))]
         again = f" --resume {within[0]}" if within else ""
@@ -148,11 +116,6 @@ def check_begun(out: Path, command: str) -> None:
 
 def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> dict[str, Any]:
     """Read what `begin` wrote; warn if it was written with other versions of packages.
-
-    Args:
-        out: the run's folder.
-        command: command that writes such folders, for messages.
-        entries: required entries besides the settings.
 
     Raises:
         InputError: if there is no such file, or it is damaged or of another version.
@@ -181,16 +144,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
 
 
 def read_config(out: Path, command: str, resolve: Callable[..., Config]) -> Config:
-    """Read the settings of a finished or unfinished run.
-
-    Args:
-        out: the run's folder.
-        command: command that writes such folders, for messages.
-        resolve: converts settings by flat name to a configuration.
-
-    Raises:
-        InputError: if the folder holds no run, or its settings are invalid.
-    """
+    """Read the settings of a finished or unfinished run, by `resolve`."""
     about = read_about(out, command) if is_finished(out) else read_begun(out, command)
     try:
         return resolve(**about["settings"])
@@ -206,15 +160,7 @@ def finish(out: Path) -> None:
 
 @contextmanager
 def writing(target: Path, remedy: str | Words) -> Iterator[None]:
-    """Convert a failure within the context to an error of writing, in one line.
-
-    Args:
-        target: file or folder that is written.
-        remedy: advice for the message.
-
-    Raises:
-        InputError: for an error of the file system.
-    """
+    """Convert an error of the file system within the context to an `InputError` with a remedy."""
     try:
         yield
     except (OSError, SafetensorError) as e:
@@ -248,16 +194,7 @@ def count_lines(path: Path) -> int:
 def read_about(
     folder: Path, command: str, entries: Mapping[str, type] | None = None
 ) -> dict[str, Any]:
-    """Read the description of a finished run.
-
-    Args:
-        folder: the run's folder.
-        command: command that writes such folders, for the message.
-        entries: required entries besides the settings, and their types.
-
-    Raises:
-        InputError: if the folder holds no finished run.
-    """
+    """Read the description of a finished run, with required entries besides the settings."""
     try:
         about = json.loads((folder / ABOUT).read_text())
     except (OSError, ValueError, RecursionError) as e:
@@ -276,11 +213,7 @@ def read_about(
 
 
 def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
-    """Return the folders of finished runs in the given ones and below them, in order of name.
-
-    Raises:
-        InputError: if a given folder holds none.
-    """
+    """Return the folders of finished runs in the given ones and below them, in order of name."""
     runs = []
     for folder in folders:
         found = sorted(folder.rglob(ABOUT)) if folder.is_dir() else []
@@ -293,17 +226,7 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
-    """Read a table of a run.
-
-    Args:
-        path: file of the table.
-        numbers: required columns of numbers, which may have missing values.
-        text: required columns that are read as text.
-        lines: number of lines that were written, if it is known.
-
-    Raises:
-        InputError: if it is damaged, or a column is missing or of another type.
-    """
+    """Read a table of a run with required columns of numbers, which may miss, and of text."""
     with reading(path, "as a table", AGAIN):
         with path.open() as file:  # thousands of columns would take the parser minutes
             header = file.readline(MAX_HEADER)
@@ -355,13 +278,16 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
         log.warning(
             "%s: a ' stands before %s and other names that a spreadsheet would run as formulas; "
             "remove it to join the table with your own",
-            path, min(marked),
-        )  # fmt: skip
+            path,
+            min(marked),
+        )
     with atomic_path(path) as part:
         table.to_csv(
-            part, index=False, quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
+            part,
+            index=False,
+            quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
             errors="backslashreplace",  # A path may hold any bytes.
-        )  # fmt: skip
+        )
 
 
 def inert(text: Any) -> Any:
@@ -390,12 +316,7 @@ def as_named(text: str) -> str:
 
 @dataclass(frozen=True)
 class Run(ABC):
-    """A finished run; one subclass for each kind.
-
-    Attributes:
-        folder: folder of the run.
-        about: contents of `run.json`.
-    """
+    """A finished run, with the contents `about` of its `run.json`; one subclass for each kind."""
 
     folder: Path
     about: dict[str, Any]
@@ -413,11 +334,7 @@ class Run(ABC):
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Open the finished run of a folder.
-
-        Raises:
-            InputError: if the folder has none.
-        """
+        """Open the finished run of a folder."""
         return cls(Path(folder), read_about(Path(folder), cls.command, cls.entries))
 
     @classmethod
@@ -425,9 +342,6 @@ class Run(ABC):
         """Open every finished run in the given folders and below them, in order of name.
 
         A copy of a run counts once, with a warning, as it is no further evidence.
-
-        Raises:
-            InputError: if a folder has none.
         """
         runs: list[Self] = []
         alike: dict[str, list[Self]] = {}

@@ -16,18 +16,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from data_prep.base.errors import Words
 from data_prep.base.files import file_lock
 from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.runs import run_folder
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.run_folder import (
-    Run,
-    check_begun,
-    check_folder,
-    check_new,
-    finish,
-    is_finished,
-    read_begun,
-    write_about,
-    writing,
-)
+from stforecast.federated.runs.run_folder import Run
 
 LOCK = ".lock"
 """Name of the file that is locked; it contains the process's id."""
@@ -40,11 +31,11 @@ def locked(out: Path) -> Iterator[None]:
     A folder that is created for it and stays empty is removed. A warning is logged if the file
     system has no locks.
     """
-    check_folder(out)
+    run_folder.check_folder(out)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     with ExitStack() as stack:
         stack.callback(_remove_empty, made)
-        with writing(out, Words("choose another {out}")):
+        with run_folder.writing(out, Words("choose another {out}")):
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(out / LOCK, out))
         yield
@@ -66,16 +57,14 @@ AfterRound = Callable[[RoundReport], None]
 def new_folder(out: Path, command: str) -> Iterator[None]:
     """Lock a folder for a new run within the context."""
     with locked(out):
-        check_new(out, command)
+        run_folder.check_new(out, command)
         yield
 
 
 class UnfinishedRun(ABC, Generic[R]):
     """Base of unfinished runs, with one subclass for each kind of run.
 
-    Args:
-        folder: the run's folder.
-        begun: contents of `settings.json`: `settings`, `label` and what else resuming needs.
+    What `begun` holds is that of `settings.json`: `settings`, `label` and what else resuming needs.
     """
 
     kind: type[R]
@@ -106,11 +95,11 @@ class UnfinishedRun(ABC, Generic[R]):
         every = self.begun["settings"].get("checkpoint_every")
         with Checkpointer(self.folder, self.begun, every, again) as checkpointer:
             self.train(checkpointer, after_round)
-            with writing(self.folder, "free some space, then do the same again"):
+            with run_folder.writing(self.folder, "free some space, then do the same again"):
                 self.write_results()
                 seconds = round(time.perf_counter() - start, 3)
-                write_about(self.folder, {**self.describe(), "seconds": seconds})
-        finish(self.folder)
+                run_folder.write_about(self.folder, {**self.describe(), "seconds": seconds})
+        run_folder.finish(self.folder)
         return self.kind.open(self.folder)
 
     @classmethod
@@ -120,21 +109,16 @@ class UnfinishedRun(ABC, Generic[R]):
         after_round: AfterRound | None = None,
         changes: Mapping[str, Any] | None = None,
     ) -> R:
-        """Resume a run that was stopped, from its newest intact checkpoint.
-
-        Args:
-            folder: the run's folder; a finished run is opened.
-            after_round: called with each round's report.
-            changes: entries that replace those of `settings.json`.
+        """Resume a stopped run from its newest intact checkpoint; `changes` replace its settings.
 
         Raises:
             InputError: if no run was begun there, or results cannot be written.
             Stopped: on SIGINT or SIGTERM, after the round.
         """
-        check_begun(folder, cls.kind.command)
+        run_folder.check_begun(folder, cls.kind.command)
         with locked(folder):
-            if is_finished(folder):
-                finish(folder)
+            if run_folder.is_finished(folder):
+                run_folder.finish(folder)
                 return cls.kind.open(folder)
-            begun = read_begun(folder, cls.kind.command, cls.needed)
+            begun = run_folder.read_begun(folder, cls.kind.command, cls.needed)
             return cls(folder, {**begun, **(changes or {})}).complete(after_round)

@@ -178,10 +178,9 @@ def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, by
         holders: different numbers from 0 on.
         threshold: number of shares that give the secret.
 
-    Example:
-        >>> shares = split(b"x" * SECRET, range(5), threshold=3)
-        >>> combine({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
-        True
+    >>> shares = split(b"x" * SECRET, range(5), threshold=3)
+    >>> combine({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
+    True
     """
     terms = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
     return {i: _value(terms, i + 1).to_bytes(SHARE) for i in holders}
@@ -247,12 +246,6 @@ class SecureSums(CheckedOptions):
         return max(2, math.floor(self.secure_threshold * n) + 1)
 
 
-def resolution(n: int) -> float:
-    """Return the largest difference of a sum over n members to the exact one."""
-    result: float = n / 2 ** (FRACTION + 1)
-    return result
-
-
 def length(shapes: Shapes) -> int:
     """Return the number of values of a sum.
 
@@ -279,9 +272,8 @@ def to_vector(values: Mapping[str, Tensor], shapes: Shapes, n: int) -> Tensor:
     Raises:
         InputError: if a tensor is not in `shapes`, not finite, or too large.
 
-    Example:
-        >>> to_vector({"b": torch.tensor([0.5])}, {"a": [2], "b": [1]}, n=2)
-        tensor([        0,         0, 134217728])
+    >>> to_vector({"b": torch.tensor([0.5])}, {"a": [2], "b": [1]}, n=2)
+    tensor([        0,         0, 134217728])
     """
     for name, t in values.items():
         if list(t.shape) != shapes.get(name):

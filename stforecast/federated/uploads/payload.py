@@ -18,15 +18,6 @@ Like = dict[str, list[Any]]
 """Name of a tensor to its type and its shape without the client axis."""
 
 
-def floats_per_client(payload: Payload) -> int:
-    """Return the number of values that one client sends or receives.
-
-    >>> floats_per_client({"prototypes": torch.zeros(100, 24, 256)})
-    6144
-    """
-    return sum(t[0].numel() for t in payload.values())
-
-
 def total_bytes(payload: Payload) -> int:
     """Return the bytes over all clients by each tensor's dtype (broadcast views count in full).
 
@@ -39,9 +30,8 @@ def total_bytes(payload: Payload) -> int:
 def like_of(payload: Payload) -> Like:
     """Return the types and shapes of a payload.
 
-    Example:
-        >>> like_of({"weight": torch.zeros(2, 3)})
-        {'weight': ['float32', 3]}
+    >>> like_of({"weight": torch.zeros(2, 3)})
+    {'weight': ['float32', 3]}
     """
     return {n: [str(t.dtype).removeprefix("torch."), *t.shape[1:]] for n, t in payload.items()}
 

@@ -74,18 +74,13 @@ class Robust(CheckedOptions):
 
     robust: Rule = "none"
     robust_trim: Annotated[
-        NonNegativeFloat,
-        Lt(0.5),
-        ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed"),
+        NonNegativeFloat, Lt(0.5), ReadIf("robust is trimmed", lambda s: s["robust"] == "trimmed")
     ] = 0.2
 
     def check(self, method: type[Method]) -> None:
         """Refuse a rule that was not measured with the method, or does harm.
 
         A subclass may send something else, so it does not inherit `Method.guards`.
-
-        Raises:
-            InputError: with the reason, and the rules that the method can use.
         """
         guards = vars(method).get("guards", ())
         if self.robust not in ("none", *guards):
@@ -96,10 +91,10 @@ class Robust(CheckedOptions):
             )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
-        """Return the uploads for the method's aggregation.
+        """Return the uploads `(clients, …)` for the method's aggregation.
 
         Args:
-            uploads: tensors `(clients, …)` by name.
+            uploads: tensors by name.
             apart: whether the method uses each upload by itself.
             model: names of the model's own tensors, which all clients have in full.
         """
@@ -122,10 +117,7 @@ class Robust(CheckedOptions):
     ) -> Tensor:
         """Return the indices of the clients that are not outlying.
 
-        Args:
-            uploads: tensors `(clients, …)` by name.
-            model: names of the model's own tensors, which all clients have in full.
-            samples: `(clients,)` samples over which each upload is a sum, None for means.
+        With `samples` `(clients,)`, each upload is a sum over them; None is for means.
         """
         if samples is not None:
             uploads = {n: t / with_axes(samples.to(t.device), t.ndim) for n, t in uploads.items()}
@@ -170,9 +162,7 @@ def _distances(parts: dict[str, _Part]) -> tuple[Payload, Tensor, Tensor]:
 class _Part:
     """A tensor of the uploads as `(clients, keys, values)`, and the clients that hold each key.
 
-    Args:
-        tensor: `(clients, …)`; with `held`, `(clients, keys, …)`.
-        held: `(clients, keys)` whether the client holds the key; None without keys.
+    It is given as `(clients, …)`, or with `held` `(clients, keys)` as `(clients, keys, …)`.
     """
 
     def __init__(self, tensor: Tensor, held: Tensor | None) -> None:

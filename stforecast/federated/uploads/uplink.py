@@ -104,7 +104,7 @@ class Uplink(CheckedOptions):
                 "does not cover; leave clip at 0 or take another method"
             )
         if self.clip:
-            values = clipped(values, self.clip)
+            values = clip_uploads(values, self.clip)
         for name, t in values.items():
             if self.noise != "none":
                 t = t + self._noise(t, generators)
@@ -171,7 +171,7 @@ def _secret(law: str, shape: torch.Size) -> Tensor:
     return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log() / 2**0.5
 
 
-def clipped(values: Payload, norm: float) -> Payload:
+def clip_uploads(values: Payload, norm: float) -> Payload:
     """Scale each client's values down so that all of them together have at most this L2 norm."""
     if not values:
         return {}
@@ -190,12 +190,11 @@ def quantise(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     Returns:
         Codes, uint8 `(clients, …)`, two 4-bit codes per byte; scales, float32 `(clients, rows)`.
 
-    Example:
-        >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
-        >>> codes.shape, scale.tolist()
-        (torch.Size([1, 2]), [[1.0]])
-        >>> dequantise(codes, scale, torch.zeros(1, 3), bits=4)
-        tensor([[-7.,  0.,  3.]])
+    >>> codes, scale = quantise(torch.tensor([[-7.0, 0.0, 3.4]]), bits=4)
+    >>> codes.shape, scale.tolist()
+    (torch.Size([1, 2]), [[1.0]])
+    >>> dequantise(codes, scale, torch.zeros(1, 3), bits=4)
+    tensor([[-7.,  0.,  3.]])
     """
     rows = _rows(values).float()
     largest = 2 ** (bits - 1) - 1

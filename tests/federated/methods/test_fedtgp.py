@@ -11,7 +11,7 @@ from stforecast.federated.methods.fedtgp import (
     VECTORS,
     FedTGP,
     FedTGPOptions,
-    contrast,
+    margin_contrast,
     widest_gap,
 )
 from stforecast.federated.methods.solo import Solo
@@ -46,7 +46,7 @@ def test_two_keys_by_hand(double):
     made = torch.tensor([[1.0], [5.0]])
     first = math.log1p(math.exp(-(5 - (1 + 0.5))))
     second = math.log1p(math.exp(-(2 - (2 + 0.5))))
-    found = contrast(prototypes, held, made, 0.5)
+    found = margin_contrast(prototypes, held, made, 0.5)
     torch.testing.assert_close(found, torch.tensor((first + second) / 2), **double)
 
 
@@ -54,7 +54,7 @@ def test_the_loss_is_that_of_each_prototype(double):
     g = torch.Generator().manual_seed(0)
     prototypes, made = torch.randn(3, N_KEYS, D, generator=g), torch.randn(N_KEYS, D, generator=g)
     held = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 1, 0, 0]]).bool()
-    found, expected = (f(prototypes, held, made, 1.5) for f in (contrast, loss_by_hand))
+    found, expected = (f(prototypes, held, made, 1.5) for f in (margin_contrast, loss_by_hand))
     torch.testing.assert_close(found, expected, **double)
 
 

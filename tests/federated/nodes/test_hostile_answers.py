@@ -16,7 +16,7 @@ from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
-from stforecast.flower.server_app import pooled_errors
+from stforecast.flower.server_app import mean_test_errors
 from stforecast.methods import METHODS as ALL
 
 METHODS = {n: m for n, m in ALL.items() if not m.pooled}
@@ -347,7 +347,7 @@ ENDS = {
 def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
     finished = {n: Finished(HONEST, 10, True) for n in range(4)}
     finished[LIAR] = Finished({**HONEST, **forged}, 2**31 - 1, True)
-    errors, left_out, doubtful = pooled_errors(finished, dict.fromkeys(finished, 9))
+    errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert errors == pytest.approx(HONEST)
     assert (left_out.keys(), doubtful) == ({LIAR}, {})
     assert f"node {LIAR} does not count in the test errors: its test m" in caplog.text
@@ -362,7 +362,7 @@ def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
     finished = {n: Finished(HONEST, 10, True) for n in range(n - 1)} | {
         n: Finished(lie, targets, True)
     }
-    errors, left_out, doubtful = pooled_errors(finished, dict.fromkeys(finished, 9))
+    errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert left_out == {}
     moved = max(errors["mse"] / HONEST["mse"], HONEST["mse"] / errors["mse"])
     assert doubtful.keys() == ({n} if moved > MOVED or targets > 20 else set())
@@ -376,6 +376,6 @@ def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
 
 def test_of_two_nodes_nobody_can_tell_who_lies():
     finished = {0: Finished(HONEST, 10, True), 1: Finished({"mse": 99.0, "mae": 0.3}, 10**6, True)}
-    errors, *named = pooled_errors(finished, {0: 9, 1: 9})
+    errors, *named = mean_test_errors(finished, {0: 9, 1: 9})
     assert errors["mse"] == pytest.approx(99, rel=1e-3)
     assert named == [{}, {}]

@@ -14,7 +14,7 @@ from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node_sums import check_sums
-from stforecast.federated.uploads.masking import SecureSums, resolution
+from stforecast.federated.uploads.masking import FRACTION, SecureSums
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS
@@ -70,7 +70,7 @@ def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, fed
         coordinator.run()
         models.append(coordinator.server.state.server)
         forget(coordinator.link)
-    bound = resolution(len(SHARES)) / sum(SIZES)
+    bound = len(SHARES) / 2 ** (FRACTION + 1) / sum(SIZES)
     for name, t in models[0].items():
         assert ((t - models[1][name]).abs() <= bound + 1e-15 * t.abs()).all()
     assert any(not torch.equal(t, models[1][name]) for name, t in models[0].items())

@@ -13,15 +13,15 @@ from data_prep.base.errors import InputError
 from stforecast.federated.nodes.masker import SUM, Masker
 from stforecast.federated.nodes.messages import OF_SUMS, Message, Rejected
 from stforecast.federated.nodes.secure_sum import (
-    Lost,
     SecureSum,
+    SumLost,
     check_advert,
     check_dealt,
     check_finish_advert,
     check_masked,
     check_revealed,
 )
-from stforecast.federated.uploads.masking import PublicKeys, SecureSums, commitment, resolution
+from stforecast.federated.uploads.masking import FRACTION, PublicKeys, SecureSums, commitment
 
 SHAPES = {"a": [3], "n": []}
 SESSION = {"run": "r", "session": "s"}
@@ -95,7 +95,7 @@ def assert_sum_of(found, values, some):
     assert nodes == [10 + i for i in some]
     for name in SHAPES:
         exact = sum(values[i][name].double() for i in some)
-        assert ((total[name] - exact).abs() <= resolution(len(some)) + 1e-15).all()
+        assert ((total[name] - exact).abs() <= len(some) / 2 ** (FRACTION + 1) + 1e-15).all()
 
 
 def test_the_sum_is_that_of_all(members, values):
@@ -128,7 +128,7 @@ def test_nodes_may_be_lost_at_every_stage(lost, left, members, values):
 @pytest.mark.parametrize("task", OF_SUMS)
 def test_below_the_threshold_the_sum_is_lost_and_nobody_is_guilty(task, members):
     members.spoil = lose((task, 0), (task, 1), (task, 2))
-    with pytest.raises(Lost, match=r"2 nodes .*3") as e:
+    with pytest.raises(SumLost, match=r"2 nodes .*3") as e:
         members.sum().run()
     assert e.value.guilty == set()
 
@@ -136,12 +136,12 @@ def test_below_the_threshold_the_sum_is_lost_and_nobody_is_guilty(task, members)
 def test_a_higher_threshold_needs_more_nodes(tmp_path, values):
     members = Members(tmp_path, values, threshold=0.8)
     members.spoil = lose(("unmask", 1))
-    with pytest.raises(Lost, match=r"4 nodes revealed a share .* 5 are needed"):
+    with pytest.raises(SumLost, match=r"4 nodes revealed a share .* 5 are needed"):
         members.sum().run()
 
 
 def test_a_single_node_has_no_sum(tmp_path, values):
-    with pytest.raises(Lost, match="1 nodes are there; a secure sum takes 2"):
+    with pytest.raises(SumLost, match="1 nodes are there; a secure sum takes 2"):
         Members(tmp_path, values[:1]).sum().run()
 
 
@@ -187,7 +187,7 @@ def test_false_shares_cost_the_sum_below_the_threshold(members):
         return None if task == "unmask" and i < 2 else answer
 
     members.spoil = spoil
-    with pytest.raises(Lost, match=r"2 nodes revealed a share of the secret of node 10") as e:
+    with pytest.raises(SumLost, match=r"2 nodes revealed a share of the secret of node 10") as e:
         members.sum().run()
     assert e.value.guilty == {13}
 
@@ -203,7 +203,7 @@ def garble_for_one(answer):
 
 def test_a_dealer_of_unusable_shares_is_guilty(members, caplog):
     members.spoil = spoilt("share", 1, garble)
-    with pytest.raises(Lost, match="1 nodes revealed a share of the secret of node 11") as e:
+    with pytest.raises(SumLost, match="1 nodes revealed a share of the secret of node 11") as e:
         members.sum().run()
     assert e.value.guilty == {11}
     assert "node 10 cannot use the share of node 11" in caplog.text
@@ -217,7 +217,7 @@ def test_one_unusable_share_costs_nothing(members, values, caplog):
 
 def test_shares_that_fit_their_commitments_and_no_secret_are_found(members):
     members.spoil = spoilt("share", 2, lambda a: a.about.update(own="0" * 64))
-    with pytest.raises(Lost, match="the shares that node 12 dealt give no secret") as e:
+    with pytest.raises(SumLost, match="the shares that node 12 dealt give no secret") as e:
         members.sum().run()
     assert e.value.guilty == {12}
 
@@ -267,11 +267,11 @@ def stage(members, until):
         task = next(iter(messages.values())).about["task"]
         asked[task] = messages
         if task == until:
-            raise Lost("enough")
+            raise SumLost("enough")
         return ask(messages, timeout)
 
     members.ask = remember
-    with contextlib.suppress(Lost):
+    with contextlib.suppress(SumLost):
         members.sum().run()
     members.ask = ask
     return {node: Message(json.loads(json.dumps(m.about))) for node, m in asked[until].items()}
@@ -381,7 +381,7 @@ def test_nonsense_of_one_node_never_ends_a_sum_of_five(task, about, field, tmp_p
         nodes, total = members.sum().run()
         assert set(nodes) >= {10, 11, 13, 14}
         assert total["n"] == sum(n - 10 for n in nodes)
-    except Lost as e:
+    except SumLost as e:
         guilty = e.guilty
     else:
         guilty = {12}

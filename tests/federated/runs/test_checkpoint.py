@@ -19,10 +19,10 @@ from stforecast.federated.runs.checkpoint import (
     fingerprint,
     go_back,
     is_spaced,
-    load,
+    load_checkpoint,
     newest_first,
     newest_sound,
-    save,
+    save_checkpoint,
 )
 
 RUN = {"settings": {"method": "fuels"}, "data": ["x"]}
@@ -63,11 +63,11 @@ def assert_same(a, b):
 @pytest.mark.parametrize("round", [1, 3])
 def test_what_is_saved_is_loaded(tmp_path, round):
     given = made(round, notes={"rows": [1, None]}, extra={"right": torch.ones(2, 2).long()})
-    assert_same(load(save(given, tmp_path / "checkpoints")), given)
+    assert_same(load_checkpoint(save_checkpoint(given, tmp_path / "checkpoints")), given)
 
 
 def test_files_are_open_formats(tmp_path):
-    folder = save(made(3), tmp_path)
+    folder = save_checkpoint(made(3), tmp_path)
     assert folder.name == "round-0003"
     files = ["SHA256SUMS", "best.safetensors", "checkpoint.json", "state.safetensors"]
     assert sorted(path.name for path in folder.iterdir()) == files
@@ -79,13 +79,13 @@ def test_files_are_open_formats(tmp_path):
 
 def test_the_newest_two_are_kept(tmp_path):
     for round in (1, 2, 9, 10, 11, 10000):
-        save(made(round), tmp_path)
+        save_checkpoint(made(round), tmp_path)
     assert [path.name for path in newest_first(tmp_path)] == ["round-10000", "round-0011"]
 
 
 def test_a_federation_keeps_old_ones_at_growing_distances_and_goes_back(tmp_path):
     for round in range(1, 22):
-        save(made(round), tmp_path, is_spaced)
+        save_checkpoint(made(round), tmp_path, is_spaced)
     assert [p.name[-2:] for p in newest_first(tmp_path)] == ["21", "20", "18", "16", "08"]
     with pytest.raises(InputError, match="no checkpoint of round 17; there are those of 8, 16, 18"):
         go_back(tmp_path, 17)
@@ -101,16 +101,16 @@ def test_a_federation_keeps_old_ones_at_growing_distances_and_goes_back(tmp_path
 def test_a_run_that_begins_anew_keeps_its_own_checkpoints(tmp_path):
     """Those of later rounds were damaged, or it would have gone on from there."""
     for round in (8, 9):
-        (save(made(round), tmp_path) / "state.safetensors").write_bytes(b"")
+        (save_checkpoint(made(round), tmp_path) / "state.safetensors").write_bytes(b"")
     assert newest_sound(tmp_path, RUN) is None
-    save(made(1), tmp_path)
+    save_checkpoint(made(1), tmp_path)
     assert [path.name for path in newest_first(tmp_path)] == ["round-0001"]
 
 
 def test_a_round_that_is_done_again_replaces_its_checkpoint(tmp_path):
-    folder = save(made(3), tmp_path)
+    folder = save_checkpoint(made(3), tmp_path)
     (folder / "state.safetensors").write_bytes(b"")
-    save(made(3), tmp_path)
+    save_checkpoint(made(3), tmp_path)
     assert_same(newest_sound(tmp_path, RUN), made(3))
 
 
@@ -147,8 +147,8 @@ def swap(path, old, new):
 @pytest.mark.attack("damaged files")
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_is_named_and_the_one_before_is_used(tmp_path, how, caplog):
-    save(made(4), tmp_path)
-    newest = save(made(5), tmp_path)
+    save_checkpoint(made(4), tmp_path)
+    newest = save_checkpoint(made(5), tmp_path)
     DAMAGE[how](newest)
     assert_same(newest_sound(tmp_path, RUN), made(4))
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
@@ -180,29 +180,29 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_numbers_that_cannot_be_are_refused_whatever_the_checksums(tmp_path, name):
-    folder = save(made(2), tmp_path)
+    folder = save_checkpoint(made(2), tmp_path)
     reports = {"reports": [*map(dataclasses.asdict, made(3).reports)]}
     rewritten(folder, **(reports if name == "reports" else {name: IMPOSSIBLE[name]}))
     with pytest.raises(InputError, match=rf"checkpoint.json: {name} is invalid \(.*\); an older"):
-        load(folder)
+        load_checkpoint(folder)
 
 
 def test_other_formats_are_left_aside_and_other_runs_refused(tmp_path, caplog):
     assert newest_sound(tmp_path / "nothing", RUN) is None
-    save(made(1), tmp_path)
-    rewritten(save(made(2), tmp_path), format=99)
+    save_checkpoint(made(1), tmp_path)
+    rewritten(save_checkpoint(made(2), tmp_path), format=99)
     assert newest_sound(tmp_path, RUN).state.round == 1
     assert "format 99, this version reads 1" in caplog.text
     other = {**RUN, "settings": {"method": "fedavg"}}
     with pytest.raises(InputError, match="round-0001: was made with other settings; go on with"):
         newest_sound(tmp_path, other)
-    save(made(3, run={**RUN, "data": ["x [2] int64 3"]}), tmp_path)
+    save_checkpoint(made(3, run={**RUN, "data": ["x [2] int64 3"]}), tmp_path)
     with pytest.raises(InputError, match="round-0003: was made by an older version, which did not"):
         newest_sound(tmp_path, {**RUN, "data": [fingerprint({})]})
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
-    save(made(1), tmp_path)
+    save_checkpoint(made(1), tmp_path)
 
     def full(tensors, path):
         Path(path).write_bytes(b"half")
@@ -210,7 +210,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
-        save(made(2), tmp_path)
+        save_checkpoint(made(2), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["round-0001"]
     assert_same(newest_sound(tmp_path, RUN), made(1))
 
@@ -223,7 +223,7 @@ def test_checkpoints_of_every_format_are_read(folder):
     """Each was written by the version of that format; never write one anew."""
     assert folder.name == f"format-{json.loads((folder / 'checkpoint.json').read_text())['format']}"
     expected = made(3, notes={"rows": [1, None]}, extra={"right": torch.ones(2, 2).long()})
-    assert_same(load(folder), expected)
+    assert_same(load_checkpoint(folder), expected)
 
 
 def test_there_is_a_checkpoint_of_this_format():
@@ -252,11 +252,11 @@ def test_fingerprints_tell_data_apart():
 
 
 def test_a_checkpoint_without_a_name_of_its_state_is_no_checkpoint(tmp_path):
-    folder = save(made(1), tmp_path)
+    folder = save_checkpoint(made(1), tmp_path)
     path = folder / "checkpoint.json"
     about = json.loads(path.read_text())
     del about["cohort_size"]
     path.write_text(json.dumps(about))
     rewritten(folder)
     with pytest.raises(InputError, match=r"round-0001: cannot be read as a checkpoint"):
-        load(folder)
+        load_checkpoint(folder)

@@ -166,7 +166,7 @@ def test_by_default_they_take_a_small_share_of_the_time(federate, tmp_path, monk
         saved.append(checkpoint.state.round)
         now[0] += 2
 
-    monkeypatch.setattr(checkpointing, "save", save)
+    monkeypatch.setattr(checkpointing, "save_checkpoint", save)
     monkeypatch.setattr(checkpointing.time, "perf_counter", lambda: now[0])
     federation = federate(FedAvg, SIZES, rounds=10)
 

@@ -1,18 +1,13 @@
 import pytest
 import torch
 
-from stforecast.federated.uploads.payload import floats_per_client, joined, total_bytes
+from stforecast.federated.uploads.payload import joined, total_bytes
 
 MESSAGE = {
     "weight": torch.arange(12.0).view(2, 3, 2),
     "counter": torch.tensor([7, 8]),
     "half": torch.ones(2, 5, dtype=torch.float16),
 }
-
-
-def test_values_of_one_client():
-    assert floats_per_client(MESSAGE) == 6 + 1 + 5
-    assert floats_per_client({}) == 0
 
 
 def test_bytes_are_those_of_each_dtype():

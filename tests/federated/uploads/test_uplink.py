@@ -11,7 +11,7 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import like_of, total_bytes
 from stforecast.federated.uploads.uplink import (
     Uplink,
-    clipped,
+    clip_uploads,
     dequantise,
     epsilon,
     guarantee,
@@ -113,7 +113,7 @@ def test_noise_is_a_clients_own():
 
 def test_the_norm_of_a_whole_upload_is_clipped():
     values = {"a": torch.tensor([[3.0], [0.3]]), "b": torch.tensor([[[4.0]], [[0.4]]])}
-    limited = clipped(values, 1.0)
+    limited = clip_uploads(values, 1.0)
     torch.testing.assert_close(limited["a"], torch.tensor([[0.6], [0.3]]))
     torch.testing.assert_close(limited["b"], torch.tensor([[[0.8]], [[0.4]]]))
 

@@ -11,7 +11,12 @@ from click.testing import CliRunner
 from data_prep.base.errors import InputError
 from stforecast.cli.federate import federate
 from stforecast.federated.core.state import Clients, State
-from stforecast.federated.runs.checkpoint import Checkpoint, is_spaced, newest_first, save
+from stforecast.federated.runs.checkpoint import (
+    Checkpoint,
+    is_spaced,
+    newest_first,
+    save_checkpoint,
+)
 from stforecast.flower.settings import RunSettings
 
 
@@ -143,7 +148,7 @@ def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
         type_in("resume", tmp_path, "--from-round", 3)
     for round in (3, 4):
         state = State(Clients({}, {}, {}, torch.tensor([1])), {}, round, seed=0)
-        save(Checkpoint({}, state, None, [], 1), tmp_path / "checkpoints", is_spaced)
+        save_checkpoint(Checkpoint({}, state, None, [], 1), tmp_path / "checkpoints", is_spaced)
     said = type_in("resume", tmp_path, "--from-round", 3).output
     assert said == "the run goes on after round 3 (removed: 4); start it again with flwr run\n"
     assert [p.name for p in newest_first(tmp_path / "checkpoints")] == ["round-0003"]

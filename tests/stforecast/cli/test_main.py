@@ -130,7 +130,6 @@ def test_a_stop_in_one_of_several_services_says_how_to_get_all(
         assert f"holds runs of sms, finished: sms; {left}; or choose another --out" in err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("services", "message"),
     [("sms,foo", "unknown service 'foo'"), ("sms,sms", "--service names sms twice")],
@@ -170,6 +169,7 @@ def test_a_benchmark_checks_all_services_first_and_remembers_no_other_folder(
     assert err.startswith("stforecast: town.nc: no cube here")
 
 
+@pytest.mark.slow
 def test_several_services_go_on_after_a_kill(stforecast, town, tmp_path):
     """What the same command says to do gives the numbers of an undisturbed run."""
     args = ["run", "--data", town, "--service", "sms,internet", "--method", "fedavg", *SPLIT,

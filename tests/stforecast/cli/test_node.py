@@ -11,7 +11,7 @@ from waiting import wait_for
 from data_prep.base.errors import InputError
 from experiments.local_flower import LocalFlower, make_node_key
 from stforecast.cli.federate import node
-from stforecast.flower.keys import make_keys
+from stforecast.flower.superlink import make_keys
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.data.clients import Partition, one_per_cell, partition
+from stforecast.data.clients import Partition, one_per_cell, partition_cells
 from stforecast.data.series import as_series
 from stforecast.federated.core.data import ClientData
 from stforecast.forecasting.config import resolve
@@ -25,7 +25,7 @@ def town(cube):
 
 
 def divided(cube, text):
-    return partition(text, as_series(cube))
+    return partition_cells(text, as_series(cube))
 
 
 def written(path, *lines):
@@ -120,7 +120,7 @@ def test_empty_tiles_are_left_out_and_said(town, caplog):
 
 def test_columns_follow_the_cells_that_are_selected(town):
     chosen = as_series(town).select(np.array([33, 22]))
-    assert partition("operator", chosen).labels == ["Two", "One"]
+    assert partition_cells("operator", chosen).labels == ["Two", "One"]
 
 
 def test_joining_orders_samples_by_time_and_scattering_undoes_it():
@@ -162,7 +162,7 @@ def test_numbers_name_clients_too(table):
     series = as_series(table)
     zones = np.array([2, 1, 2])
     object.__setattr__(series, "columns", {"zone": pd.Series(zones).to_numpy()})
-    assert partition("zone", series).names == ("2", "1")
+    assert partition_cells("zone", series).names == ("2", "1")
 
 
 def sizes(n, samples):

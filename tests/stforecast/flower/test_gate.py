@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stforecast.flower import gate
-from stforecast.flower.keys import make_keys
+from stforecast.flower.superlink import make_keys
 from stforecast.flower.supernode import HOST, free_port
 
 pytestmark = pytest.mark.attack("strangers at the port")

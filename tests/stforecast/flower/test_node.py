@@ -14,7 +14,7 @@ from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
-from stforecast.flower.server_app import pooled_errors, serve
+from stforecast.flower.server_app import mean_test_errors, serve
 from stforecast.flower.settings import RunSettings, check_owners, parse_owner, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
@@ -277,7 +277,7 @@ def test_errors_are_pooled_by_targets(caplog):
         3: Finished({"mse": 2.0}, 30, False),
         4: Finished({"mse": 2.0, "mae": 4.0}, 0, False),
     }
-    errors, left_out, doubtful = pooled_errors(words, {1: 10, 2: 30, 3: 10, 4: 10})
+    errors, left_out, doubtful = mean_test_errors(words, {1: 10, 2: 30, 3: 10, 4: 10})
     assert errors == {"mse": 1.75, "mae": 3.5}
     assert left_out == {3: "its test mae is nan", 4: "its test mse is nan"}
     assert doubtful == {}

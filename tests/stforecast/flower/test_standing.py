@@ -21,7 +21,7 @@ from stforecast.flower.standing import (
     JsonLines,
     Standing,
     metrics_text,
-    read_events,
+    read_event_log,
 )
 
 SAMPLE = re.compile(r'stforecast_[a-z_]+(\{[a-z]+="[^"\\\n]*"\})? -?\d+(\.\d+)?(e-?\d+)?')
@@ -49,7 +49,7 @@ def samples(text):
 def test_a_run_tells_its_rounds_nodes_and_end(federation, tmp_path):
     run, link, _ = federation()
     about = serve(link, run)
-    standing = Standing.of(read_events(tmp_path / "server"))
+    standing = Standing.of(read_event_log(tmp_path / "server"))
     assert (standing.state, standing.method, standing.planned) == (FINISHED, "fuels", 2)
     assert (standing.clients, standing.connected_clients, standing.starts) == (3, 3, 1)
     assert standing.test == about["test"]
@@ -71,7 +71,7 @@ def test_a_failed_run_says_why(federation, tmp_path):
     link.configs[1] = {**link.configs[1], "data": "nowhere.nc"}
     with pytest.raises(InputError):
         serve(link, run)
-    standing = Standing.of(read_events(tmp_path / "server"))
+    standing = Standing.of(read_event_log(tmp_path / "server"))
     assert standing.state == FAILED
     assert standing.reason.startswith("1 of 3 clients came within")
     assert standing.refused[1].startswith("nowhere.nc: no such file")
@@ -171,7 +171,7 @@ def test_what_a_federation_wrote_is_described_and_damage_is_named(federation, tm
 
 def test_a_damaged_line_of_events_is_said_and_one_being_written_is_not(tmp_path, caplog):
     (tmp_path / "server.jsonl").write_text('{"a": 1}\n{"b": \n{"c": 3}\n{"d"')
-    assert list(read_events(tmp_path)) == [{"a": 1}, {"c": 3}]
+    assert list(read_event_log(tmp_path)) == [{"a": 1}, {"c": 3}]
     assert [r.getMessage() for r in caplog.records] == [
         f"{tmp_path / 'server.jsonl'}: line 2 is damaged; what it told is not shown"
     ]
@@ -265,7 +265,7 @@ def test_an_exception_is_one_line(capsys):
 
 def test_a_folder_without_events_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
-        list(read_events(tmp_path))
+        list(read_event_log(tmp_path))
 
 
 def test_who_is_bounded_or_doubtful_is_shown():

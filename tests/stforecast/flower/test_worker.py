@@ -31,7 +31,7 @@ def socket(tmp_path):
 
     def serve():
         with contextlib.suppress(OSError):
-            worker.serve(listener)
+            worker.serve_messages(listener)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -12,7 +12,7 @@ from stforecast.data.series import as_series
 from stforecast.data.splits import Cut
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import read_by
-from stforecast.forecasting.leaks import compare, forecast_leaks
+from stforecast.forecasting.leaks import changes_of, forecast_leaks
 
 CLOCK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
 STARTS = np.arange(30, 60)
@@ -85,8 +85,8 @@ def fitting_leaks(method, data, **settings):
     scalers = (np.stack([f.model_.scaler.mean, f.model_.scaler.std]) for f in (first, second))
     scale = first.model_.scaler.std
     return [
-        *compare("scaler", start, *(s / scale for s in scalers)),
-        *compare("model", start, before / scale, after / scale),
+        *changes_of("scaler", start, *(s / scale for s in scalers)),
+        *changes_of("model", start, before / scale, after / scale),
     ]
 
 

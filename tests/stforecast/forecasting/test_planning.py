@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
-from stforecast.forecasting.planning import ANY, busy_hour, exceedance, peak_errors, plan
+from stforecast.forecasting.planning import ANY, busy_hour, exceedance, plan
 
 TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
 
@@ -89,23 +88,6 @@ def test_forecasts_outside_their_bounds_are_refused():
         exceedance(centre, centre - 8, centre - 4, 8.0, 0.9)
     rounded = exceedance(centre, centre - 1, centre - 1e-7, 11.0, 0.9)
     assert (rounded == 0).all(axis=None)
-
-
-def test_errors_of_daily_peaks():
-    """Day one's peak is forecast 10 too low and two hours late; day two misses a target."""
-    times = pd.date_range("2024-03-01", periods=48, freq="h")
-    y, y_hat = np.ones((1, 48, 1)), np.ones((1, 48, 1))
-    y[0, 18, 0], y_hat[0, 20, 0] = 50.0, 40.0
-    y[0, 30, 0] = np.nan
-    dims = ("cell", "time", "horizon")
-    ds = xr.Dataset(
-        {"y": (dims, y), "y_hat": (dims, y_hat)},
-        {"cell": ["a"], "time": times, "horizon": [1]},
-        {"step_minutes": 60.0},
-    )
-    found = peak_errors(ds)
-    assert found.drop(columns="day").to_numpy().tolist() == [["a", 50.0, 40.0, -10.0, -20.0, 2.0]]
-    assert found["day"].tolist() == [pd.Timestamp("2024-03-01")]
 
 
 def test_probabilities_follow_from_bounds_that_are_not_cut_at_the_limits():

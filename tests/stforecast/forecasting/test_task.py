@@ -3,7 +3,7 @@ import torch
 from sklearn.metrics import mean_pinball_loss
 
 from data_prep.base.errors import InputError
-from stforecast.forecasting.task import ForecastTask, LossOptions, pinball
+from stforecast.forecasting.task import ForecastTask, LossOptions, pinball_loss
 
 BATCH = {
     "y": torch.tensor([[[0.0, 0.0], [0.0, 9.0]]]),
@@ -55,7 +55,7 @@ def test_the_pinball_loss_is_scikit_learns():
     expected = [
         mean_pinball_loss(y, q[:, k], alpha=level) for k, level in enumerate(levels)
     ]  # fmt: skip
-    assert pinball(q, y, levels).mean().item() == pytest.approx(sum(expected) / 3, rel=1e-5)
+    assert pinball_loss(q, y, levels).mean().item() == pytest.approx(sum(expected) / 3, rel=1e-5)
 
 
 @pytest.mark.parametrize("text", ["0.5,0.1", "0.1,0.5,0.8", "0,0.5,1", "a", "0.1,0.9", ""])

@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from vision.datasets import ImageSet, join
-from vision.datasets.strata import chosen, hold_out
+from vision.datasets.strata import chosen_share, hold_out
 
 
 def test_take_keeps_what_belongs_together(grid):
@@ -89,14 +89,14 @@ def test_join_refuses_what_does_not_fit(grid):
 
 def test_a_share_of_each_stratum_is_chosen():
     strata = torch.tensor([0] * 10 + [2] * 5 + [1])
-    found = chosen(strata, 0.3, torch.Generator().manual_seed(0))
+    found = chosen_share(strata, 0.3, torch.Generator().manual_seed(0))
     assert [int(found[strata == s].sum()) for s in range(3)] == [3, 1, 2]
 
 
 def test_every_item_of_a_stratum_is_equally_likely():
     strata = torch.tensor([0, 1] * 4)
     rng = torch.Generator().manual_seed(1)
-    times = sum(chosen(strata, 0.5, rng).long() for _ in range(2000))
+    times = sum(chosen_share(strata, 0.5, rng).long() for _ in range(2000))
     assert (times - 1000).abs().max() < 120
 
 

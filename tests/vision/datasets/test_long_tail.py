@@ -5,7 +5,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from vision.datasets import load
-from vision.datasets.long_tail import hold_out, long_tailed
+from vision.datasets.long_tail import hold_out_for_server, long_tailed
 
 
 def counts(images, test=False):
@@ -46,7 +46,7 @@ def test_the_choice_is_random_and_repeatable(grid):
 
 def test_a_balanced_set_is_taken_from_the_training_part(grid):
     images = grid(train=10, test=4, classes=3, domains=("ink",))
-    rest, taken = hold_out(images, 2)
+    rest, taken = hold_out_for_server(images, 2)
     assert counts(taken) == [2, 2, 2]
     assert counts(rest) == [8, 8, 8]
     assert counts(rest, test=True) == [4, 4, 4]
@@ -59,7 +59,7 @@ def test_impossible_wishes_are_refused(grid):
     with pytest.raises(InputError, match=r"imbalance is 0\.5; it must be 1 or more"):
         long_tailed(images, 0.5)
     with pytest.raises(InputError, match="surrogate is 10; a class of grid has 10 training"):
-        hold_out(images, 10)
+        hold_out_for_server(images, 10)
     with pytest.raises(InputError, match="class b has no training images"):
         long_tailed(images.take((images.labels != 1) | images.is_test), 10)
 

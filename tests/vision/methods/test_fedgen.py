@@ -14,8 +14,8 @@ from stforecast.federated.core.state import generator
 from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
-from vision.methods.conditional import draw_labels
 from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss
+from vision.methods.generator import draw_labels
 
 SIZES = (8, 13, 5)
 N_CLASSES, WIDTH, NOISE, HIDDEN = 4, 5, 3, 7

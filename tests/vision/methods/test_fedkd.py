@@ -15,7 +15,15 @@ from stforecast.federated.uploads.uplink import Uplink
 from vision.config import resolve
 from vision.evaluation import judged_models, possible_names
 from vision.methods import METHODS
-from vision.methods.fedkd import FedKD, FedKDOptions, factors, packed, rank_for, truncated, unpacked
+from vision.methods.fedkd import (
+    FedKD,
+    FedKDOptions,
+    factors,
+    packed_factors,
+    rank_for,
+    truncated,
+    unpacked,
+)
 
 SIZES = (8, 13, 5)
 MATRICES = {"encoder.1.weight": (6, 5), "head.weight": (5, 4)}
@@ -181,7 +189,7 @@ def test_what_is_cut_off_holds_no_more_than_its_share():
 @pytest.mark.parametrize(("rank", "floats"), [(2, 2 * (9 + 6)), (3, 3 * (9 + 6)), (4, 9 * 6)])
 def test_factors_travel_while_they_are_smaller(rank, floats):
     left, right, _ = factors(torch.randn(2, 9, 6))
-    message = packed("w", left, right, rank)
+    message = packed_factors("w", left, right, rank)
     assert sum(t[0].numel() for t in message.values()) == floats
     kept = left @ right if rank == 4 else left[..., :rank] @ right[:, :rank]
     torch.testing.assert_close(unpacked(message, "w"), kept)

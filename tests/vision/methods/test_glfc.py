@@ -14,7 +14,7 @@ from stforecast.federated.core.state import generator
 from vision.methods.glfc import GLFC, GLFCOptions, compensated_loss, relation_loss
 from vision.methods.memory import (
     EMPTY,
-    draw,
+    draw_samples,
     empty_memory,
     encoding_network,
     gradients_of,
@@ -85,7 +85,9 @@ def test_only_allowed_classes_are_drawn():
     features = torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]])
     remember(memory, features, torch.tensor([[0, 1, 2], [0, 0, 0]]), 3, torch.tensor([3, 3]))
     allowed = torch.tensor([[False, True, True], [False, True, True]])
-    drawn, classes, found = draw(memory, allowed, torch.tensor([[0.0, 0.49, 0.5, 0.99]] * 2))
+    drawn, classes, found = draw_samples(
+        memory, allowed, torch.tensor([[0.0, 0.49, 0.5, 0.99]] * 2)
+    )
     assert found.tolist() == [True, False]
     assert drawn[0, :, 0].tolist() == [2, 2, 3, 3]
     assert classes[0].tolist() == [1, 1, 2, 2]

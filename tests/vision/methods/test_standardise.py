@@ -3,7 +3,7 @@
 import torch
 
 from stforecast.federated.uploads.uplink import dequantise, quantise
-from vision.methods.standardise import moments_of, pooled_moments, standardised
+from vision.methods.anchors import moments_of, pooled_moments, standardised
 
 
 def test_moments_of_clients_standardise_their_pooled_features():
