@@ -34,6 +34,7 @@ from data_prep.base.errors import InputError, choose, no_file, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, netcdf_target
+from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, SUFFIXES
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import zone_name
@@ -278,7 +279,11 @@ def write_read(
         progress: no effect; the records are read at once.
         **options: options of `read`.
     """
-    return write_cube(read(raw, **options), out)
+    ds = read(raw, **options)
+    for name in services_of(ds):
+        values = observed(ds, name).to_numpy()
+        warn_of_oddities(values, local_time(ds), ds["cell"].to_numpy(), f"{raw}: {name}")
+    return write_cube(ds, out)
 
 
 def step_of(ds: xr.Dataset) -> pd.Timedelta:

@@ -1,9 +1,10 @@
-"""The command info, which describes any cube, table, raw records, run or model."""
+"""The command info, which describes any cube, table, raw records, run, model or federation."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -61,8 +62,8 @@ def info(path: Path, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
-    records in HDF5 (.h5), a run, a folder of runs, or a model, such as one that adapt wrote.
-    Nothing is written.
+    records in HDF5 (.h5), a run, a folder of runs, a model, such as one that adapt wrote,
+    or the results of a federation. Nothing is written.
     """
     found = describe(path)
     if as_json:
@@ -158,6 +159,7 @@ def _arrays(path: Path) -> Description:
 
 def _folder(path: Path) -> Description:
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN
+    from stforecast.flower.standing import EVENTS
     from stforecast.forecasting.results import is_model
 
     if (path / ABOUT).exists():
@@ -183,6 +185,8 @@ def _folder(path: Path) -> Description:
         rows = describe_runs(folders, path)
         command = f"stforecast compare {quote(str(path))}"
         return Description("finished runs", {"runs": rows}, runs_text(rows), command)
+    if (path / EVENTS).exists():
+        return _federation(path)
     for name in ("metr-la.h5", "metr_la.h5"):
         if (path / name).is_file():
             return _arrays(path / name)
@@ -190,6 +194,17 @@ def _folder(path: Path) -> Description:
         f"{path}: a folder without runs, models or raw records; give a file in it, or another "
         "folder"
     )
+
+
+def _federation(path: Path) -> Description:
+    from stforecast.cli.standing import status_text
+    from stforecast.flower.standing import Standing, read_event_log, read_results
+
+    results = read_results(path)
+    standing = Standing.of(read_event_log(path))
+    about = {**asdict(standing), "results": results}
+    command = f"stforecast federate status {quote(str(path))}"
+    return Description("federation", about, status_text(standing), command)
 
 
 def describe_run(folder: Path) -> dict[str, Any]:

@@ -301,9 +301,7 @@ class ForecastKind(Kind[ForecastRun]):
         return {**lines, "split": str(about["split"]), "errors": errors}
 
 
-@cache
 def _check_service(data: Path, service: str | None) -> None:
-    """Check the service, once for all runs; errors are not cached."""
     cube, name = open_cube(data), name_of(data)
     with cube:
         choose_service(cube, service, name)

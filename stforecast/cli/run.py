@@ -83,6 +83,7 @@ def run_command(
     check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = [name.strip() for name in (settings["service"] or "").split(",")]
     if len(services) > 1:
+        _check_services(data, services)
         _refuse_runs(out, services)
     settings = given(ctx, settings)
     for service in services:
@@ -102,6 +103,18 @@ def run_command(
             raise Stopped(stop.signal, f"{stop.place} of {service}", _left(out, services)) from stop
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
+
+
+def _check_services(data: Path, services: Sequence[str]) -> None:
+    """Refuse services that the cube lacks, or that are named twice, before the first is trained."""
+    from data_prep.cube import open_cube
+    from stforecast.data.cubes import choose_service
+
+    if twice := next((s for i, s in enumerate(services) if s in services[:i]), None):
+        raise InputError(Words("{service} names {} twice; name it once", twice))
+    with open_cube(data) as cube:
+        for service in services:
+            choose_service(cube, service, str(data))
 
 
 def _refuse_runs(out: Path, services: Sequence[str]) -> None:

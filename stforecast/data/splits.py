@@ -217,7 +217,7 @@ def _problem(kind: str, parts: tuple[Fraction, ...]) -> str | None:
     if kind == "days" and any(part.denominator != 1 for part in parts):
         return "days must be whole numbers"
     if kind != "days" and sum(parts) != 1:
-        return f"the shares add up to {float(sum(parts)):g}, not to 1"
+        return f"the shares add up to {float(sum(parts))!r}, not to 1"
     return None
 
 

@@ -24,7 +24,7 @@ from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_c
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import EVENTS, JsonLines, MetricsFile, show_log
+from stforecast.flower.standing import EVENTS, RESULTS, JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
 from stforecast.forecasting.trained_method import build_method
 
@@ -104,7 +104,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             log.info("differential privacy: %s", about["privacy"])
         known = membership.event("finished", best_round=about["best_round"], test=about["test"])
         log.info("test errors of all nodes: %s", about["test"], extra=known)
-        with atomic_path(out / "federation.json") as part:
+        with atomic_path(out / RESULTS) as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return about

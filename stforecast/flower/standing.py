@@ -20,12 +20,18 @@ from typing import Any
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, log_text
 from data_prep.base.files import atomic_path
+from stforecast.federated.runs.run_folder import AGAIN, LINES, read_csv
+
+RESULTS = "federation.json"
+"""Name of the file that a server writes at the end of its run."""
 
 EVENTS = "server.jsonl"
 """Name of the file of events in the server's results."""
 
 WAITING, RUNNING, FINISHED, FAILED = "waiting for nodes", "running", "finished", "failed"
 """States of a run."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -181,7 +187,10 @@ class Standing:
 
 
 def read_event_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """Read the events of a server's results; a line that was cut off is passed over."""
+    """Read the events of a server's results; a damaged line is passed over with a notice.
+
+    So is a last line that is still being written, without one.
+    """
     path = folder / EVENTS
     if not path.is_file():
         raise InputError(
@@ -189,13 +198,36 @@ def read_event_log(folder: Path) -> Iterator[dict[str, Any]]:
             Words("give the {results} of a federation whose run has begun"),
         )
     with path.open(errors="replace") as lines:
-        for line in lines:
+        for i, line in enumerate(lines, 1):
             try:
                 found = json.loads(line)
-            except ValueError:
-                continue
+            except (ValueError, RecursionError):
+                found = None
             if isinstance(found, dict):
                 yield found
+            elif line.endswith("\n"):
+                log.warning("%s: line %d is damaged; what it told is not shown", path, i)
+
+
+def read_results(folder: Path) -> dict[str, Any] | None:
+    """Read what a server wrote at the end of its run; None before it.
+
+    Raises:
+        InputError: if it, or a table beside it, is damaged.
+    """
+    path = folder / RESULTS
+    if not path.exists():
+        return None
+    try:
+        about = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as e:
+        raise InputError(f"{path}: damaged ({type(e).__name__}); {AGAIN}") from e
+    lines = about.get(LINES, {}) if isinstance(about, dict) else None
+    if not isinstance(lines, dict):
+        raise InputError(f"{path}: no results of a federation in it; {AGAIN}")
+    for name, n in lines.items():
+        read_csv(folder / name, (), lines=n)
+    return dict(about)
 
 
 class JsonLines(logging.Formatter):

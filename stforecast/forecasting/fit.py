@@ -13,6 +13,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
+from data_prep.notices import warn_of_oddities
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
@@ -73,6 +74,8 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
             asked.training.rounds,
             counted(len(series.cells), "cell"),
         )
+    times = series.calendar.local_times(np.arange(len(series.values)))
+    warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
     history.warn_of_constants(series, data.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
     history.warn_of_outliers(series, data.split.fit)

@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
 from data_prep.readers.frames import from_frame, from_long
-from data_prep.sets.table import read
+from data_prep.sets.table import prepare, read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
 DAYS = pd.date_range("2017-10-01", periods=20, freq="D")
@@ -403,3 +403,46 @@ def test_the_autumn_hour_of_a_wall_clock_is_not_added_up_twice(table):
     assert "time 2024-10-27 02:00:00 is already in line" in refusal(path, **hourly, clock="local")
     ds = read(path, **hourly, clock="local", time_zone="Europe/Rome")
     assert set(ds["value"].values[:-1, 0]) == {2.0}
+
+
+BUSY = pd.date_range("2024-01-01", periods=240, freq="h")
+
+
+def columns_of(values):
+    """Return the columns of a wide table of values `(240, cells)`."""
+    return {"time": BUSY} | {f"c{i}": column for i, column in enumerate(values.T)}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ((slice(50, 51), 2, -500), "negative values: -500 of cell c2 at 2024-01-03 02:00:00;"),
+        (
+            (slice(100, 130), 1, 0),
+            "long spans of zeros: 30 steps of cell c1 from 2024-01-05 04:00:00 to "
+            "2024-01-06 09:00:00;",
+        ),
+        (
+            (slice(200, None), 3, NAN),
+            "early ends: cell c3 at 2024-01-09 07:00:00, 40 steps before others;",
+        ),
+        ((slice(200, 202), slice(None), -1), "-1 of cell c2 at 2024-01-09 08:00:00, … (10 in all)"),
+    ],
+)
+def test_odd_values_are_named_in_one_line(table, tmp_path, caplog, change, expected):
+    values = np.random.default_rng(1).uniform(5, 9, (240, 5))
+    values[:, 4] *= np.arange(240) % 24 > 8  # Nights without traffic are usual.
+    prepare(table(columns_of(values)), tmp_path / "sound.nc", layout="wide")
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    steps, cell, value = change
+    values[steps, cell] = value
+    prepare(table(columns_of(values)), tmp_path / "odd.nc", layout="wide")
+    (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert "my.csv: value: " in said
+    assert expected in said
+
+
+def test_values_below_zero_as_of_temperatures_are_not_odd(table, tmp_path, caplog):
+    values = np.random.default_rng(1).normal(size=(240, 5))
+    prepare(table(columns_of(values)), tmp_path / "cold.nc", layout="wide")
+    assert "negative" not in caplog.text

@@ -130,6 +130,45 @@ def test_a_stop_in_one_of_several_services_says_how_to_get_all(
         assert f"holds runs of sms, finished: sms; {left}; or choose another --out" in err
 
 
+@pytest.mark.parametrize(
+    ("services", "message"),
+    [("sms,foo", "unknown service 'foo'"), ("sms,sms", "--service names sms twice")],
+)
+def test_several_services_are_checked_before_the_first_is_trained(
+    services, message, stforecast, town, tmp_path
+):
+    words = ["run", "--data", town, "--method", "last_value", *SPLIT, "--out", tmp_path / "all"]
+    code, out, err = stforecast(*words, "--service", services)
+    assert (code, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert message in err
+
+
+def test_a_benchmark_checks_all_services_first_and_remembers_no_other_folder(
+    stforecast, town, tmp_path, monkeypatch
+):
+    grid = """
+        title = "Town"
+        data = ["town.nc"]
+        services = ["sms"]
+        methods = ["last_value"]
+        settings = {split = "days:7,1,2"}
+    """
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "town.toml").write_text(grid)
+    (tmp_path / "one" / "town.nc").symlink_to(town)
+    monkeypatch.chdir(tmp_path / "one")
+    words = ["bench", "town.toml", "--out", "b"]
+    code, _, err = stforecast(*words, "--service", "sms", "--service", "foo")
+    assert (code, list((tmp_path / "one").rglob("run.json"))) == (2, [])
+    assert "unknown service 'foo'" in err
+    assert stforecast(*words)[0] == 0
+    monkeypatch.chdir(tmp_path / "two")
+    code, _, err = stforecast(*words)
+    assert code == 2
+    assert err.startswith("stforecast: town.nc: no cube here")
+
+
 @pytest.mark.slow
 def test_several_services_go_on_after_a_kill(stforecast, town, tmp_path):
     """What the same command says to do gives the numbers of an undisturbed run."""

@@ -238,6 +238,7 @@ def test_local_times_must_match_the_series():
         ("steps:0.7,0.3,0", "training and test must be above 0"),
         ("steps:1.2,-0.4,0.2", "training and test must be above 0"),
         ("steps:0.7,0.2,0.2", "the shares add up to 1.1, not to 1; write it like steps:0.7"),
+        ("steps:0.7,0.2,0.1000001", "the shares add up to 1.0000001, not to 1;"),
         ("windows:7,1,2", "the shares add up to 10"),
         ("time:0.6,0.2,0.3", "the shares add up to 1.1, not to 1; write it like time:0.6"),
         ("time:0.6,0.4", "found 2 numbers"),

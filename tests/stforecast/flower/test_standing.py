@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.__main__ import main
 from stforecast.bench.run_groups import pooled, select
-from stforecast.cli.federate import status_text
+from stforecast.cli.standing import status_text
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import logged, serve
@@ -131,6 +132,49 @@ def test_strikes_lost_rounds_and_errors_that_do_not_count_are_shown():
     standing.apply({"event": "resumed", "round": 1})
     (node,) = standing.nodes.values()
     assert (node.suspended, node.strikes, list(standing.rounds)) == (False, 0, [1])
+
+
+@pytest.fixture
+def stforecast(capsys):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as done:
+            main([str(word) for word in words])
+        return done.value.code or 0, *capsys.readouterr()
+
+    return call
+
+
+def test_what_a_federation_wrote_is_described_and_damage_is_named(federation, tmp_path, stforecast):
+    run, link, _ = federation()
+    about, folder = serve(link, run), tmp_path / "server"
+    code, out, err = stforecast("info", folder, "--json")
+    found = json.loads(out)
+    assert (code, err, found["kind"], found["state"]) == (0, "", "federation", FINISHED)
+    assert found["results"]["test"] == about["test"]
+    for name, text in {
+        "rounds.csv": "".join((folder / "rounds.csv").read_text().splitlines(True)[:-1]),
+        "federation.json": "{",
+    }.items():
+        whole = (folder / name).read_text()
+        for damaged in (text, "\0" * 9, "[" * 10**5):
+            (folder / name).write_text(damaged)
+            for words in (["info"], ["federate", "status"]):
+                code, out, err = stforecast(*words, folder)
+                assert (code, out, err.count("\n")) == (2, "", 1)
+                assert err.startswith(f"stforecast: {folder / name}: ")
+        (folder / name).write_text(whole)
+    (folder / "rounds.csv").unlink()
+    assert stforecast("federate", "status", folder)[0] == 2
+
+
+def test_a_damaged_line_of_events_is_said_and_one_being_written_is_not(tmp_path, caplog):
+    (tmp_path / "server.jsonl").write_text('{"a": 1}\n{"b": \n{"c": 3}\n{"d"')
+    assert list(read_event_log(tmp_path)) == [{"a": 1}, {"c": 3}]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{tmp_path / 'server.jsonl'}: line 2 is damaged; what it told is not shown"
+    ]
 
 
 @pytest.mark.attack("hostile answers")
