@@ -14,7 +14,6 @@ import click
 from stforecast.cli.commands import CONFIG, OptionSections
 from stforecast.cli.options import HELP, JSON, PATH, check_given, given
 from stforecast.cli.run import run_options as options_of_run
-from stforecast.cli.standing import status_text
 from stforecast.forecasting import DEFAULT_METHOD
 
 NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every"}
@@ -177,6 +176,7 @@ def status(results: Path, as_json: bool) -> None:
 
     RESULTS is the folder on the server that `stforecast federate --results` named.
     """
+    from stforecast.cli.standing import status_text
     from stforecast.flower.standing import Standing, read_event_log, read_results
 
     read_results(results)

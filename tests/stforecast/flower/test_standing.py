@@ -139,6 +139,7 @@ def stforecast(capsys):
     """Runs the command; gives its exit code, output and error output."""
 
     def call(*words):
+        capsys.readouterr()  # what the federation itself logged
         with pytest.raises(SystemExit) as done:
             main([str(word) for word in words])
         return done.value.code or 0, *capsys.readouterr()
