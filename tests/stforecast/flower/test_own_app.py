@@ -66,7 +66,9 @@ class Api:
     def answered(self):
         """What was answered: errors, and the messages' own content."""
         found = []
-        wait_for(lambda: found.extend(self.state.get_messages_legacy(is_reply=True)) or found, 60)
+        # Flower 1.41 renamed it.
+        messages = getattr(self.state, "get_messages_legacy", None) or self.state.get_messages
+        wait_for(lambda: found.extend(messages(is_reply=True)) or found, 60)
         self.state.delete_messages(message_ids=[m.metadata.reply_to_message_id for m in found])
         self.state.delete_messages(message_ids=[m.metadata.message_id for m in found])
         return [m.error.reason for m in found]
