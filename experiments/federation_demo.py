@@ -153,7 +153,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
     names = {first: name for name, (first, _) in SHARES.items()}
     names[SHARES[HOSTILE][0]] += " (hostile)"
     click.echo(f"\n{status_text(Standing.of(events))}")
-    click.echo(f"\ntest MSE of z-scores: {honest_error(out):.4f} of the honest nodes")
+    click.echo(f"\ntest MSE of z-scores: {honest_error(out, method):.4f} of the honest nodes")
     alone = in_one_process(out, method, GUARDED | {"rounds": rounds}, SHARES.keys() - {HOSTILE})
     click.echo(f"                      {alone:.4f} in one process, "
                "where nothing fails")  # fmt: skip
@@ -246,11 +246,12 @@ def make_cubes(
         ]
 
 
-def honest_error(out: Path) -> float:
+def honest_error(out: Path, method: str) -> float:
     """Return the test error of the honest nodes' clients from their own tables."""
     paths = [p for name in SHARES if name != HOSTILE
              for p in (out / f"{name}.federation").glob("run-*/metrics.csv")]  # fmt: skip
-    return mean_error(pd.concat([pd.read_csv(path) for path in paths]))
+    table = pd.concat([pd.read_csv(path) for path in paths])
+    return mean_error(table, resolve(method).run.select)
 
 
 def in_one_process(
@@ -260,10 +261,11 @@ def in_one_process(
     cells = sorted(i for name in names for i in range(*SHARES[name]))
     with open_cube(out / "city.nc") as city:
         cube = city.isel(cell=cells).load()
-    return mean_error(Forecaster(method, **settings).fit(cube).evaluate())
+    forecaster = Forecaster(method, **settings).fit(cube)
+    return mean_error(forecaster.evaluate(), forecaster.config.run.select)
 
 
-def mean_error(table: pd.DataFrame, selection: str = "best") -> float:
+def mean_error(table: pd.DataFrame, selection: str) -> float:
     """Return the mean test MSE over clients, which all have as many targets."""
     chosen = select(by_client(table), metric="mse", split="test", selection=selection)
     return float(chosen["value"].mean())

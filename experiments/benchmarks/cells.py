@@ -103,7 +103,7 @@ def measure_few(cube: xr.Dataset, run: Run) -> float:
     errors = forecaster.fit(cube.isel(cell=cells).load()).evaluate()
     wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "mse"}
     found = errors[np.all([errors[n].astype(str) == v for n, v in wanted.items()], axis=0)]
-    return float(found.set_index("selection")["value"]["last"])
+    return float(found.set_index("selection")["value"][forecaster.config.run.select])
 
 
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:

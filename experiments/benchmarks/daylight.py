@@ -74,11 +74,12 @@ def daylight(
 
 def _error(part: pd.DataFrame, method: str) -> float:
     """Return the test MAE in the data's units."""
-    errors = Forecaster(method, horizon=HORIZON, split=SPLIT).fit(part).evaluate()
+    forecaster = Forecaster(method, horizon=HORIZON, split=SPLIT).fit(part)
+    errors = forecaster.evaluate()
     wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "raw_mae"}
     for name, value in wanted.items():
         errors = errors[errors[name].astype(str) == value]
-    return float(errors.set_index("selection")["value"]["last"])
+    return float(errors.set_index("selection")["value"][forecaster.config.run.select])
 
 
 def daylight_table(rows: pd.DataFrame) -> str:

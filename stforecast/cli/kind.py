@@ -232,7 +232,7 @@ class ForecastKind(Kind[ForecastRun]):
     def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
         """Return the errors, and those by hour of local time."""
         hours = hourly_errors(run.forecasts()).assign(split="test")
-        hours["selection"] = run.settings.get("select", "best")
+        hours["selection"] = run.selection()
         metrics = run.metrics()
         return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
 
@@ -275,8 +275,7 @@ class ForecastKind(Kind[ForecastRun]):
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""
         names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
-        selection = str(run.settings.get("select", "best"))
-        errors = {metric: run.score(metric, selection) for metric in ERRORS}
+        errors = {metric: run.score(metric) for metric in ERRORS}
         return {
             **{name: run.about.get(name) for name in names},
             "cells": run.about.get("clients"),

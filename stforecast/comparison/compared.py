@@ -84,7 +84,7 @@ def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
     for task in tasks:
         for line in task.board.lines:
             estimates = {
-                "error": line.error, "last_round_error": line.last,
+                "error": line.error,
                 "percent_above_reference": line.against,
                 "skill_percent": line.skill and line.skill.times(100),
                 "wins_percent": line.wins.times(100),

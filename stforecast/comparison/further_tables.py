@@ -47,9 +47,7 @@ def horizon_table(
     steps = shown_steps(int(run.settings["horizon"]))
     if len(steps) < 2:
         return ""
-    tables = [
-        [_by_step(runs, row.selection("best")) for runs in by_seed(row.group.runs)] for row in rows
-    ]
+    tables = [[_by_step(runs, row.selection) for runs in by_seed(row.group.runs)] for row in rows]
     if any(table.empty for members in tables for table in members):
         return ""
     columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
@@ -108,8 +106,6 @@ HEADINGS = {
 def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Tabulate coverage, width, pinball loss and CRPS as Markdown.
 
-    All is of the model that a run keeps, which `predict` uses, since only its bounds are in
-    `forecasts.nc`: with `select` last not that of the lowest validation loss, as in other tables.
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
     `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
 
@@ -123,18 +119,12 @@ def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     body = []
     for row, name in zip(rows, names, strict=True):
         seeds = by_seed(row.group.runs)
-        tables = [
-            _interval_errors(runs, row.selection(row.first.settings.get("select", "best")))
-            for runs in seeds
-        ]
+        tables = [_interval_errors(runs, row.selection) for runs in seeds]
         if all(len(t) for t in tables):
             body.append({"method": name, **_interval_cells(row, seeds, tables)})
     if not body:
         return ""
-    note = (
-        "Intervals on the test part, all steps ahead, in data units; of the kept model (`select`)"
-    )
-    return f"{note}.\n\n{markdown(body)}"
+    return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
 
 
 def nominal_coverage(run: ForecastRun) -> float:
@@ -226,8 +216,7 @@ def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     others = [hour for hour in range(24) if hour not in busy]
     body = []
     for row, name in zip(rows, names, strict=True):
-        selection = row.selection("best")
-        errors = [joined_errors(r, "raw_mae", selection) for r in by_seed(row.group.runs)]
+        errors = [joined_errors(r, "raw_mae", row.selection) for r in by_seed(row.group.runs)]
         peak, off_peak = (
             spread([of_seed.in_hours(hours) for of_seed in errors]) for hours in (busy, others)
         )

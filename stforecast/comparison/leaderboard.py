@@ -22,7 +22,7 @@ from stforecast.bench.statistics.estimate import NEGLIGIBLE, ErrorSums, Estimate
 from stforecast.bench.statistics.tests import holm, permutation_test
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task
-from stforecast.comparison.rows import Row, TaskErrors, Wanted, read_errors
+from stforecast.comparison.rows import Row, TaskErrors, read_errors
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import METRICS
 
@@ -45,8 +45,7 @@ class Line:
 
     Attributes:
         row: its runs.
-        error: pooled error, mean over seeds.
-        last: the same after the last round.
+        error: pooled error of the model that `predict` uses, mean over seeds.
         against: by how many per cent the error is above that of the reference.
         p_value: of the difference to the reference, after Holm's correction; NaN for itself.
         skill: 1 minus the geometric mean of clients' errors over those of seasonal naive; None if
@@ -56,7 +55,6 @@ class Line:
 
     row: Row
     error: Estimate
-    last: Estimate
     against: Estimate
     p_value: float
     skill: Estimate | None
@@ -82,7 +80,7 @@ class Leaderboard:
         lines: a line for each method.
         reference: name of the method that the others are compared with.
         errors: the errors.
-        replicates: bootstrap of the best models' errors.
+        replicates: bootstrap of the errors.
         smallest_p: smallest p-value that so few days can give, after Holm's correction.
         n_groups: groups of neighbouring cells; 1 if cells are not resampled.
     """
@@ -101,7 +99,8 @@ def leaderboard(
 ) -> Leaderboard:
     """Compare methods that were tested on the same targets.
 
-    Lower errors are better, so a signed one cannot be compared.
+    The model of each row is the one that its runs keep, which `predict` uses. Lower errors are
+    better, so a signed one cannot be compared.
 
     Args:
         rows: rows with different names.
@@ -114,14 +113,13 @@ def leaderboard(
         InputError: if two runs were tested on different targets, the reference is unknown, or the
             metric is unknown or signed.
     """
-    best, last = Wanted(metric), Wanted(metric, "last")
     if METRICS.find(metric.removeprefix("raw_")).signed:
         raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
-    errors = read_errors(rows, (best, last))
+    errors = read_errors(rows, [metric])
     groups = neighbours(errors.locations)
-    sums = errors.sums[best]
+    sums = errors.sums[metric]
     known = [row for row in rows if row.name in sums]
-    everyone, after = (resample(errors.sums[want], metric, groups, n=n) for want in (best, last))
+    everyone = resample(sums, metric, groups, n=n)
     ours = everyone.only([row.name for row in known])
     chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
     tests = {
@@ -134,7 +132,6 @@ def leaderboard(
         Line(
             row,
             everyone.error(row.name),
-            after.error(row.name),
             everyone.relative_difference(row.name, chosen),
             float(p_values.get(row.name, math.nan)),
             skill([everyone], row.name, SEASONAL) if SEASONAL in sums else None,

@@ -248,8 +248,8 @@ def _heading(run: ForecastRun) -> str:
         when += f" ({_span(test)})" if test else ""
     return (
         f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, {when}, "
-        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}; model of "
-        "the lowest validation loss unless said otherwise"
+        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}; each "
+        "row is of the model that `predict` uses, after the best or the last round"
     )
 
 
@@ -359,7 +359,7 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
     return {
         "MSE": _score(row, "mse"),
-        "MSE, last round": _score(row, "mse", "last"),
+        "round": first.kept_round if len(first.rounds()) else "-",
         **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
         "floats a round, up / down": floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
@@ -367,12 +367,11 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _score(row: Row, metric: str, which: str = "best") -> str:
+def _score(row: Row, metric: str) -> str:
     """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
-    selection = row.selection(which)
     return spread(
         [
-            float(np.mean([run.score(metric, selection) for run in runs]))
+            float(np.mean([run.score(metric, row.selection) for run in runs]))
             for runs in by_seed(row.group.runs)
         ]
     )

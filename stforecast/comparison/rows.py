@@ -11,7 +11,6 @@ import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -116,21 +115,10 @@ class Row:
         """Return the mean of a number in `run.json` over the runs; NaN where one lacks it."""
         return float(np.mean([run.about.get(fact, np.nan) for run in self.group.runs]))
 
-    def selection(self, which: str) -> str:
-        """Return the selection of the row's model in the `best` or `last` round."""
-        return f"{which} {self.view}".strip()
-
-
-class Wanted(NamedTuple):
-    """An error to read.
-
-    Attributes:
-        metric: name as in `metrics.csv`.
-        which: round of the model, `best` or `last`.
-    """
-
-    metric: str
-    which: str = "best"
+    @property
+    def selection(self) -> str:
+        """Name of the row's model, which all tables judge; its runs keep the same round."""
+        return self.first.selection(self.view)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +126,7 @@ class TaskErrors:
     """Errors of rows that were tested on the same targets.
 
     Attributes:
-        sums: sums by seed, cell and day of each row by name, for each wanted error; also those of
+        sums: sums by seed, cell and day of each row by name, for each metric; also those of
             `SEASONAL` where it could forecast.
         cells: `(cells,)` ids.
         days: local days of the test part; of all folds in a backtest, where a day that two folds
@@ -147,7 +135,7 @@ class TaskErrors:
         incomplete: names of rows that lack a fold in every seed, which are left out.
     """
 
-    sums: dict[Wanted, dict[str, ErrorSums]]
+    sums: dict[str, dict[str, ErrorSums]]
     cells: np.ndarray
     days: pd.DatetimeIndex
     locations: np.ndarray | None
@@ -156,14 +144,14 @@ class TaskErrors:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Errors of one run by wanted error and model: totals and weights `(cells, days)`."""
+    """Errors of one run by metric and model: totals and weights `(cells, days)`."""
 
-    sums: dict[tuple[Wanted, str], tuple[np.ndarray, np.ndarray]]
+    sums: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
     targets: xr.Dataset
     days: pd.DatetimeIndex
 
 
-def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
+def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
     """Read the errors of rows from their runs' forecasts.
 
     Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those
@@ -171,7 +159,7 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
 
     Args:
         rows: rows with different names.
-        wanted: errors to read.
+        metrics: names of the errors to read, as in `metrics.csv`.
 
     Raises:
         InputError: if two runs were tested on different targets, or a file lacks a variable.
@@ -184,21 +172,21 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
             "they were tested on different targets; compare them separately"
         )
     first: dict[int, _Part] = {}
-    sums: dict[Wanted, dict[str, ErrorSums]] = {want: {} for want in wanted}
+    sums: dict[str, dict[str, ErrorSums]] = {metric: {} for metric in metrics}
     incomplete = []
     for row in rows:
-        parts = {(run.seed, run.fold): _read(run, row, wanted, first) for run in row.group.runs}
+        parts = {(run.seed, run.fold): _read(run, row, metrics, first) for run in row.group.runs}
         seeds = row.complete_seeds(folds)
         if not seeds:
             incomplete.append(row.name)
             continue
-        for want in wanted:
+        for metric in metrics:
             of_seeds = [[parts[seed, fold] for fold in folds] for seed in seeds]
-            sums[want][row.name] = _joined(of_seeds, want, "")
+            sums[metric][row.name] = _joined(of_seeds, metric, "")
     whole = [first[fold] for fold in folds]
-    for want in wanted:
-        if all((want, SEASONAL) in part.sums for part in whole):
-            sums[want][SEASONAL] = _joined([whole], want, SEASONAL)
+    for metric in metrics:
+        if all((metric, SEASONAL) in part.sums for part in whole):
+            sums[metric][SEASONAL] = _joined([whole], metric, SEASONAL)
     targets = whole[0].targets
     places = [targets[name].to_numpy() for name in ("lon", "lat") if name in targets]
     locations = np.stack(places, axis=1) if places else None
@@ -206,23 +194,22 @@ def read_errors(rows: Sequence[Row], wanted: Sequence[Wanted]) -> TaskErrors:
     return TaskErrors(sums, targets["cell"].to_numpy(), days, locations, tuple(incomplete))
 
 
-def _read(run: ForecastRun, row: Row, wanted: Sequence[Wanted], first: dict[int, _Part]) -> _Part:
+def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
     forecasts = run.forecasts()
     leads = run.fold not in first
+    scales = {scale for metric in metrics if (scale := scale_of(metric))}
     if not leads:
         check_targets(run, forecasts, first[run.fold].targets)
-        scales = {scale for want in wanted if (scale := scale_of(want.metric))}
         forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
-    models = {"": None} | (
+    models = {"": run.selection(row.view)} | (
         {SEASONAL: SEASONAL} if leads and SEASONAL in variables(forecasts) else {}
     )
     sums = {}
-    for want in wanted:
+    for metric in metrics:
         for name, selection in models.items():
-            errors = model_errors(forecasts, want.metric, selection or row.selection(want.which))
-            sums[want, name] = errors.by_day()
-    scales = {scale for want in wanted if (scale := scale_of(want.metric))}
+            errors = model_errors(forecasts, metric, selection)
+            sums[metric, name] = errors.by_day()
     part = _Part(sums, forecasts[["y", *scales]], errors.days)
     if leads:
         first[run.fold] = part
@@ -256,13 +243,13 @@ def scaled_as(
     return forecasts.assign(other)
 
 
-def _joined(of_seeds: Sequence[Sequence[_Part]], want: Wanted, name: str) -> ErrorSums:
+def _joined(of_seeds: Sequence[Sequence[_Part]], metric: str, name: str) -> ErrorSums:
     """Stack seeds, and join the days of their folds; a day may lie in two folds."""
     place, _ = pd.factorize(_days(of_seeds[0]))
     stacked = [
         np.stack(
             [
-                summed_by(np.concatenate([p.sums[want, name][i] for p in parts], axis=1), place)
+                summed_by(np.concatenate([p.sums[metric, name][i] for p in parts], axis=1), place)
                 for parts in of_seeds
             ]
         )

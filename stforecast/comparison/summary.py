@@ -22,7 +22,7 @@ from stforecast.forecasting.results import ForecastRun, units_of
 def summary(run: ForecastRun) -> str:
     """Summarise a finished run in a few lines."""
     rounds = run.rounds()
-    models = {"best": run.method}
+    models = {run.selection(): run.method}
     if len(rounds):
         names = _names_of_rounds(_best_round(rounds), len(rounds))
         selections = sorted(run.metrics()["selection"].unique())
@@ -48,6 +48,8 @@ def summary(run: ForecastRun) -> str:
         lines.append(f"chosen on the validation part: {', '.join(texts)}")
     if guarantee := privacy_sentence(run.about):
         lines.append(guarantee)
+    if len(models) > 1:
+        lines.append(f"`predict` and the next lines use the {run.kept_round} round's model")
     rows = [Row(group) for group in group_runs([run])]
     (line,) = leaderboard(rows, "raw_mae").lines
     if line.skill is not None:
@@ -62,10 +64,9 @@ def summary(run: ForecastRun) -> str:
 
 def interval_line(run: ForecastRun) -> str:
     """Return the coverage, mean width and furthest bounds of intervals; "" without any."""
-    select = run.settings.get("select", "best")
-    if not math.isfinite(held := run.score("coverage", select)):
+    if not math.isfinite(held := run.score("coverage")):
         return ""
-    width, forecasts = run.score("raw_width", select), run.forecasts()
+    width, forecasts = run.score("raw_width"), run.forecasts()
     bounds = f"{float(forecasts['lower'].min()):,.4g} to {float(forecasts['upper'].max()):,.4g}"
     values = f"{float(forecasts['y'].min()):,.4g} to {float(forecasts['y'].max()):,.4g}"
     return (

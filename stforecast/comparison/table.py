@@ -146,7 +146,7 @@ FEWEST_CLIENTS = 2
 
 
 def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
-    """Rank the models of groups by their clients' test errors in the best round, mean over seeds.
+    """Rank the models of groups by their clients' test errors, mean over seeds.
 
     Args:
         rows: the models to rank.
@@ -160,7 +160,7 @@ def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
 
 
 def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
-    """Return the clients' test errors in the best round, mean over seeds: a column for each row."""
+    """Return the clients' test errors, mean over seeds: a column for each row."""
     errors = [_client_errors(row, metric) for row in rows]
     return pd.concat(errors, axis=1, join="inner")
 
@@ -178,9 +178,8 @@ def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
 
 
 def _client_errors(row: Row, metric: str) -> pd.Series:
-    selection = row.selection("best")
     errors = [
-        by_client(select(run.metrics(), metric=metric, selection=selection, split="test"))
+        by_client(select(run.metrics(), metric=metric, selection=row.selection, split="test"))
         for run in row.group.runs
     ]
     tables = [table.set_index("client")["value"] for table in errors]

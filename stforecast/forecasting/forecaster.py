@@ -358,7 +358,7 @@ class Forecaster:
             and "best", and e.g. "last (global)" for a method's other models. A split without
             windows has no rows. Other data have rows of the split "test" and of the selected model;
             `mase` and `rmsse`, which need training data, are left out, and errors of intervals are
-            of the widest alone.
+            of the widest alone. The attribute `select` names the selection that `predict` uses.
 
         Raises:
             InputError: without `data`, if it was loaded rather than fitted here; if `data` do not
@@ -366,10 +366,14 @@ class Forecaster:
         """
         if by not in get_args(By):
             raise choose("by", by, get_args(By))
+        select, found = self.config.run.select, self._evaluations
         if data is None:
             self._evaluation()
-            return evaluations.error_table(self._evaluations, by)
-        return evaluations.error_table({self.config.run.select: self._on(data)}, by)
+        else:
+            found = {select: self._on(data)}
+        table = evaluations.error_table(found, by)
+        table.attrs["select"] = select
+        return table
 
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.

@@ -111,9 +111,26 @@ class ForecastRun(Run):
             check_values(ds[name], str(path))
         return ds
 
-    def score(self, metric: str = "mse", selection: str = "best", split: str = "test") -> float:
-        """Return one error, pooled over all clients and the whole horizon."""
-        chosen = select(self.metrics(), metric=metric, selection=selection, split=split)
+    @property
+    def kept_round(self) -> str:
+        """Round of the model that it keeps and `predict` uses: `best` or `last`."""
+        return str(self.settings.get("select", "best"))
+
+    def selection(self, view: str = "") -> str:
+        """Return the name of the model that tables, intervals and figures judge.
+
+        Args:
+            view: one of the method's further models, such as "(global)"; by default its first.
+        """
+        return f"{self.kept_round} {view}".strip()
+
+    def score(
+        self, metric: str = "mse", selection: str | None = None, split: str = "test"
+    ) -> float:
+        """Return one error, pooled over all clients and steps; by default of `selection()`."""
+        chosen = select(
+            self.metrics(), metric=metric, selection=selection or self.selection(), split=split
+        )
         row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")
 

@@ -216,10 +216,11 @@ def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
         known = dict(zip(keys, values, strict=True))
         method = str(known.get("method", known.get("label", f"table {place + 1}")))
         selections = set(part["selection"])
+        assumed = "best" if "best" in selections else min(selections)
         settings = {
             "method": method,
             "seed": int(str(known.get("seed", 1))),
-            "select": "best" if "best" in selections else min(selections),
+            "select": table.attrs.get("select", assumed),
         }
         about = {
             "settings": settings,

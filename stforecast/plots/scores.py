@@ -29,7 +29,7 @@ def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> p
         InputError: if the metric or selection is unknown, listing the known ones.
     """
     table = select(run.metrics(), split="test")
-    selection = selection or run.settings["select"]
+    selection = selection or run.selection()
     for column, wanted in {"selection": selection, "metric": metric}.items():
         if wanted not in set(table[column]):
             raise InputError(f"{run.folder}: {choose(column, wanted, table[column].unique())}")

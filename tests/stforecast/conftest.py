@@ -110,7 +110,7 @@ def _errors(y_hat, y, cells):
     return table.assign(split="test", selection="best").reindex(columns=list(METRIC_COLUMNS))
 
 
-def write_forecasts(path, models, cells, n_days, horizon=1):
+def write_forecasts(path, models, cells, n_days, horizon=1, kept="best"):
     """Writes forecasts of zeros, every twelve hours; their squared errors are those of each cell.
 
     Seasonal naive has a squared error of 4.
@@ -120,7 +120,7 @@ def write_forecasts(path, models, cells, n_days, horizon=1):
     values = {"y": np.zeros(shape), "seasonal_naive": np.full(shape, 2.0)}
     about = {}
     for selection, errors in models.items():
-        name = "y_hat" if selection == "best" else f"y_hat_{len(values)}"
+        name = "y_hat" if selection == kept else f"y_hat_{len(values)}"
         values[name] = np.broadcast_to(np.sqrt(errors)[:, None, None], shape)
         about[name] = {"selection": selection}
     scales = dict.fromkeys(("std", "seasonal_mae", "seasonal_rmse"), ("cell", np.ones(len(cells))))
@@ -150,7 +150,7 @@ def tables():
 def make_run(tmp_path):
     """Writes a run folder without training.
 
-    `scores` are the test errors of `selections`; `clients` are errors by client of the best round.
+    `scores` are the test errors of `selections`; `clients` are errors by client of the kept round.
     """
 
     def make(
@@ -176,6 +176,7 @@ def make_run(tmp_path):
             "seed": 1, "split": "fuels", "horizon": 1, "scale": "cell", "rounds": 3,
             "select": "best",
         }  # fmt: skip
+        kept = settings.get("select", "best")
         about = {
             **(about or {}),
             "settings": {"method": method, **defaults, **settings},
@@ -199,7 +200,7 @@ def make_run(tmp_path):
             for split in ("test", "validation")
         ]  # fmt: skip
         rows += [
-            {"client": client, "horizon": "all", "split": "test", "selection": "best",
+            {"client": client, "horizon": "all", "split": "test", "selection": kept,
              "metric": "mse", "value": value}
             for client, value in (clients or {}).items()
         ]  # fmt: skip
@@ -210,12 +211,10 @@ def make_run(tmp_path):
         ]
         columns = list(RoundReport.__dataclass_fields__)
         write_csv(pd.DataFrame([vars(r) for r in reports], columns=columns), out / "rounds.csv")
-        own = clients or dict.fromkeys("abc", scores[0])
-        models = {"best": list(own.values())}
-        models |= {
-            s: [v] * len(own) for s, v in zip(selections, scores, strict=True) if s != "best"
-        }
-        write_forecasts(out / "forecasts.nc", models, list(own), n_days, horizon)
+        cells = list(clients or "abc")
+        models = {s: [v] * len(cells) for s, v in zip(selections, scores, strict=True)}
+        models |= {kept: list(clients.values())} if clients else {}
+        write_forecasts(out / "forecasts.nc", models, cells, n_days, horizon, kept)
         return ForecastRun.open(out)
 
     return make

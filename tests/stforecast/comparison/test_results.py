@@ -1,6 +1,7 @@
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.comparison.leaderboard import compare
 from stforecast.comparison.results import results_table
 from stforecast.comparison.summary import summary
 
@@ -19,7 +20,7 @@ def test_seeds_are_averaged_with_their_standard_deviation(make_run, cells):
         "method": "fuels",
         "runs": "2",
         "MSE": "0.1500 ± 0.0707",
-        "MSE, last round": "0.3000 ± 0.1414",
+        "round": "best",
         "MAE": "1.500 ± 0.707",
         "MAE, data units": "150.0 ± 70.7",
         "MASE": "0.3000 ± 0.1414",
@@ -27,6 +28,24 @@ def test_seeds_are_averaged_with_their_standard_deviation(make_run, cells):
         "train s": "1.5",
         "predict s": "0.15",
     }
+
+
+def test_all_numbers_are_of_the_model_that_predict_uses(make_run, tables):
+    """The best round of the first is lower than anything else, but it keeps the last one."""
+    kept = make_run("fedlean", select="last", scores=(0.1, 2.5))
+    runs = [kept, make_run("solo", scores=(2.0, 9.0)), make_run("fedavg", scores=(3.0, 9.0))]
+    assert [run.score() for run in runs] == [2.5, 2.0, 3.0]
+    errors, compared = tables(results_table(runs, {}))[:2]
+    assert [row[2:4] for row in errors[1:]] == [
+        ["2.500", "last"], ["2.000", "best"], ["3.000", "best"],
+    ]  # fmt: skip
+    assert [(row[0], row[1].split()[0]) for row in compared[1:]] == [
+        ("solo", "2"), ("fedlean", "2.5"), ("fedavg", "3"),
+    ]  # fmt: skip
+    for tested in (runs[0], runs[1]):
+        ((task,), y_hat) = compare([tested], "mse"), tested.forecasts()["y_hat"]
+        assert task.board.lines[0].error.value == pytest.approx(float((y_hat**2).mean()))
+    assert "use the last round's model" in summary(kept)
 
 
 def test_one_run_has_no_deviation(make_run, cells):
@@ -82,8 +101,8 @@ def test_a_method_with_a_global_model_has_a_row_for_it(make_run, cells):
     selections = ("best", "best (global)", "last", "last (global)")
     run = make_run("ditto", selections=selections, scores=(0.1, 0.2, 0.3, 0.4))
     assert [row[:4] for row in cells(results_table([run], {}))[1:]] == [
-        ["ditto", "1", "0.1000", "0.3000"],
-        ["ditto (global)", "1", "0.2000", "0.4000"],
+        ["ditto", "1", "0.1000", "best"],
+        ["ditto (global)", "1", "0.2000", "best"],
     ]
     assert "best round, 2 (global)" in summary(run)
 
@@ -223,8 +242,9 @@ def test_a_summary_gives_both_rounds_and_the_traffic(make_run):
     assert lines[3].split() == ["last", "round,", "3", "0.5000", "5.0000", "500.0000", "1.0000"]
     assert lines[4] == "in a round a client sends 100 floats and receives 200"
     # An error of 1/2 in each cell, where seasonal naive has 2.
-    assert lines[5] == "skill against the value one day before, in MAE: 75 % [75, 75]"
-    assert lines[6].endswith(f"run in {run.folder}")
+    assert lines[5] == "`predict` and the next lines use the best round's model"
+    assert lines[6] == "skill against the value one day before, in MAE: 75 % [75, 75]"
+    assert lines[7].endswith(f"run in {run.folder}")
 
 
 def test_without_a_validation_part_the_best_round_is_the_last(make_run):

@@ -7,10 +7,10 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.rows import Row, Wanted, read_errors
+from stforecast.comparison.rows import Row, read_errors
 from stforecast.plots.comparisons import cells
 
-MSE = Wanted("mse")
+MSE = "mse"
 
 
 @pytest.fixture
@@ -59,6 +59,6 @@ def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     rows = [Row(group) for group in group_runs(runs)]
     ratio = cells(runs, metric="mse", reference=rows[0].name).axes[0].lines[1]
     np.testing.assert_allclose(ratio.get_xdata(), 1)
-    sums = read_errors(rows, [Wanted("raw_mse"), MSE]).sums[MSE]
+    sums = read_errors(rows, ["raw_mse", MSE]).sums[MSE]
     np.testing.assert_array_equal(sums["a"].total, sums["b"].total)
     assert "divided by that of the first run" in caplog.text
