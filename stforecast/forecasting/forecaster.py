@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -370,6 +370,11 @@ class Forecaster:
             self._evaluation()
             return evaluations.error_table(self._evaluations, by)
         return evaluations.error_table({self.config.run.select: self._on(data)}, by)
+
+    def errors(self, by: By = "cell") -> Iterator[pd.DataFrame]:
+        """Yield `evaluate` in parts, of which one is in memory at a time."""
+        self._evaluation()
+        return evaluations.error_tables(self._evaluations, by)
 
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.

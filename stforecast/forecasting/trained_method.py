@@ -290,15 +290,19 @@ def train(
         else:
             federation.run(after_round)
         last = federation.ready()
-    states = {"last": last, "best": federation.best or last}
-    trained = {
-        name if view == method.views[0] else f"{name} ({view})": TrainedMethod(
-            config, method, state, data.clients, view
-        )
-        for name, state in states.items()
-        for view in method.views
-    }
-    return trained, federation
+    best = federation.best
+    # With the optimiser's moments, which the best round lacks, a refit would go on differently.
+    same = best is None or (best.round == last.round and not last.clients.moments)
+    trained = {}
+    for view in method.views:
+        further = "" if view == method.views[0] else f" ({view})"
+        models = [
+            TrainedMethod(config, method, s, data.clients, view) for s in (last, best or last)
+        ]
+        trained[f"last{further}"] = models[0]
+        trained[f"best{further}"] = models[0] if same else models[1]
+    order = [name for which in ("last", "best") for name in trained if name.startswith(which)]
+    return {name: trained[name] for name in order}, federation
 
 
 def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:
