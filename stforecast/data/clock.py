@@ -117,7 +117,8 @@ class Calendar:
     def of_cells(self, position: np.ndarray) -> Calendar:
         """Return the calendar of some cells."""
         events = self.events and self.events.of_cells(position)
-        return dataclasses.replace(self, events=events)
+        covariates = self.covariates and self.covariates.of_cells(position)
+        return dataclasses.replace(self, events=events, covariates=covariates)
 
     def event_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
         """Return the share of each target step that events of each kind take, times their scale.

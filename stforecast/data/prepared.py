@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,14 @@ from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
 from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import Windows, fill_gaps, make_windows, profile_of, target_windows
+from stforecast.data.windows import (
+    Sources,
+    Windows,
+    fill_gaps,
+    make_windows,
+    profile_of,
+    target_windows,
+)
 from stforecast.federated.runs.checkpoint import fingerprint
 
 Targets = tuple[np.ndarray, np.ndarray]
@@ -74,10 +82,26 @@ class PreparedSeries:
 
     def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
         """Cut the windows whose first targets are `starts`."""
-        return make_windows(
-            self.z, starts, self.window, self._slots, self.calendar,
-            filled=self._filled, profile=self._profile, with_next=with_next,
-        )  # fmt: skip
+        return self.cutter(starts, with_next=with_next)(None)
+
+    def cutter(
+        self, starts: np.ndarray, *, with_next: bool = False
+    ) -> Callable[[np.ndarray | None], Windows]:
+        """Return a function of cells, `(n,)` positions or None for all, that cuts their windows."""
+        window, calendar = self.window, self.calendar
+        sources = Sources.of(starts, window, calendar)
+
+        def cut(cells: np.ndarray | None) -> Windows:
+            z, filled, profile, own = self.z, self._filled, self._profile, calendar
+            if cells is not None:
+                z, filled, own = z[:, cells], filled[:, cells], calendar.of_cells(cells)
+                profile = profile and profile.of_cells(cells)
+            return make_windows(
+                z, sources, window, self._slots, own,
+                filled=filled, profile=profile, with_next=with_next,
+            )  # fmt: skip
+
+        return cut
 
     def targets(self, starts: np.ndarray) -> Targets:
         """Return z-scored targets of the windows whose first targets are `starts`."""

@@ -37,6 +37,12 @@ class Scaler:
     covariates: CovariateScaler | None = None
     events: np.ndarray | None = None
 
+    def of_cells(self, some: slice) -> Scaler:
+        """Return the means and deviations of some cells."""
+        if self.mean.size == 1:
+            return self
+        return dataclasses.replace(self, mean=self.mean[some], std=self.std[some])
+
     def calendar(self, series: Series) -> Calendar:
         """Return the calendar of a series with scaled events and covariates, if any are read."""
         calendar = series.calendar

@@ -54,6 +54,10 @@ class WeeklyProfile(NamedTuple):
         parts = (profile.T, newest.to_numpy().T, anomalies.swapaxes(0, 1))
         return cls(*(part.astype(np.float32) for part in parts))
 
+    def of_cells(self, position: np.ndarray) -> WeeklyProfile:
+        """Return the profiles of some cells."""
+        return WeeklyProfile(*(part[position] for part in self))
+
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
 

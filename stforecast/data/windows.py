@@ -85,9 +85,34 @@ class Windows:
     slot: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """What the inputs of windows read, whatever the cell.
+
+    Attributes:
+        starts: `(windows,)` first target steps.
+        steps: `(windows, readings)` steps of all lags, below 0 before the series.
+        known: `(windows, inputs)` inputs of the calendar and of holidays.
+    """
+
+    starts: np.ndarray
+    steps: np.ndarray
+    known: np.ndarray
+
+    @classmethod
+    def of(cls, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> Sources:
+        """Return the sources of the windows whose first targets are `starts`."""
+        starts = np.asarray(starts, dtype=np.intp)
+        steps = source_steps(starts, (*spec.lags, *spec.further_lags), spec, calendar)
+        known = np.empty((len(starts), 0), dtype=np.float32)
+        if calendar and spec.n_known:
+            known = _known_inputs(calendar.local_times(starts), spec)
+        return cls(starts, steps, known)
+
+
 def make_windows(
     series: np.ndarray,
-    starts: np.ndarray,
+    starts: np.ndarray | Sources,
     spec: WindowSpec,
     slot_of_step: np.ndarray,
     calendar: Calendar | None = None,
@@ -100,7 +125,7 @@ def make_windows(
 
     Args:
         series: `(steps, cells)`, z-scored, NaN where missing.
-        starts: `(windows,)` indices of first target steps.
+        starts: `(windows,)` indices of first target steps, or their sources, if already computed.
         spec: the windows' shape.
         slot_of_step: `(steps,)` position of each step in the period, from `day_slots`.
         calendar: the series' wall clock, for windows that read it.
@@ -111,13 +136,16 @@ def make_windows(
     Raises:
         InputError: if a window would reach outside the series.
     """
-    starts = np.asarray(starts, dtype=np.intp)
+    sources = starts if isinstance(starts, Sources) else Sources.of(starts, spec, calendar)
     filled = fill_gaps(series, spec, calendar) if filled is None else filled
     profile = profile_of(series, spec, calendar) if profile is None else profile
-    x = _cut_inputs(filled, starts, spec, calendar, profile)
-    y, mask = training_targets(series, starts, spec, calendar)
-    x_next = _cut_inputs(filled, starts + 1, spec, calendar, profile) if with_next else None
-    return Windows(x, x_next, y, mask, np.asarray(slot_of_step)[starts])
+    x = _cut_inputs(filled, sources, spec, calendar, profile)
+    y, mask = training_targets(series, sources.starts, spec, calendar)
+    x_next = None
+    if with_next:
+        following = Sources.of(sources.starts + 1, spec, calendar)
+        x_next = _cut_inputs(filled, following, spec, calendar, profile)
+    return Windows(x, x_next, y, mask, np.asarray(slot_of_step)[sources.starts])
 
 
 def input_windows(
@@ -127,9 +155,8 @@ def input_windows(
 
     The series is read before each start only, which may be the step just after the series.
     """
-    starts = np.asarray(starts, dtype=np.intp)
     filled, profile = fill_gaps(series, spec, calendar), profile_of(series, spec, calendar)
-    return _cut_inputs(filled, starts, spec, calendar, profile)
+    return _cut_inputs(filled, Sources.of(starts, spec, calendar), spec, calendar, profile)
 
 
 def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
@@ -172,41 +199,54 @@ def source_steps(
 
 def _cut_inputs(
     filled: np.ndarray,
-    starts: np.ndarray,
+    sources: Sources,
     spec: WindowSpec,
     calendar: Calendar | None,
     profile: WeeklyProfile | None,
 ) -> np.ndarray:
     """Cut the inputs of windows, as `input_windows`, from a series whose gaps are filled."""
-    n_cells = filled.shape[1]
+    n_cells, starts = filled.shape[1], sources.starts
     check_size(
         8 * len(starts) * spec.n_inputs * n_cells,
         f"{len(starts)} windows of {spec.n_inputs} inputs of {n_cells} cells",
     )
-    parts = [_gather(filled, source_steps(starts, spec.lags, spec, calendar))]
-    if spec.further_lags:
-        steps = source_steps(starts, spec.further_lags, spec, calendar)
-        parts.append(np.where(steps < 0, np.nan, _gather(filled, steps.clip(0))))
-    if spec.impute == "newest":
-        newest = parts[0][..., [spec.lags.index(min(spec.lags))]]
-        parts = [np.where(np.isnan(part), newest, part) for part in parts]
-    if calendar and spec.n_known:
-        known = _known_inputs(calendar.local_times(starts), spec)
-        parts.append(np.broadcast_to(known, (n_cells, *known.shape)))
-        if spec.n_events:
-            shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
-            events = calendar.event_inputs(starts, spec).reshape(shape)
-            events = on_wall_clock(events, starts, calendar)
-            parts.append(events.reshape(n_cells, len(starts), spec.n_events))
-        if spec.n_covariates:
-            parts.append(calendar.covariate_inputs(starts, spec))
-        if profile:
-            inputs = profile.inputs(starts, spec.horizon, calendar)
-            change = on_wall_clock(inputs[..., : spec.horizon], starts, calendar)
-            parts += [change, inputs[..., spec.horizon :]]
-    x = np.concatenate(parts, axis=-1, dtype=np.float32)
-    x[np.isnan(x)] = 0.0
+    x = np.empty((n_cells, len(starts), spec.n_inputs), dtype=np.float32)
+    _cut_readings(filled, sources.steps, spec, x)
+    parts = [np.broadcast_to(sources.known, (n_cells, *sources.known.shape))]
+    if calendar and spec.n_events:
+        shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
+        events = calendar.event_inputs(starts, spec).reshape(shape)
+        events = on_wall_clock(events, starts, calendar)
+        parts.append(events.reshape(n_cells, len(starts), spec.n_events))
+    if calendar and spec.n_covariates:
+        parts.append(calendar.covariate_inputs(starts, spec))
+    if calendar and profile:
+        inputs = profile.inputs(starts, spec.horizon, calendar)
+        change = on_wall_clock(inputs[..., : spec.horizon], starts, calendar)
+        parts += [change, inputs[..., spec.horizon :]]
+    place = sources.steps.shape[1]
+    for part in parts:
+        x[..., place : place + part.shape[-1]] = np.where(np.isnan(part), 0.0, part)
+        place += part.shape[-1]
     return x
+
+
+def _cut_readings(filled: np.ndarray, steps: np.ndarray, spec: WindowSpec, x: np.ndarray) -> None:
+    """Write the readings at `steps` `(windows, readings)` to the first inputs of windows."""
+    n_lags = len(spec.lags)
+    _check_steps(steps[:, :n_lags], len(filled))
+    _check_steps(steps.clip(0), len(filled))
+    by_cell = _by_cell(filled)
+    gaps = bool(np.isnan(by_cell).any()) or bool((steps < 0).any())
+    for of_cell, values in zip(x, by_cell, strict=True):  # One cell's stay in the cache.
+        readings = values.take(steps, mode="clip")
+        if gaps:
+            readings[steps < 0] = np.nan
+            if spec.impute == "newest":
+                newest = readings[:, [spec.lags.index(min(spec.lags))]]
+                readings = np.where(np.isnan(readings), newest, readings)
+            readings[np.isnan(readings)] = 0.0
+        of_cell[:, : steps.shape[1]] = readings
 
 
 def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
@@ -274,11 +314,18 @@ def _reordered(values: np.ndarray, starts: np.ndarray, calendar: Calendar, way: 
 
 def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Gather `series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
-    n_steps = len(series)
+    _check_steps(steps, len(series))
+    return np.take(_by_cell(series), steps, axis=1)
+
+
+def _by_cell(series: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.transpose(series), dtype=np.float32)
+
+
+def _check_steps(steps: np.ndarray, n_steps: int) -> None:
+    """Refuse windows that reach outside a series."""
     if steps.size and (steps.min() < 0 or steps.max() >= n_steps):
         raise InputError(
             f"a window reads steps {steps.min()} to {steps.max()} of a series that has steps 0 to "
             f"{n_steps - 1}; start later, end earlier or give a longer series"
         )
-    by_cell = np.ascontiguousarray(np.transpose(series), dtype=np.float32)
-    return np.take(by_cell, steps, axis=1)

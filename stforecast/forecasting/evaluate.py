@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -31,8 +31,8 @@ from stforecast.forecasting.model import FittedModel
 from stforecast.intervals.bands import Bands, clipped, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.metrics.metric import Scale
-from stforecast.metrics.point import evaluate, evaluate_intervals
+from stforecast.metrics.metric import Scale, Sums
+from stforecast.metrics.point import error_sums, interval_sums, tabulated
 
 
 def season_of(calendar: Calendar) -> int:
@@ -78,6 +78,9 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
 
 
 log = logging.getLogger(__name__)
+
+CELLS = 512
+"""Cells whose errors are computed at a time: temporary arrays are in double precision."""
 
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
@@ -166,17 +169,15 @@ class Evaluation:
             )
         return bands, after
 
-    def errors(self, by: By = "cell") -> dict[str, pd.DataFrame]:
-        """Compute the errors on `validation` and `test`, each if it has windows."""
-        found = {}
+    def errors(self, split: str, by: By = "cell") -> Iterator[pd.DataFrame]:
+        """Tabulate the errors on `validation` or `test`, metric by metric; none without windows."""
         ids = self.data.series.cells if by == "cell" else self.data.clients.labels
-        if len(self.data.split.validation):
-            found["validation"] = self._errors(self._validation, ids)
-        if len(self.data.split.test):
-            found["test"] = self._errors(self._test, ids)
-            if self.config.has_intervals:
-                found["test"] = pd.concat([found["test"], self._interval_errors(ids)])
-        return found
+        if split == "validation":
+            found = self._validation_sums if len(self.data.split.validation) else []
+        else:
+            found = self._test_sums if len(self.data.split.test) else []
+        for sums, names in found:
+            yield from tabulated(sums, ids, names)
 
     def test_forecasts(self) -> dict[str, np.ndarray]:
         """Return `y_hat` of the test part, in the data's units, and its bounds.
@@ -211,33 +212,78 @@ class Evaluation:
         return self._calibrated[1][self.config.coverage]
 
     def raw(self, values: np.ndarray) -> np.ndarray:
-        """Convert z-scores `(cells, windows, horizon)` to the data's units.
+        """Convert z-scores `(cells, windows, horizon)` to the data's units, cells by cells.
 
         A target or bound at a limit is exactly that, whatever the rounding of its z-score.
         """
-        found = self.data.scaler.inverse(values, cell_axis=0)
-        for limit, score in zip(self.model.limits, self._limits, strict=True):
-            found = np.where(values == score, limit, found)
+        found = np.empty(values.shape)
+        for some in self._blocks:
+            found[some] = self._raw(values[some], some)
         return found
 
-    def _errors(self, forecasts: Forecasts, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
-        bands, y, mask = forecasts.bands, forecasts.y, forecasts.mask
-        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
-        scaled = evaluate(bands.centre, y, mask, ids, of_scores)
-        raw = evaluate(self.raw(bands.centre), self.raw(y), mask, ids, scale=self.scale)
-        raw["metric"] = raw["metric"].map({n: m.raw_name for n, m in METRICS.items()})
-        return pd.concat([scaled, raw], ignore_index=True)
+    @cached_property
+    def _blocks(self) -> list[slice]:
+        """Cells whose values are converted and summed at a time."""
+        n_cells = len(self.data.series.cells)
+        return [slice(i, min(i + CELLS, n_cells)) for i in range(0, n_cells, CELLS)]
 
-    def _interval_errors(self, ids: Sequence[object] | np.ndarray) -> pd.DataFrame:
+    def _raw(self, values: np.ndarray, some: slice) -> np.ndarray:
+        """Convert z-scores of some cells."""
+        found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
+        for limit, score in zip(self.model.limits, self._limits, strict=True):
+            found = np.where(values == score[some], limit, found)
+        return found
+
+    @cached_property
+    def _validation_sums(self) -> list[NamedSums]:
+        return self._errors(self._validation)
+
+    @cached_property
+    def _test_sums(self) -> list[NamedSums]:
+        intervals = self._interval_errors() if self.config.has_intervals else []
+        return [*self._errors(self._test), *intervals]
+
+    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
+        """Return the sums of errors of z-scores, and of those in the data's units."""
+        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
+        scaled, raw = [], []
+        for some in self._blocks:
+            y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
+            mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
+            scaled.append(error_sums(y_hat, y, mask, of_scores))
+            y_hat, y = self._raw(y_hat, some), self._raw(y, some)
+            raw.append(error_sums(y_hat, y, mask, scale=scale))
+        return [(_joined(scaled), {}), (_joined(raw), {n: m.raw_name for n, m in METRICS.items()})]
+
+    def _interval_errors(self) -> list[NamedSums]:
         bands, _ = self._calibrated
-        y, mask = self._test.y, self._test.mask
-        coverage = self.config.coverage
-        scaled = evaluate_intervals(bands, y, mask, ids, coverage)
-        bands, y = bands.map(self.raw), self.raw(y)
-        raw = evaluate_intervals(bands, y, mask, ids, coverage, self.scale)
-        raw["metric"] = raw["metric"].map({n: m.raw_name for n, m in INTERVAL_METRICS.items()})
-        both = pd.concat([scaled, raw], ignore_index=True)
-        return both.drop_duplicates(["metric", "client", "horizon"], ignore_index=True)
+        coverage, test = self.config.coverage, self._test
+        scaled, raw = [], []
+        for some in self._blocks:
+            own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
+            scale = self.scale and self.scale.of_cells(some)
+            scaled.append(interval_sums(own, y, mask, coverage))
+            own = own.map(partial(self._raw, some=some))
+            raw.append(interval_sums(own, self._raw(y, some), mask, coverage, scale))
+        names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
+        known, further = _joined(scaled), _joined(raw)
+        further = {n: sums for n, sums in further.items() if names[n] not in known}
+        return [(known, {}), (further, names)]
+
+
+NamedSums = tuple[dict[str, Sums], dict[str, str]]
+"""Sums of metrics, and the names of these in tables."""
+
+
+def _joined(parts: Sequence[dict[str, Sums]]) -> dict[str, Sums]:
+    """Join the sums of blocks of cells."""
+    return {
+        name: (
+            np.concatenate([part[name][0] for part in parts]),
+            np.concatenate([part[name][1] for part in parts]),
+        )
+        for name in parts[0]
+    }
 
 
 def on_new_data(model: FittedModel, series: Series) -> Evaluation:
@@ -255,11 +301,15 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
 
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
     """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
-    tables: dict[str, list[pd.DataFrame]] = {"validation": [], "test": []}
-    for selection, evaluation in evaluations.items():
-        for split, errors in evaluation.errors(by).items():
-            tables[split].append(errors.assign(split=split, selection=selection))
-    return pd.concat([t for split in tables.values() for t in split], ignore_index=True)
+    return pd.concat(error_tables(evaluations, by), ignore_index=True)
+
+
+def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
+    """Yield the parts of `error_table`, which are too many for the memory with many cells."""
+    for split in ("validation", "test"):
+        for selection, evaluation in evaluations.items():
+            for errors in evaluation.errors(split, by):
+                yield errors.assign(split=split, selection=selection)
 
 
 def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:

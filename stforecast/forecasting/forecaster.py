@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -374,6 +374,11 @@ class Forecaster:
         table = evaluations.error_table(found, by)
         table.attrs["select"] = select
         return table
+
+    def errors(self, by: By = "cell") -> Iterator[pd.DataFrame]:
+        """Yield `evaluate` in parts, of which one is in memory at a time."""
+        self._evaluation()
+        return evaluations.error_tables(self._evaluations, by)
 
     def score(self, data: Data | Series | None = None, y: None = None) -> float:
         """Return the coefficient of determination R² of the forecasts; the highest is best.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +134,19 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
     def _write_errors(self, by: By, path: Path) -> None:
         forecaster = self.forecaster
-        metrics = forecaster.evaluate(by=by).assign(
-            method=forecaster.config.method,
-            data=self.data.stem,
-            service=forecaster.service,
-            seed=forecaster.config.run.seed,
-        )
-        _check_headline(metrics, self.folder)
-        write_csv(metrics[list(METRIC_COLUMNS)], path)
+
+        def tables() -> Iterator[pd.DataFrame]:
+            for errors in forecaster.errors(by):
+                _check_headline(errors, self.folder)
+                errors = errors.assign(
+                    method=forecaster.config.method,
+                    data=self.data.stem,
+                    service=forecaster.service,
+                    seed=forecaster.config.run.seed,
+                )
+                yield errors[list(METRIC_COLUMNS)]
+
+        write_csv(tables(), path)
 
     def describe(self) -> dict[str, Any]:
         """Return settings, data and results for `run.json`."""
@@ -158,7 +163,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
 
 def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
-    """Refuse results without a finite error over the whole test part."""
+    """Refuse results whose squared error over the whole test part is not finite."""
     found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
     if not np.isfinite(found).all():
         raise InputError(

@@ -39,6 +39,9 @@ from stforecast.models import build_model
 BLOCK = 2**28
 """Bytes of inputs that are forecast at a time; several times as much is used to cut them."""
 
+WHOLE = 2**29
+"""Most bytes of inputs that stay in memory; more are cut for a cohort at a time."""
+
 
 @contextmanager
 def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]:
@@ -112,9 +115,28 @@ class TrainedMethod:
         Sorting never makes quantiles worse (Chernozhukov, Fernández-Val, Galichon, Econometrica
         78, 2010). Arguments and result are those of `Predictor.quantiles`.
         """
-        outputs = self._outputs(series, starts, calendar)
+        n_cells = series.shape[1]
+        if not self.clients.by_cell:
+            return self._quantiles(series, starts, calendar, torch.arange(n_cells))
+        of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
+        size = max(BLOCK // of_cell // COHORT, 1) * COHORT
+        found: np.ndarray | None = None
+        for ids in torch.arange(n_cells).split(size):
+            cells = ids.numpy()
+            part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), ids)
+            if found is None:
+                found = np.empty((n_cells, *part.shape[1:]), part.dtype)
+            found[cells] = part
+        assert found is not None
+        return found
+
+    def _quantiles(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
+    ) -> np.ndarray:
+        """Forecast the quantiles of the clients `ids`, of whose cells alone the series is."""
+        outputs = self._outputs(series, starts, calendar, ids)
         if self._has_experts:
-            outputs = self._mixed(outputs, series, starts, calendar)
+            outputs = self._mixed(outputs, series, starts, calendar, ids)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
@@ -124,12 +146,17 @@ class TrainedMethod:
         return self.method.has_experts and self.view in (None, self.method.views[0])
 
     def _mixed(
-        self, outputs: np.ndarray, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+        self,
+        outputs: np.ndarray,
+        series: np.ndarray,
+        starts: np.ndarray,
+        calendar: Calendar,
+        ids: Tensor,
     ) -> np.ndarray:
         """Mix the outputs of two experts by their known errors; of quantiles, by the middle one."""
 
         def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            both = self._outputs(series, origins, calendar)
+            both = self._outputs(series, origins, calendar, ids)
             levels = both.reshape(*both.shape[:2], -1, self.config.loss.n_outputs)
             first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
             return first, second
@@ -139,7 +166,9 @@ class TrainedMethod:
         mixed: np.ndarray = first + weight[..., None].astype(np.float32) * (second - first)
         return mixed
 
-    def _outputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+    def _outputs(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
+    ) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
         Those of a second expert follow those of the first. Only the inputs of a block of windows
@@ -148,11 +177,11 @@ class TrainedMethod:
         of_window = 4 * series.shape[1] * self.config.window.n_inputs
         size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
         blocks = [starts[i : i + size] for i in range(0, max(len(starts), 1), size)]
-        outputs = [self._outputs_of_block(series, block, calendar) for block in blocks]
+        outputs = [self._outputs_of_block(series, block, calendar, ids) for block in blocks]
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
     def _outputs_of_block(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
     ) -> np.ndarray:
         """Return the outputs for windows whose inputs fit in memory together."""
         x = input_windows(series, starts, self.config.window, calendar)
@@ -167,10 +196,10 @@ class TrainedMethod:
         n_outputs *= 2 if self._has_experts else 1
         view = EXPERTS if self._has_experts else self.view
         outputs = torch.empty(*x.shape[:2], n_outputs)
-        for ids in data.cohorts(COHORT):
-            found = predictions_of(self.method, state, data, ids, view)
+        for part in data.cohorts(COHORT):
+            found = predictions_of(self.method, state, data, ids[part], view, rows=part)
             forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
-            self.clients.scatter(forecasts, ids, outputs)
+            self.clients.scatter(forecasts, part, outputs)
         return outputs.numpy()
 
     def state(self) -> dict[str, np.ndarray]:
@@ -261,15 +290,19 @@ def train(
         else:
             federation.run(after_round)
         last = federation.ready()
-    states = {"last": last, "best": federation.best or last}
-    trained = {
-        name if view == method.views[0] else f"{name} ({view})": TrainedMethod(
-            config, method, state, data.clients, view
-        )
-        for name, state in states.items()
-        for view in method.views
-    }
-    return trained, federation
+    best = federation.best
+    # With the optimiser's moments, which the best round lacks, a refit would go on differently.
+    same = best is None or (best.round == last.round and not last.clients.moments)
+    trained = {}
+    for view in method.views:
+        further = "" if view == method.views[0] else f" ({view})"
+        models = [
+            TrainedMethod(config, method, s, data.clients, view) for s in (last, best or last)
+        ]
+        trained[f"last{further}"] = models[0]
+        trained[f"best{further}"] = models[0] if same else models[1]
+    order = [name for which in ("last", "best") for name in trained if name.startswith(which)]
+    return {name: trained[name] for name in order}, federation
 
 
 def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:
@@ -318,8 +351,17 @@ def client_samples(
     """Return the clients' training and validation samples; arguments as in `federate`."""
 
     def samples(starts: np.ndarray, *, with_next: bool = False) -> ClientData:
-        windows = data.windows(starts, with_next=with_next)
-        return data.clients.join(client_data(windows, data.series.locations))
+        cut, places = data.cutter(starts, with_next=with_next), data.series.locations
+        n_cells = data.z.shape[1]
+        n_bytes = 4 * n_cells * len(starts) * (data.window.n_inputs * (1 + with_next))
+        if n_bytes <= WHOLE or not data.clients.by_cell:
+            return data.clients.join(client_data(cut(None), places))
+
+        def of_cells(ids: Tensor) -> dict[str, Tensor]:
+            some = ids.numpy()
+            return client_data(cut(some), None if places is None else places[some]).tensors
+
+        return ClientData({}, torch.full((n_cells,), len(starts)), cut=of_cells)
 
     return (
         samples(train, with_next=getattr(method, "reads_next", False)),

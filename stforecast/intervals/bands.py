@@ -29,6 +29,10 @@ class Bands:
     centre: np.ndarray
     bounds: dict[float, tuple[np.ndarray, np.ndarray]]
 
+    def of_cells(self, some: slice) -> Bands:
+        """Return the bands of some cells."""
+        return self.map(lambda values: values[some])
+
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> Bands:
         """Apply a function, such as a change of units, to all values."""
         bounds = {c: (function(low), function(high)) for c, (low, high) in self.bounds.items()}

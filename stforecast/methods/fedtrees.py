@@ -151,14 +151,15 @@ class FedTrees(Method):
 
     def sample_memory(self, data: ClientData) -> Params:
         """Return the bins of all samples, their predictions and the number of trees in these."""
-        x = data.tensors["x"].flatten(2)
+        first = data.take(torch.arange(1)).tensors["x"]
+        x = first.flatten(2).expand(len(data), -1, -1)
         self.population.train(False)
         model = {name: t.to(x.device) for name, t in self.population.initial().items()}
         with torch.no_grad():
             rows = 1 if data.group_sizes is None else int(data.group_sizes.max())
-            outputs = super().predict(model, {}, data.tensors["x"][:1, :rows], self.views[0])
+            outputs = super().predict(model, {}, first[:, :rows], self.views[0])
         return {
-            "bins": torch.zeros_like(x.mT, dtype=torch.uint8),
+            "bins": x.new_zeros(x.shape, dtype=torch.uint8).mT,
             "prediction": outputs.new_zeros(*x.shape[:2], outputs.shape[-1]),
             "trees": torch.full((len(x),), -1, device=x.device),  # -1: nothing yet.
         }

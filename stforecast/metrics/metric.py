@@ -30,6 +30,10 @@ class Scale(NamedTuple):
     mae: np.ndarray
     rmse: np.ndarray
 
+    def of_cells(self, some: slice) -> Scale:
+        """Return those of some clients."""
+        return Scale(self.mae[some], self.rmse[some])
+
 
 def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return `total / weight`, NaN where the weight is 0.

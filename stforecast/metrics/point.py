@@ -7,7 +7,7 @@ Tables of errors, by client and steps ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -156,15 +156,25 @@ def evaluate(
     ids = [str(c) for c in (range(len(y)) if clients is None else clients)]
     if np.ndim(y) != 3 or len(ids) != len(y):
         raise InputError(f"{len(ids)} clients and targets {np.shape(y)}: expected (clients, …, …)")
-    tables = []
+    return pd.concat(tabulated(error_sums(y_hat, y, mask, metrics, scale), ids), ignore_index=True)
+
+
+def error_sums(
+    y_hat: np.ndarray,
+    y: np.ndarray,
+    mask: np.ndarray,
+    metrics: Iterable[str] | None = None,
+    scale: Scale | None = None,
+) -> dict[str, Sums]:
+    """Return the sums of `evaluate` over windows by metric, `(clients, horizon)` each."""
+    found = {}
     for name in METRICS if metrics is None else metrics:
         metric = METRICS.find(name)
         if metric.scaled_by and scale is None:
             continue
         by, known = _divisor(scale, metric.scaled_by)
-        sums = metric.update(y_hat / by, y / by, mask & known, 1)
-        tables.append(_tabulated(name, sums, metric.finalise, ids))
-    return pd.concat(tables, ignore_index=True)
+        found[name] = metric.update(y_hat / by, y / by, mask & known, 1)
+    return found
 
 
 def evaluate_intervals(
@@ -188,15 +198,23 @@ def evaluate_intervals(
     Returns:
         Rows like those of `evaluate`, for each of `INTERVAL_METRICS`.
     """
-    tables = []
+    sums = interval_sums(bands, y, mask, coverage, scale)
+    return pd.concat(tabulated(sums, clients), ignore_index=True)
+
+
+def interval_sums(
+    bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float, scale: Scale | None = None
+) -> dict[str, Sums]:
+    """Return the sums of `evaluate_intervals` over windows, `(clients, horizon)` each."""
+    found = {}
     for name, metric in INTERVAL_METRICS.items():
         if metric.scaled_by and scale is None:
             continue
         by, known = _divisor(scale, metric.scaled_by)
         seen = mask & known
         total = metric.update(bands.map(by.__rtruediv__), y / by, seen, coverage)
-        tables.append(_tabulated(name, (total, seen.sum(axis=1)), mean, clients))
-    return pd.concat(tables, ignore_index=True)
+        found[name] = total, seen.sum(axis=1)
+    return found
 
 
 def _divisor(scale: Scale | None, which: str) -> tuple[np.ndarray, np.ndarray]:
@@ -210,29 +228,30 @@ def _divisor(scale: Scale | None, which: str) -> tuple[np.ndarray, np.ndarray]:
     return np.where(known, by, 1.0), known
 
 
-def _tabulated(
-    name: str,
-    sums: Sums,
-    finalise: Callable[[np.ndarray, np.ndarray], np.ndarray],
+def tabulated(
+    sums: Mapping[str, Sums],
     clients: Sequence[object] | np.ndarray,
-) -> pd.DataFrame:
-    """Tabulate one metric in the form returned by `evaluate`.
+    names: Mapping[str, str] | None = None,
+) -> Iterator[pd.DataFrame]:
+    """Tabulate sums in the form returned by `evaluate`, metric by metric.
 
     Args:
-        name: name of the metric.
-        sums: `(total, weight)`, each `(clients, horizon)`.
-        finalise: function that turns the sums into values.
+        sums: `(total, weight)` of each metric, each `(clients, horizon)`.
         clients: `(clients,)` ids.
+        names: name of each metric in the tables; by default its own.
     """
     positions: dict[str, int] = {}
     rows = [positions.setdefault(str(client), len(positions)) for client in clients]
-    total, weight = (_with_margins(_pooled(part, rows, len(positions))) for part in sums)
-    ids, steps = list(positions), (str(k + 1) for k in range(total.shape[1] - 1))
+    horizon = len(next(iter(sums.values()))[0][0]) if sums and rows else 0
     index = pd.MultiIndex.from_product(
-        [[*ids, "all"], [*steps, "all"]], names=["client", "horizon"]
+        [[*positions, "all"], [*(str(k + 1) for k in range(horizon)), "all"]],
+        names=["client", "horizon"],
     )
-    values = finalise(total, weight).ravel()
-    return pd.DataFrame({"metric": name, "value": values}, index=index).reset_index()
+    for name, parts in sums.items():
+        finalise = METRICS[name].finalise if name in METRICS else mean
+        margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
+        found = {"metric": (names or {}).get(name, name), "value": finalise(*margins).ravel()}
+        yield pd.DataFrame(found, index=index).reset_index()
 
 
 def _pooled(sums: np.ndarray, rows: Sequence[int], n: int) -> np.ndarray:

@@ -30,12 +30,16 @@ class ClientData:
         group_sizes: `(clients,)` number of consecutive samples that belong together, such as those
             of one time in all cells of a client: batches and chunks hold whole groups, in their
             order. None if every sample is a group by itself.
+        cut: function of client ids that returns the tensors of these clients, which are cut from
+            their series anew each time that they are taken; None if `tensors` holds all. Then
+            `tensors` is empty.
     """
 
     tensors: dict[str, Tensor]
     sizes: Tensor
     augment: Augment | None = None
     group_sizes: Tensor | None = None
+    cut: Callable[[Tensor], dict[str, Tensor]] | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -72,11 +76,18 @@ class ClientData:
         """Return the data of some clients, without copying if `ids` is a contiguous range."""
         ids_there = ids.to(self.sizes.device)
         groups = None if self.group_sizes is None else self.group_sizes[ids_there]
-        return ClientData(take(self.tensors, ids), self.sizes[ids_there], self.augment, groups)
+        tensors = self.cut(ids.cpu()) if self.cut else take(self.tensors, ids)
+        return ClientData(tensors, self.sizes[ids_there], self.augment, groups)
+
+    def whole(self) -> ClientData:
+        """Return the same data with all tensors in memory."""
+        return self.take(torch.arange(len(self))) if self.cut else self
 
     def to(self, device: torch.device | str) -> ClientData:
         """Return the same data on another device; sizes stay on the CPU, where they are read."""
-        tensors = {name: t.to(device) for name, t in self.tensors.items()}
+        if self.cut and torch.device(device).type == "cpu":
+            return self
+        tensors = {name: t.to(device) for name, t in self.whole().tensors.items()}
         return ClientData(tensors, self.sizes, self.augment, self.group_sizes)
 
     def chunks(self, rows: int) -> Iterator[Batch]:

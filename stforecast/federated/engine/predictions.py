@@ -59,12 +59,16 @@ def predictions_of(
     ids: Tensor,
     view: str | None = None,
     way: Way | None = None,
+    rows: Tensor | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Yield the same as `predictions`, for the clients `ids` together."""
+    """Yield the same as `predictions`, for the clients `ids` together.
+
+    Where `data` are of some clients only, `rows` are their places in it.
+    """
     method.population.train(False)
     clients = state.clients
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
-    rows = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
+    at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
     own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
     payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
     averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
@@ -72,6 +76,6 @@ def predictions_of(
         own |= {name: payload[name] for name in averaged}
     elif way == "own":
         payload = {name: t for name, t in payload.items() if name not in averaged}
-    some = data.take(ids)
-    for batch in some.chunks(rows * min(some.group, COHORT)):
+    some = data.take(ids if rows is None else rows)
+    for batch in some.chunks(at_once * min(some.group, COHORT)):
         yield batch, method.predict(own, payload, batch["x"], view or method.views[0])

@@ -334,7 +334,7 @@ class Trainer:
                 return [t for i in ids for t in self._train(method, i[None])]
             failed = {int(ids[0]): reason(e, cohort.params, cohort.buffers, cohort.memory, n=1)}
             return [Trained.nobody(failed, total_bytes(payload))]
-        self._refuse_samples(upload)
+        self._refuse_samples(cohort, upload)
         return [self._write_back(cohort, payload, upload)]
 
     def _write_back(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
@@ -352,8 +352,9 @@ class Trainer:
         cohort.write_back(sound)
         return Trained(ids, self._encode(ids, upload), like, loss, task_loss, bytes_down, failed)
 
-    def _refuse_samples(self, upload: Payload) -> None:
-        kept = {t.untyped_storage().data_ptr() for t in self.train_data.tensors.values()}
+    def _refuse_samples(self, cohort: Cohort, upload: Payload) -> None:
+        samples = [*self.train_data.tensors.values(), *cohort.data.tensors.values()]
+        kept = {t.untyped_storage().data_ptr() for t in samples}
         for name, t in upload.items():
             if t.untyped_storage().data_ptr() in kept:
                 raise ValueError(f"{self.method.name} would send a client's samples as {name!r}")

@@ -73,7 +73,7 @@ class Node:
         self.run = {
             **run,
             "first": trainer.first,
-            "data": fingerprint(data.tensors | {"sizes": data.sizes}),
+            "data": fingerprint(data.whole().tensors | {"sizes": data.sizes}),
         }
         trainer.receive({}, 0)
         self.best: State | None = None

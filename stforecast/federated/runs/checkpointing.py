@@ -255,7 +255,8 @@ class Checkpointer:
 def _fingerprints(federation: Federation) -> list[str]:
     """Return fingerprints of the samples of each part, for data without a recorded source."""
     parts = [*federation.trainer.stream.stages, federation.validation]
-    return [*(fingerprint(p.tensors | {"sizes": p.sizes}) for p in parts if p is not None), ""]
+    found = [p.whole().tensors | {"sizes": p.sizes} for p in parts if p is not None]
+    return [*map(fingerprint, found), ""]
 
 
 def _check_fits(state: State, federation: Federation, folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -236,7 +237,9 @@ def read_csv(
         table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
-            table[name] = table[name].map(as_named, na_action="ignore")
+            named = {t: as_named(t) for t in table[name].dropna().unique()}
+            if changed := {t: own for t, own in named.items() if t != own}:
+                table[name] = table[name].replace(changed)
     for name in (*numbers, *text):
         if name not in table:
             raise InputError(f"{path}: no column {name!r}; {AGAIN}")
@@ -265,29 +268,53 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 """Beginning of a text that a spreadsheet takes for a formula, or of one that `inert` has marked."""
 
 
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Write a table atomically; texts that a spreadsheet would run are made `inert`."""
-    texts = table.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
-    names = {name for column in texts for name in table[column].unique()} | set(table.columns)
+def write_csv(table: pd.DataFrame | Iterable[pd.DataFrame], path: Path) -> None:
+    """Write a table atomically; texts that a spreadsheet would run are made `inert`.
+
+    A table may come in parts of equal columns, of which one is in memory at a time. The names in
+    all of them are like those in the first.
+    """
+    parts = iter([table] if isinstance(table, pd.DataFrame) else table)
+    first = next(parts)
     # The csv module takes a carriage return for the end of a line, but quotes only line feeds.
-    lines = any("\r" in str(name) for name in names)
-    if marked := {name: inert(name) for name in names if inert(name) != name}:
-        table = table.rename(columns=marked).assign(
-            **{marked.get(name, name): table[name].replace(marked) for name in texts}
-        )
-        log.warning(
-            "%s: a ' stands before %s and other names that a spreadsheet would run as formulas; "
-            "remove it to join the table with your own",
-            path,
-            min(marked),
-        )
-    with atomic_path(path) as part:
-        table.to_csv(
-            part,
-            index=False,
-            quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
-            errors="backslashreplace",  # A path may hold any bytes.
-        )
+    lines = any("\r" in str(name) for name in _names(first))
+    warned = False
+    with atomic_path(path) as part, part.open("w", newline="", errors="backslashreplace") as file:
+        for some in itertools.chain([first], parts):
+            marked = {name: inert(name) for name in _names(some) if inert(name) != name}
+            if marked and not warned:
+                warned = True
+                log.warning(
+                    "%s: a ' stands before %s and other names that a spreadsheet would run as "
+                    "formulas; remove it to join the table with your own",
+                    path,
+                    min(marked),
+                )
+            _marked(some, marked).to_csv(
+                file,
+                index=False,
+                header=some is first,
+                quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
+            )
+
+
+def _texts(table: pd.DataFrame) -> pd.Index:
+    return table.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"]).columns
+
+
+def _names(table: pd.DataFrame) -> set[Any]:
+    """Return the texts of a table, and the names of its columns."""
+    return {name for column in _texts(table) for name in table[column].unique()} | set(
+        table.columns
+    )
+
+
+def _marked(table: pd.DataFrame, marked: Mapping[Any, Any]) -> pd.DataFrame:
+    """Replace texts and names of columns."""
+    if not marked:
+        return table
+    changed = {marked.get(n, n): table[n].replace(marked) for n in _texts(table)}
+    return table.rename(columns=marked).assign(**changed)
 
 
 def inert(text: Any) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from stforecast import Forecaster
 from stforecast.baselines.ridge import Ridge
 from stforecast.data import series as reading
+from stforecast.federated.core.data import ClientData
 from stforecast.forecasting import trained_method
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.trained_method import TrainedMethod
@@ -70,6 +71,25 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
     monkeypatch.setattr(trained_method, "client_data", watched)
     Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
     assert made == [reads, False], "never of the validation part"
+
+
+@pytest.mark.parametrize("method", ["fedlean", "fuels", "fedtrees"])
+def test_windows_cut_for_a_few_cells_at_a_time_change_no_number(cube, tiny, monkeypatch, method):
+    own = {"extra_lags": "23h"} if method == "fedtrees" else read_by(method, tiny)
+    settings = {**own, **INTERVALS, "rounds": 2, "cohort": 2}
+    whole, taken, take = Forecaster(method, **settings).fit(cube), [], ClientData.take
+
+    def watched(data, ids):
+        taken.append(data.cut is not None)
+        return take(data, ids)
+
+    monkeypatch.setattr(ClientData, "take", watched)
+    for name, value in {"WHOLE": 0, "BLOCK": 0, "COHORT": 2}.items():
+        monkeypatch.setattr(trained_method, name, value)
+    parts = Forecaster(method, **settings).fit(cube)
+    assert parts.test_forecasts().identical(whole.test_forecasts())
+    assert any(taken), "inputs were in memory together"
+    pd.testing.assert_frame_equal(parts.evaluate(), whole.evaluate())
 
 
 @pytest.mark.parametrize("method", ["ridge", "fedavg", "last_value"])

@@ -229,13 +229,13 @@ def test_clients_and_horizons_are_read_as_text(finished):
 
 
 def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_path, monkeypatch):
-    evaluate = Forecaster.evaluate
+    errors = Forecaster.errors
 
-    def overflowed(self, **options):
-        table = evaluate(self, **options)
-        return table.assign(value=table["value"].where(table["metric"] != "mse"))
+    def overflowed(self, by):
+        for table in errors(self, by):
+            yield table.assign(value=table["value"].where(table["metric"] != "mse"))
 
-    monkeypatch.setattr(Forecaster, "evaluate", overflowed)
+    monkeypatch.setattr(Forecaster, "errors", overflowed)
     settings = {"service": "sms", "split": tiny["split"]}
     with pytest.raises(InputError, match="error over the test part is nan, expected a finite numb"):
         run("last_value", cube_path, tmp_path / "run", settings)
