@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from data_prep.base.errors import InputError
 from experiments.benchmarks import frame
 from experiments.benchmarks.machine import CORES, own_process
 from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.method import overridden
 from stforecast.federated.core.population import Params, Population
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.training import Training
@@ -310,61 +311,53 @@ def frozen(
     return f"{told}\nlargest difference of the results: {difference:.1e}"
 
 
-class NoCache(FeatureCache):
-    """A cache that stores nothing."""
+def recomputing(method: FedTA) -> FedTA:
+    """Return FedTA with every feature computed in the step where it is used."""
 
-    def get(self, digests: Sequence[bytes]) -> list[Tensor | None]:
-        """Return None for each image."""
-        return [None] * len(digests)
+    def enhancement_loss(cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
+        batch = {**batch, "query": method.backbone.query(batch["x"])}
+        return method.enhancement_loss(cohort, batch, payload)
 
-    def add(self, digests: Sequence[bytes], features: Tensor) -> None:
-        """Discard the features."""
-
-
-class RecomputingFedTA(FedTA):
-    """FedTA that computes every feature in the step where it is used."""
-
-    name = ""
-
-    def enhancement_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Compute the query in the step."""
-        batch = {**batch, "query": self.backbone.query(batch["x"])}
-        return super().enhancement_loss(cohort, batch, payload)
-
-    def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
-        """Train the second stage on images."""
+    def train_anchors(cohort: Cohort, data: Batch, payload: Payload) -> None:
         size = int(cohort.data.sizes[0])
-        super().train_anchors(cohort, {**data, "x": cohort.data.tensors["x"][:, :size]}, payload)
+        images = {**data, "x": cohort.data.tensors["x"][:, :size]}
+        FedTA.train_anchors(changed, cohort, images, payload)
 
-    def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
-        """Compute the features with the whole network in the step."""
+    def anchor_loss(cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
         with torch.no_grad():
             x, params = batch["x"], {**payload, **cohort.params}
-            features = self.enhanced(params, x, self.backbone.query(x))
-            features = self.scaled("feature.moments", features, payload)
-        return super().anchor_loss(cohort, {**batch, "feature": features}, payload, before)
+            features = method.enhanced(params, x, method.backbone.query(x))
+            features = method.scaled("feature.moments", features, payload)
+        return method.anchor_loss(cohort, {**batch, "feature": features}, payload, before)
+
+    changed = overridden(
+        method,
+        enhancement_loss=enhancement_loss,
+        train_anchors=train_anchors,
+        anchor_loss=anchor_loss,
+    )
+    return changed
 
 
 def without_cache(backbone: Backbone) -> Backbone:
     """Return a copy of a backbone that caches no features."""
     other = copy.copy(backbone)
-    other._queries = other._prompted = NoCache(backbone.width)
+    other._queries = other._prompted = FeatureCache(backbone.width, limit=0)
     return other
 
 
-def fedta_federation(
-    method: type[FedTA], model: ViTOptions, samples: int, epochs: int
-) -> Federation:
+def fedta_federation(cached: bool, model: ViTOptions, samples: int, epochs: int) -> Federation:
     """Return a federation of one client whose images are noise."""
     rng = torch.Generator().manual_seed(0)
     x = torch.randint(256, (1, samples, 3, 32, 32), dtype=torch.uint8, generator=rng)
     y = torch.randint(FROZEN_CLASSES, (1, samples), generator=rng)
     population = Population(lambda: FrozenViT((3, 32, 32), FROZEN_CLASSES, model), seed=0)
     training = Training(rounds=1, epochs=epochs, batch_size=16, drop_last=False)
-    if method is RecomputingFedTA:
+    if not cached:
         population.model.encoder = FrozenEncoder(without_cache(backbone_of(population, "this")))
-    made = method(population, Classification(FROZEN_CLASSES), training)
-    return Federation(made, ClientData({"x": x, "y": y}, torch.tensor([samples])), seed=0)
+    method = FedTA(population, Classification(FROZEN_CLASSES), training)
+    data = ClientData({"x": x, "y": y}, torch.tensor([samples]))
+    return Federation(method if cached else recomputing(method), data, seed=0)
 
 
 def costs(backbone: Backbone, images: Tensor, length: int = 10) -> dict[str, float]:
@@ -390,11 +383,11 @@ def _without_gradients(backbone: Backbone, images: Tensor, prompts: Tensor) -> N
 def compare_caching(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, float], float]:
     """Return CPU seconds of a round with and without caching, and the largest difference."""
     seconds, ends = {}, []
-    sides = {"once": FedTA, "in every step": RecomputingFedTA}
-    for method in sides.values():  # not timed: what is first run pays for all that torch prepares
-        fedta_federation(method, model, samples, epochs).run_round()
-    for name, method in sides.items():
-        run = fedta_federation(method, model, samples, epochs)
+    sides = {"once": True, "in every step": False}
+    for cached in sides.values():  # not timed: what is first run pays for all that torch prepares
+        fedta_federation(cached, model, samples, epochs).run_round()
+    for name, cached in sides.items():
+        run = fedta_federation(cached, model, samples, epochs)
         seconds[name] = frame.timed(run.run_round).cpu_seconds
         ends.append(run.state.flat())
     pairs = ((ends[0][name].double(), t.double()) for name, t in ends[1].items())

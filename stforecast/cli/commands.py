@@ -19,7 +19,7 @@ from stforecast.cli.options import (
     JSON,
     KEYWORDS,
     PATH,
-    Choice,
+    SuggestingChoice,
     check_ending,
     check_runs,
     from_function,
@@ -302,7 +302,7 @@ def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Comma
     """Return the command `list` of the functions that return the lists, by name."""
 
     @click.command("list", context_settings=HELP)
-    @click.argument("what", type=Choice(list(lists)))
+    @click.argument("what", type=SuggestingChoice(list(lists)))
     @JSON
     def command(what: str, as_json: bool) -> None:
         """List the available names of a kind."""

@@ -20,7 +20,7 @@ from stforecast.cli.data import download, export, prepare, simulate_command
 from stforecast.cli.federate import federate, node
 from stforecast.cli.forecast import forecast
 from stforecast.cli.info import info
-from stforecast.cli.options import HELP, Choice
+from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt, predict
 from stforecast.cli.run import leaks, list_command, plot, run_command
 
@@ -50,7 +50,7 @@ class Notices(logging.StreamHandler):
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress bars and no notices.")
 @click.option("--debug", is_flag=True, help="Show automatic choices, and errors with tracebacks.")
 @click.option(
-    "--log-format", type=Choice(["text", "json"]), default="text", show_default=True,
+    "--log-format", type=SuggestingChoice(["text", "json"]), default="text", show_default=True,
     help="Format of notices on standard error: text, or one line of JSON per notice.",
 )  # fmt: skip
 @click.pass_context

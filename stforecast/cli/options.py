@@ -179,7 +179,7 @@ def _sentence(text: str) -> str:
 
 def _click_type(hint: Any) -> click.ParamType | None:
     if typing.get_origin(hint) is Literal:
-        return Choice(typing.get_args(hint))
+        return SuggestingChoice(typing.get_args(hint))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (inner,) = (a for a in typing.get_args(hint) if a is not type(None))
         return _click_type(inner)
@@ -195,7 +195,7 @@ def _click_type(hint: Any) -> click.ParamType | None:
     return known[hint]
 
 
-class Choice(click.Choice[str]):
+class SuggestingChoice(click.Choice[str]):
     """A choice of names, the closest of which is suggested for an unknown one."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:

@@ -31,7 +31,7 @@ class FeatureCache:
     Args:
         width: length of a vector.
         folder: folder that keeps vectors between runs; None keeps them in memory only.
-        limit: largest number of vectors in memory; the oldest are dropped.
+        limit: largest number of vectors in memory, 0 for none; the oldest are dropped.
 
     Raises:
         InputError: if a file is damaged or of another width; names the file.
@@ -58,7 +58,7 @@ class FeatureCache:
         rows = features.detach().cpu().clone()
         with self._lock:
             self._rows.update(zip(digests, rows, strict=True))
-            surplus = len(self._rows) - self._limit if self._limit else 0
+            surplus = 0 if self._limit is None else len(self._rows) - self._limit
             for digest in list(self._rows)[: max(0, surplus)]:
                 del self._rows[digest]
         if self._folder and len(rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -234,7 +234,10 @@ class Method:
         return self.population.decode(params, self.population.encode(params, x))
 
 
-def overridden(method: Method, **functions: Callable[..., Any]) -> Method:
+M = TypeVar("M", bound=Method)
+
+
+def overridden(method: M, **functions: Callable[..., Any]) -> M:
     """Return a copy of a method in which some functions are replaced.
 
     Only this instance changes, since the registries would list a subclass.

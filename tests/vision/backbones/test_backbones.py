@@ -211,6 +211,13 @@ def test_a_full_cache_forgets_the_oldest():
     assert [v is None for v in cache.get([b"a", b"b", b"c"])] == [True, False, False]
 
 
+def test_a_cache_of_no_size_keeps_nothing():
+    cache = FeatureCache(1, limit=0)
+    cache.add([b"a"], torch.tensor([[1.0]]))
+    assert cache.get([b"a"]) == [None]
+    assert not len(cache)
+
+
 def test_digests_tell_rows_and_salts_apart():
     rows = torch.arange(4.0).view(2, 2)
     assert len({*digests_of(rows), *digests_of(rows, rows), *digests_of(rows, salt="x")}) == 6
