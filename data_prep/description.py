@@ -60,7 +60,7 @@ def describe_service(ds: xr.Dataset, name: str) -> dict[str, Any]:
     Returns:
         `units` and `zero_is_missing`; `missing`, the share of missing values; `empty_steps` and
         `empty_cells`, the numbers of steps and cells without values; `blank`, whether nothing but
-        0 was recorded; and `min`, `mean` and `max`, None without values.
+        0 was recorded, or nothing at all; and `min`, `mean` and `max`, None without values.
     """
     values = observed(ds, name)
     n_steps, n_cells = values.shape

@@ -95,9 +95,24 @@ def _is_there(path: Path, handle: int) -> bool:
         return False
 
 
-FREE = "free some space or choose another place, then try again"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CODE = re.compile(r"(?:errno = |os error )(\d+)")
 """The system's error code in messages of HDF5 and Rust, which give it only there."""
+
+
+def _code(error: Exception) -> int | None:
+    """Return the system's error code, or None."""
+    match = _CODE.search(str(error))
+    return int(match[1]) if match else getattr(error, "errno", None)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether a file cannot be written because the disk, a quota or a limit of size is full.
+
+    >>> is_full(OSError(errno.ENOSPC, "No space left on device")), is_full(OSError("no disk"))
+    (True, False)
+    """
+    return _code(error) in FULL
 
 
 class WriteError(OSError, InputError):
@@ -106,13 +121,13 @@ class WriteError(OSError, InputError):
     It is also an `OSError`, so that callers can catch it and suggest a better remedy.
 
     >>> str(WriteError(Path("a.nc"), OSError(errno.ENOSPC, "No space left on device")))
-    'a.nc: cannot be written (No space left on device); free some space or choose another place, \
-then try again'
+    'a.nc: cannot be written (No space left on device); free some space or choose another place'
+    >>> str(WriteError(Path("a.nc"), OSError(errno.EROFS, "Read-only file system")))
+    'a.nc: cannot be written (Read-only file system); choose another place'
     """
 
     def __init__(self, path: Path, cause: OSError) -> None:
-        match = _CODE.search(str(cause))
-        code = int(match[1]) if match else cause.errno
+        code = _code(cause)
         reason = os.strerror(code) if code else " ".join(str(cause).split())
         OSError.__init__(self, code or errno.EIO, reason, str(path))
         self.parts = (str(self),)
@@ -122,7 +137,8 @@ then try again'
         return type(self), (Path(self.filename), OSError(self.errno, self.strerror))
 
     def __str__(self) -> str:
-        return f"{self.filename}: cannot be written ({self.strerror}); {FREE}"
+        remedy = "free some space or choose" if self.errno in FULL else "choose"
+        return f"{self.filename}: cannot be written ({self.strerror}); {remedy} another place"
 
 
 def check_target(path: Path) -> None:

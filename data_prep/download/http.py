@@ -19,6 +19,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from data_prep.base.errors import InputError, Words
+from data_prep.base.files import is_full
 from data_prep.download import Item
 
 
@@ -70,9 +71,10 @@ def disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
+        remedy = "free some space or choose" if is_full(e) else "choose"
         raise InputError(
-            f"{e.filename or path}: {e.strerror or e}; make room or choose another folder and run "
-            "again, it continues where it stopped"
+            f"{e.filename or path}: cannot be written ({e.strerror or e}); {remedy} another folder "
+            "and run again, it continues where it stopped"
         ) from e
 
 

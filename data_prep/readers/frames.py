@@ -30,7 +30,7 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.layout import read_places, read_properties
 from data_prep.readers.resampling import Resampling, check_periods, check_steps
-from data_prep.readers.time_axis import TimeAxis, place_times
+from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
 
 
@@ -181,7 +181,7 @@ def from_frame(
         check_steps(axis.shown, at, origin, options.gaps)
     repeat = _first_repeat(axis.times)
     if repeat and options.duplicates == "error":
-        advice = origin.either(
+        advice = _to_read_hour_twice(times, axis.times, zone, options) or origin.either(
             Words(
                 "name the column of cells with {cell} if the table is long, or pass "
                 "{duplicates:sum} or {duplicates:mean}"
@@ -231,7 +231,8 @@ def from_long(
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for each; ",
-            Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
+            _to_read_hour_twice(times, same, zone, options)
+            or Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
         )
     if options.resampling is None:
         check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
@@ -272,6 +273,27 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     if not repeats.size:
         return None
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _to_read_hour_twice(
+    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: TableOptions
+) -> Words | None:
+    """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
+
+    Args:
+        times: times of the rows as they were read.
+        same: `(rows,)` equal numbers for rows of the same time and cell.
+        zone: zone of times with an offset, else None.
+        options: a time zone, if one was given.
+    """
+    repeated = times[pd.Series(same).duplicated().to_numpy()]
+    if zone is not None or not may_be_shown_twice(repeated, options.time_zone or None):
+        return None
+    return Words(
+        "if they are two hours that a clock shows alike, as daylight saving time ends, pass "
+        "{clock:local} and {time_zone}; else remove one, or pass {duplicates:sum} or "
+        "{duplicates:mean}"
+    )
 
 
 def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -346,8 +368,15 @@ def _make_cube(
             f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
             Words("rename it or choose columns with {values}"),
         )
-    for variable, grid in values.items():
-        _warn_of_empty(variable, cells[~_seen(grid, options).any(axis=0)], options.origin)
+    seen = {variable: _seen(grid, options).any(axis=0) for variable, grid in values.items()}
+    if not any(cells_seen.any() for cells_seen in seen.values()):
+        raise InputError(
+            f"{options.origin.name}: all values of {some(list(values))} are missing, expected "
+            "numbers; correct the table or ",
+            Words("choose other columns with {values}"),
+        )
+    for variable, cells_seen in seen.items():
+        _warn_of_empty(variable, cells[~cells_seen], options.origin)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

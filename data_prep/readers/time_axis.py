@@ -74,6 +74,18 @@ def to_utc(
     return utc
 
 
+def may_be_shown_twice(times: pd.DatetimeIndex, zone: str | None) -> bool:
+    """Return whether a wall clock may repeat all these times, as daylight saving time ends.
+
+    Without a zone, they may lie in the small hours of a Sunday of October, November or April.
+    """
+    if zone is None:
+        months = times.month.isin([4, 10, 11])
+        return bool((months & (times.day_of_week == 6) & (times.hour < 4)).all())
+    first, second = _localize(times, zone, True), _localize(times, zone, False)
+    return bool((first.notna() & (first != second)).all())
+
+
 def _localize(times: pd.DatetimeIndex, zone: str, summer: bool) -> pd.DatetimeIndex:
     """Convert wall times to UTC; NaT where the clock skips them, times shown twice as given."""
     ambiguous = np.full(len(times), summer)

@@ -39,7 +39,12 @@ def compare(
     """
     check_runs(runs)
     from stforecast.bench.kind import kind_of
-    from stforecast.federated.runs.run_folder import check_folder, find_folders, read_about
+    from stforecast.federated.runs.run_folder import (
+        check_folder,
+        find_folders,
+        read_about,
+        writing,
+    )
 
     if out is not None:
         check_folder(out)
@@ -50,7 +55,8 @@ def compare(
     found = kind.compare(runs, metric or kind.metric, reference)
     click.echo(found.numbers.to_json(orient="records", indent=2) if as_json else found.text)
     if out is not None:
-        drawn = found.write(out)
+        with writing(out):
+            drawn = found.write(out)
         figures = f" and {counted(drawn, 'figure')}" if drawn else ""
         click.echo(f"\ncomparison.md, .csv and .tex{figures} in {out}", err=as_json)
     say_next("report", *runs, "--out", "report.html")

@@ -182,9 +182,10 @@ def _folder(path: Path) -> Description:
         command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
         return Description("raw records", about, days_text(about), command)
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
-        rows = describe_runs(folders, path)
-        command = f"stforecast compare {quote(str(path))}"
-        return Description("finished runs", {"runs": rows}, runs_text(rows), command)
+        rows, damaged = describe_runs(folders, path)
+        about = {"runs": rows, "damaged": damaged}
+        command = "" if damaged else f"stforecast compare {quote(str(path))}"
+        return Description("finished runs", about, runs_text(rows, damaged), command)
     if (path / EVENTS).exists():
         return _federation(path)
     for name in ("metr-la.h5", "metr_la.h5"):
@@ -244,29 +245,45 @@ def run_text(about: Mapping[str, Any]) -> str:
     return facts({**lines, **own})
 
 
-def describe_runs(folders: Sequence[Path], root: Path) -> list[dict[str, Any]]:
-    """Describe the runs of a folder, such as a benchmark, one row for each."""
-    return [
-        {
-            "run": str(folder.relative_to(root)),
-            "method": about["method"],
-            "data": Path(str(about["data"])).stem,
-            "seed": about["seed"],
-            "mae": about.get("errors", {}).get("mae"),
-        }
-        for folder, about in zip(folders, map(describe_run, folders), strict=True)
-    ]
+def describe_runs(
+    folders: Sequence[Path], root: Path
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Describe the runs of a folder, such as a benchmark.
+
+    Returns:
+        A row for each run, and the error of each that cannot be read by its folder.
+    """
+    rows: list[dict[str, Any]] = []
+    damaged = {}
+    for folder in folders:
+        try:
+            about = describe_run(folder)
+        except InputError as e:
+            damaged[str(folder.relative_to(root))] = e.typed
+            continue
+        rows.append(
+            {
+                "run": str(folder.relative_to(root)),
+                "method": about["method"],
+                "data": Path(str(about["data"])).stem,
+                "seed": about["seed"],
+                "mae": about.get("errors", {}).get("mae"),
+            }
+        )
+    return rows, damaged
 
 
-def runs_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the runs of a folder as a table."""
+def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> str:
+    """Return the runs of a folder as a table, and the errors of damaged ones."""
     from tabulate import tabulate
 
-    return tabulate(
+    table = tabulate(
         [{**row, "mae": "-" if row["mae"] is None else f"{row['mae']:.4f}"} for row in rows],
         headers="keys",
         disable_numparse=True,
     )
+    problems = [f"  damaged: {problem}" for problem in damaged.values()]
+    return "\n".join([*([table] if rows else []), *([""] if rows and damaged else []), *problems])
 
 
 def describe_unfinished(folder: Path) -> dict[str, Any]:

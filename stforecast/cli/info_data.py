@@ -138,8 +138,10 @@ def _number(value: float | None) -> str:
 
 def _notes(services: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what is odd about services, one line for each."""
-    blank = [name for name, s in services.items() if s["blank"]]
+    blank = [name for name, s in services.items() if s["blank"] and s["max"] is not None]
+    missing = [name for name, s in services.items() if s["max"] is None]
     lines = [f"  blank, nothing but 0 was recorded: {some(blank, 12)}"] if blank else []
+    lines += [f"  without any value: {some(missing, 12)}"] if missing else []
     for name, s in services.items():
         empty = [
             f"{counted(s[key], what)} without any value"

@@ -257,7 +257,7 @@ def check_ending(path: Path, *endings: str) -> None:
     data_prep.base.errors.InputError: forecast.json: the name ends in .json, expected .csv
     """
     if path.is_dir():
-        raise InputError(f"{path}: is a folder, expected a file to write")
+        raise InputError(f"{path}: is a folder, expected a file to write; add a file name")
     if path.suffix.lower() not in endings:
         found = f"the name ends in {path.suffix}" if path.suffix else "the name has no ending"
         raise InputError(f"{path}: {found}, expected {' or '.join(endings)}")

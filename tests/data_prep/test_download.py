@@ -453,7 +453,7 @@ def test_full_disk(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     sources = one(site)
     monkeypatch.setattr(http, "_receive", full)
     message = error(sources, tmp_path)
-    assert "No space left on device; make room" in message
+    assert "(No space left on device); free some space or" in message
     assert str(tmp_path / "data.bin") in message
 
 

@@ -405,6 +405,24 @@ def test_the_autumn_hour_of_a_wall_clock_is_not_added_up_twice(table):
     assert set(ds["value"].values[:-1, 0]) == {2.0}
 
 
+@pytest.mark.parametrize("layout", ["wide", "long"])
+@pytest.mark.parametrize("zone", [{}, {"time_zone": "Europe/Rome"}])
+def test_an_hour_shown_twice_is_not_called_a_duplicate(table, layout, zone):
+    zoned = pd.date_range("2024-10-26", "2024-10-28", freq="1h", tz="Europe/Rome")
+    path = table({"time": zoned.tz_localize(None), "cell": 7, "a": 1.0})
+    said = refusal(path, layout=layout, **zone)
+    assert "already in line" in said
+    assert "as daylight saving time ends, pass --clock local and --time-zone" in said
+    again = table({"time": [*HOURS, HOURS[1]], "cell": 7, "a": 1.0})
+    assert "daylight" not in refusal(again, layout=layout, **zone)
+
+
+@pytest.mark.parametrize("layout", ["wide", "services"])
+def test_a_table_without_any_value_is_refused(table, layout):
+    path = table({"time": HOURS, "a": "NaN", "b": "nan"})
+    assert "my.csv: all values of " in refusal(path, layout=layout)
+
+
 BUSY = pd.date_range("2024-01-01", periods=240, freq="h")
 
 

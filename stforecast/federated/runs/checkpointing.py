@@ -227,7 +227,7 @@ class Checkpointer:
 
     def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
         start = time.perf_counter()
-        with writing(folder, f"free some space, then {self.again}"):
+        with writing(folder, self.again):
             save_checkpoint(checkpoint, folder)
         self._since = time.perf_counter()
         self._cost = self._since - start

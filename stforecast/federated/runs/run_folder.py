@@ -29,7 +29,7 @@ import pandas as pd
 from safetensors import SafetensorError
 
 from data_prep.base.errors import InputError, Words, reading
-from data_prep.base.files import atomic_path
+from data_prep.base.files import atomic_path, is_full
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
     """Write the `settings` of a run before it starts, and what else resuming needs, as JSON."""
     contents = {"format": FORMAT, "versions": versions(), **about}
     contents["checksum"] = _checksum(contents)
-    with writing(out, Words("choose another {out}")), atomic_path(out / BEGUN) as part:
+    with writing(out), atomic_path(out / BEGUN) as part:
         part.write_text(json.dumps(contents, indent=2) + "\n")
 
 
@@ -160,12 +160,19 @@ def finish(out: Path) -> None:
 
 
 @contextmanager
-def writing(target: Path, remedy: str | Words) -> Iterator[None]:
-    """Convert an error of the file system within the context to an `InputError` with a remedy."""
+def writing(target: Path, then: str = "") -> Iterator[None]:
+    """Convert an error of the file system within the context to an `InputError` with a remedy.
+
+    Args:
+        target: file or folder that is written.
+        then: what to do once it can be written; by default, another place may be chosen.
+    """
     try:
         yield
     except (OSError, SafetensorError) as e:
         reason = getattr(e, "strerror", None) or " ".join(str(e).split())
+        mend = "free some space" if is_full(e) else "make it writable"
+        remedy = f"{mend}, then {then}" if then else Words("choose another {out}")
         raise InputError(f"{target}: cannot be written ({reason}); ", remedy) from e
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, ClassVar, Generic, TypeVar
 
-from data_prep.base.errors import Words
 from data_prep.base.files import file_lock
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs import run_folder
@@ -35,7 +34,7 @@ def locked(out: Path) -> Iterator[None]:
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     with ExitStack() as stack:
         stack.callback(_remove_empty, made)
-        with run_folder.writing(out, Words("choose another {out}")):
+        with run_folder.writing(out):
             out.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(out / LOCK, out))
         yield
@@ -95,7 +94,7 @@ class UnfinishedRun(ABC, Generic[R]):
         every = self.begun["settings"].get("checkpoint_every")
         with Checkpointer(self.folder, self.begun, every, again) as checkpointer:
             self.train(checkpointer, after_round)
-            with run_folder.writing(self.folder, "free some space, then do the same again"):
+            with run_folder.writing(self.folder, "do the same again"):
                 self.write_results()
                 seconds = round(time.perf_counter() - start, 3)
                 run_folder.write_about(self.folder, {**self.describe(), "seconds": seconds})

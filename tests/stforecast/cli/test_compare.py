@@ -1,5 +1,8 @@
 """Runs in one table, on the terminal and in files."""
 
+import errno
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -39,6 +42,19 @@ def test_runs_stand_in_one_table_by_their_error(make_run, compare):
     assert "75 [75, 75]" in lines[4], "skill: an error of 1 where seasonal naive has 4"
     assert "fuels has a lower error than solo (-75.0 % [-75.0, -75.0])." in out
     assert "**" not in out
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(make_run, compare, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    folder = make_run("solo", n_days=9).folder
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    code, _, err = compare(folder, "--out", "disc")
+    assert code == 2
+    assert err.strip().endswith(
+        "disc: cannot be written (Read-only file system); choose another --out"
+    )
 
 
 def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_path):

@@ -1,6 +1,7 @@
 """`stforecast info` describes any file or folder that the other commands read or write."""
 
 import json
+import re
 import shlex
 
 import h5py
@@ -143,6 +144,17 @@ def test_a_run_and_a_folder_of_runs(town, tmp_path):
     assert "  method     mine: ridge, seed 1" in found.text
     rows = describe(tmp_path / "runs").about["runs"]
     assert [(row["run"], row["mae"]) for row in rows] == [("r", finished.score("mae"))]
+
+
+@pytest.mark.parametrize("file", ["run.json", "metrics.csv"])
+def test_a_damaged_run_is_named_beside_the_others(make_run, tmp_path, file):
+    whole, damaged = (make_run(method).folder for method in ("solo", "fuels"))
+    (damaged / file).write_bytes((damaged / file).read_bytes()[:40])
+    found = describe(tmp_path)
+    assert [row["run"] for row in found.about["runs"]] == [whole.name]
+    assert list(found.about["damaged"]) == [damaged.name]
+    assert whole.name in found.text
+    assert re.search(rf"  damaged: {re.escape(str(damaged))}.*{file}", found.text)
 
 
 def test_a_model_is_described_without_its_arrays(town, tmp_path):

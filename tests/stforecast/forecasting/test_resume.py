@@ -351,16 +351,27 @@ def no_space(*args, **kwargs):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_disk_that_fills_up_in_training_loses_nothing(cube_path, settings, tmp_path, monkeypatch):
+def read_only(*args, **kwargs):
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize(
+    ("fail", "told"),
+    [
+        (no_space, r"\(No space left on device\); free some space, then go on with"),
+        (read_only, r"\(Read-only file system\); make it writable, then go on with"),
+    ],
+)
+def test_a_disk_that_fails_in_training_loses_nothing(
+    cube_path, settings, tmp_path, monkeypatch, fail, told
+):
     whole, out = run("fedavg", cube_path, tmp_path / "whole", settings), tmp_path / "run"
 
     def fill(report):
         if report.round == 2:
-            monkeypatch.setattr("stforecast.federated.runs.checkpoint.save_file", no_space)
+            monkeypatch.setattr("stforecast.federated.runs.checkpoint.save_file", fail)
 
-    with pytest.raises(
-        InputError, match=r"cannot be written \(No space left on device\); free some"
-    ):
+    with pytest.raises(InputError, match=told):
         run("fedavg", cube_path, out, settings, after_round=fill)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["round-0001"]
     monkeypatch.undo()
