@@ -18,6 +18,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.files import atomic_path
+from data_prep.base.text import counted
 from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
 from stforecast.data.anchors import CHOSEN
@@ -154,8 +155,8 @@ def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
         )
         raise InputError(
             Words("{node}"),
-            f" names client {odd} {claimed.count(odd)} times; each of the clients 0 to "
-            f"{n_clients - 1} belongs to one node",
+            f" gives client {odd} to {counted(claimed.count(odd), 'node')}; each of the clients 0 "
+            f"to {n_clients - 1} belongs to one node",
         )
 
 
@@ -217,7 +218,9 @@ def check_config(config: Config) -> None:
             Words("leave out {clip}, or choose another {method} or {model}"),
         )
     if config.uplink.delta_coding:
-        raise InputError("nodes may lose an upload, so they do not support delta_coding")
+        raise InputError(
+            Words("nodes may lose an upload, so they do not support {delta_coding}; leave it out")
+        )
 
 
 PACKAGE = "stforecast_app"

@@ -244,9 +244,9 @@ def test_other_owners_are_refused(text):
 @pytest.mark.parametrize(
     ("owners", "reason"),
     [
-        ({1: range(2)}, "client 2 0 times"),
-        ({1: range(2), 2: range(1, 3)}, "client 1 2 times"),
-        ({1: range(2), 2: range(2, 5)}, "client 3 1 times"),
+        ({1: range(2)}, "client 2 to 0 nodes"),
+        ({1: range(2), 2: range(1, 3)}, "client 1 to 2 nodes"),
+        ({1: range(2), 2: range(2, 5)}, "client 3 to 1 node;"),
     ],
 )
 def test_each_client_has_one_owner(owners, reason):
