@@ -32,6 +32,7 @@ TOUR = {
     "image methods": "vision list methods",
     "figures": "plot --help",
     "help": "run --method near --help",
+    "broken": f"run --data bicycles.nc --method broken {TINY} --rounds 1 --out broken",
     "stopped": f"run --data bicycles.nc --method near --mu 0.5 {TINY} --rounds 3 --out run",
     "resumed": "run --resume run --data bicycles.nc",
     "predict": "predict run --history bicycles.nc --out next.csv",
@@ -55,6 +56,16 @@ model = "wide"
 split = "days:7,1,2"
 rounds = 1
 device = "cpu"
+"""
+
+BROKEN = """
+from stforecast.federated.methods.fedavg import FedAvg
+
+class Broken(FedAvg):
+    name, summary = "broken", "a method with a fault"
+
+    def aggregate(self, server, of, uploads):
+        return server["no such name"]
 """
 
 SCRIPT = """
@@ -120,6 +131,8 @@ def place(tmp_path_factory):
     wave = np.sin(hours.hour.to_numpy()[:, None] / 4 + np.arange(3))
     pd.DataFrame(10 + 5 * wave, hours, ["x", "y", "z"]).to_csv(folder / "counts.csv")
     (folder / "near.toml").write_text(BENCH)
+    install(site, "arcadia", {"stforecast.methods": {"broken": "arcadia:Broken"}})
+    (site / "arcadia.py").write_text(BROKEN)
     paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{site}", "MPLCONFIGDIR": str(folder)}
     tour = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(TOUR)],
@@ -134,7 +147,7 @@ def typed(place):
     return json.loads((place / "done.json").read_text())
 
 
-@pytest.mark.parametrize("name", sorted(TOUR.keys() - {"stopped"}))
+@pytest.mark.parametrize("name", sorted(TOUR.keys() - {"stopped", "broken"}))
 def test_every_command_ends_well(typed, name):
     code, _, err = typed[name]
     assert code == 0, err
@@ -151,6 +164,13 @@ def test_every_command_ends_well(typed, name):
 def test_each_is_listed_with_what_it_is(typed, what, name):
     (line,) = [line for line in typed[what][1].splitlines() if line.split()[:1] == [name]]
     assert len(line.split()) > 2
+
+
+def test_a_fault_of_the_package_is_placed_in_its_file(typed):
+    code, _, err = typed["broken"]
+    assert code == 1
+    said = err.splitlines()[-1]
+    assert re.search(r"arcadia\.py, line 8: KeyError: 'no such name'; correct it", said), said
 
 
 def test_the_options_of_the_method_are_in_the_help(typed):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
@@ -107,8 +108,10 @@ class Registry(Mapping[str, T]):
 
         for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+            if point.dist is None or point.dist.name != "stforecast":
+                FOREIGN.add(re.split("[.:]", point.value)[0])
             try:
-                thing, problem = point.load(), f"it is no {self.kind}"
+                thing, problem = point.load(), f"it is no {self.kind}, or has no name"
                 usable = self._is_entry(thing)
             except Exception as e:  # a foreign module may raise anything when it is imported
                 usable, problem = False, f"{type(e).__name__}: {e}"
@@ -124,6 +127,10 @@ class Registry(Mapping[str, T]):
                     self._group,
                     problem,
                 )
+
+
+FOREIGN: set[str] = set()
+"""Top-level modules of the packages whose entry points were looked for."""
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:

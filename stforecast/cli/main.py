@@ -6,12 +6,13 @@ import io
 import logging
 import re
 import sys
+import traceback
 from typing import Any, TextIO
 
 import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped
-from data_prep.base.registry import Registry
+from data_prep.base.registry import FOREIGN, Registry
 from stforecast.bench.progress import Heartbeat
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
@@ -128,6 +129,10 @@ def _explain(e: Exception | Stopped) -> tuple[int, str]:
     if isinstance(e, OSError):
         return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
     problem = f"{type(e).__name__}: {e}"
+    for frame, line in reversed([*traceback.walk_tb(e.__traceback__)]):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in FOREIGN:
+            place = f"{frame.f_code.co_filename}, line {line}"
+            return 1, f"{place}: {problem}; correct it; with --debug there is a traceback"
     return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"
 
 

@@ -29,6 +29,8 @@ def short_title(metric: str) -> str:
         metric: name as in `metrics.csv`.
     """
     kind = metric.removeprefix("raw_")
+    if kind in METRICS and METRICS[kind].heading:
+        return METRICS[kind].heading
     return kind.replace("_", " ") if kind in WORDS else kind.upper()
 
 

@@ -173,7 +173,15 @@ def error_sums(
         if metric.scaled_by and scale is None:
             continue
         by, known = _divisor(scale, metric.scaled_by)
-        found[name] = metric.update(y_hat / by, y / by, mask & known, 1)
+        sums = metric.update(y_hat / by, y / by, mask & known, 1)
+        shape = (len(y), np.shape(y)[-1])
+        if not isinstance(sums, tuple) or [np.shape(part) for part in sums] != [shape, shape]:
+            got = [np.shape(p) for p in sums] if isinstance(sums, tuple) else np.shape(sums)
+            raise InputError(
+                f"metric {name}: for targets {np.shape(y)} and axis 1 its function returned shapes "
+                f"{got}, expected a pair, total and weight, each {shape}; sum over `axis`"
+            )
+        found[name] = sums
     return found
 
 

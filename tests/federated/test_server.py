@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Method
 from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.uploads.payload import like_of
@@ -74,3 +75,10 @@ def test_what_travelled_is_decoded_and_remembered(server):
         one.aggregate(ids, found)
     assert torch.equal(one.state.received["w"][ids], found["w"])
     assert not one.state.received["w"][1].any()
+
+
+def test_an_aggregate_that_returns_no_state_is_named(server):
+    one = server()
+    one.method.aggregate = lambda state, of, uploads: None
+    with pytest.raises(InputError, match="its aggregate returned NoneType, expected"):
+        end_round(one)

@@ -270,14 +270,17 @@ def distribute(
 
     Raises:
         InputError: for an unknown name (with similar ones) or an invalid value.
-        ValueError: if two sections have a field of the same name.
+        InputError: if two sections have a field of the same name.
     """
     owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
     section_of = dict(owned)
     if len(section_of) < len(owned):
         names = [name for name, _ in owned]
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"{owner}: several of its sections have a field {', '.join(twice)}")
+        raise InputError(
+            f"{owner}: {', '.join(twice)} is already an option of all methods or of the model; "
+            "rename it in its Options"
+        )
     unknown = settings.keys() - section_of.keys()
     for name in sorted(unknown & REMOVED.keys()):
         if settings[name] != REMOVED[name]:

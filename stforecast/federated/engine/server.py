@@ -136,6 +136,11 @@ class Server:
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         server = method.aggregate(state.server, of, upload)
+        if not isinstance(server, Mapping):
+            raise InputError(
+                f"{method.name}: its aggregate returned {type(server).__name__}, expected the "
+                "server's next state, a dictionary of tensors; return one"
+            )
         return {name: canonical(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:

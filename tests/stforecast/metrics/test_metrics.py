@@ -7,7 +7,7 @@ from utilsforecast import losses
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.metrics import METRICS
-from stforecast.metrics.metric import Scale
+from stforecast.metrics.metric import Metric, Scale
 from stforecast.metrics.point import evaluate, squared_errors
 
 REFERENCE = {
@@ -208,3 +208,17 @@ def test_clients_errors_are_those_of_utilsforecast():
     for metric, by_client in expected.items():
         found = [lookup(errors, metric, client) for client in "abc"]
         assert found == pytest.approx(by_client.tolist(), rel=1e-5), metric
+
+
+@pytest.mark.parametrize(
+    ("update", "got"),
+    [
+        (lambda y_hat, y, mask, axis: mask.sum(axis=axis), r"\(3, 4\)"),
+        (lambda y_hat, y, mask, axis: (mask.sum(), mask.sum()), r"\[\(\), \(\)\]"),
+    ],
+)
+def test_a_function_that_is_no_metric_is_named(monkeypatch, update, got):
+    mine = Metric("mine", "mine", update)
+    monkeypatch.setattr(METRICS, "find", {"mine": mine}.__getitem__)
+    with pytest.raises(InputError, match=rf"metric mine: .* returned shapes {got}, expected a pa"):
+        evaluate(*forecasts(), metrics=["mine"])
