@@ -109,13 +109,10 @@ class Comparison:
 def compare(
     rows: Sequence[Row], masks: Sequence[str] = MASKS[:1], reference: str | None = None
 ) -> Comparison:
-    """Compare rows with one of them.
+    """Compare rows with one of them, choosing from some classes.
 
-    Args:
-        rows: at least one, with different names.
-        masks: classes that predictions choose from.
-        reference: name of the row that the others are compared with; by default the method of the
-            highest accuracy among all classes that is no reference itself, such as chance.
+    By default, the reference is the method of the highest accuracy among all classes that is no
+    reference itself, such as chance.
     """
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:

@@ -90,11 +90,7 @@ class Learner:
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Learner:
-        """Return a learner of recorded settings, of which a method may read only some.
-
-        Args:
-            settings: all settings by flat name, and the method.
-        """
+        """Return a learner of all recorded settings, of which a method may read only some."""
         return cls(**read_by(settings["method"], settings))
 
     def fit(

@@ -102,13 +102,7 @@ class Curve(RunGroup[R]):
         return {"color": self.color, "linestyle": LINE_STYLES[self.dash], "linewidth": 1.2}
 
     def draw_mean(self, ax: Axes, table: pd.DataFrame, **style: Any) -> None:
-        """Draw the mean of several numbers at each x, in a band of one standard deviation.
-
-        Args:
-            ax: axes.
-            table: a row for each x, a column for each number.
-            **style: further properties of the line.
-        """
+        """Draw the mean of a table's columns by its index, in a band of one standard deviation."""
         mean, deviation = table.mean(axis=1), table.std(axis=1).fillna(0)
         ax.plot(mean.index, mean, **{"label": self.label, **self.line, **style})
         if table.shape[1] > 1:
@@ -138,9 +132,6 @@ def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
 
     >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
     {'fedavg': 1, 'fedlean': 0, 'solo, day': 4}
-
-    Args:
-        named: label and method of each.
     """
     found: dict[str, int] = {}
     pairs = sorted(set(named), key=lambda pair: (pair[0] != pair[1], pair))
@@ -171,14 +162,7 @@ def _of_hue(place: int, taken: Collection[int]) -> int:
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
-    """Return a curve for each group of the runs.
-
-    Args:
-        runs: finished runs; a folder given twice counts once.
-
-    Raises:
-        InputError: if there are no runs, or a highlighted name is unknown.
-    """
+    """Return a curve for each group of runs, of which there must be at least one."""
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     groups = group_runs(runs)
@@ -237,14 +221,7 @@ def draw_curves(
 ) -> tuple[PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
-    Args:
-        curves: the curves.
-        labels: text of each in the legend, or the title of its panel.
-        draw: draws one curve.
-        width: width of the figure in inches.
-        height: height of a single panel in inches.
-        sharey: whether small panels have one y axis.
-        behind: whether the second curve is drawn behind the first.
+    A label is a text in the legend, or the title of a panel.
     """
     if len(curves) <= MOST_TOGETHER:
         fig, (ax,) = panels(width, height)
@@ -283,13 +260,6 @@ def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: flo
     """Label the axes at the left and in the last row of a grid of panels.
 
     Panels above a gap in the last row have numbers alone.
-
-    Args:
-        axes: the panels, row by row.
-        x: label of the x axes.
-        y: label of the y axes, in lines as long as a panel is high.
-        width: width of the figure in inches.
-        height: height of a single panel in inches.
     """
     in_row = columns(width) if len(axes) > 1 else 1
     lines = textwrap.fill(y, int(CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8))

@@ -127,11 +127,7 @@ _saving = threading.Lock()
 
 
 def check_width(width: float) -> None:
-    """Refuse a figure that is too narrow or too wide.
-
-    Raises:
-        InputError: if it is too narrow or too wide.
-    """
+    """Refuse a figure that is too narrow or too wide."""
     if not NARROWEST <= width <= WIDEST:
         raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
 
@@ -140,19 +136,9 @@ def panels(
     width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
     sharey: bool = False, height_ratios: Sequence[float] | None = None,
 ) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
-    """Create a figure with `n` empty panels.
+    """Create a figure with `n` empty panels; widths and heights are in inches.
 
-    Args:
-        width: width of the figure in inches.
-        height: mean height of a row of panels in inches.
-        n: number of panels.
-        n_columns: panels in a row.
-        sharex: whether all have one x axis.
-        sharey: whether all have one y axis.
-        height_ratios: heights of the rows relative to each other; by default equal.
-
-    Raises:
-        InputError: if it is too narrow or too wide.
+    `height` is the mean height of a row, `height_ratios` are those of the rows.
     """
     n_rows = math.ceil(n / n_columns)
     if current().ax is not None:
@@ -174,11 +160,7 @@ def _divided(
     look: Look, n: int, n_columns: int, sharex: bool, sharey: bool,
     height_ratios: Sequence[float] | None,
 ) -> list[Axes]:  # fmt: skip
-    """Return `n` panels in the place of given axes, which they are themselves if `n` is one.
-
-    Raises:
-        InputError: if the axes are in no grid, which several panels could divide.
-    """
+    """Return `n` panels in the place of given axes, which they are themselves if `n` is one."""
     given = look.ax
     assert given is not None
     if n == 1:
@@ -225,13 +207,9 @@ def count_axis(ax: Axes, label: str, *, logarithmic: bool = False) -> None:
 
 
 def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> None:
-    """Format the x axis for days and hours, with the year in its label.
+    """Format the x axis for days and hours in a zone, with the year in its label.
 
-    Args:
-        ax: axes with UTC times, or times without a zone.
-        label: label of the axis.
-        zone: IANA name of the zone of the labels; "UTC" leaves the times as they are.
-        most_ticks: maximum number of labelled times.
+    Times are in UTC, or have no zone; the zone "UTC" leaves them as they are.
     """
     tz = ZoneInfo(zone)
     locator = AutoDateLocator(tz, minticks=min(3, most_ticks - 1), maxticks=most_ticks)
@@ -251,13 +229,7 @@ def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> N
 
 
 def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
-    """Format a logarithmic x axis in kB, MB, GB.
-
-    Args:
-        ax: axes.
-        n_bytes: values on the axis; they determine the labelled ticks.
-        label: label of the axis.
-    """
+    """Format a logarithmic x axis in kB, MB, GB; the values on it determine its ticks."""
     ax.set_xscale("log")
     subs = (1.0,) if n_bytes.max() / n_bytes.min() > 100 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=subs))
@@ -275,10 +247,7 @@ def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:
 def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) -> None:
     """Add a legend below the panels, in as few rows as fit the width, and make room for it.
 
-    Args:
-        fig: figure from `panels` with labelled artists; equal labels share one entry.
-        note: lines of further notes.
-        points: first entries, which are not artists of the figure.
+    Equal labels share one entry. `note` has further lines; `points` come first.
     """
     entries: dict[str, Artist] = {str(point.get_label()): point for point in points}
     for ax in current().panels or fig.axes:
@@ -314,16 +283,7 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
 
 
 def finish_figure(fig: Figure, height: float | None, title: str) -> None:
-    """Give a drawn figure a height and a title.
-
-    Args:
-        fig: the figure.
-        height: height in inches; None leaves it as it is.
-        title: title; none if empty.
-
-    Raises:
-        InputError: if it is too low or too high.
-    """
+    """Give a drawn figure a title, and a height in inches unless it is None."""
     if height is not None:
         if not NARROWEST <= height <= WIDEST:
             raise InputError(f"height is {height}; give {NARROWEST} to {WIDEST} inches")
@@ -336,20 +296,9 @@ def finish_figure(fig: Figure, height: float | None, title: str) -> None:
 def save_figure(
     fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = PNG_DPI
 ) -> Path:
-    """Write a figure atomically, as PDF, PNG or SVG by the extension.
+    """Write a figure atomically, as PDF, PNG or SVG by the extension, and return the path.
 
-    Args:
-        fig: any figure.
-        path: file to write; missing folders are created.
-        note: small text at the top, such as the dates of the data.
-        dpi: dots per inch of a PNG.
-
-    Returns:
-        The path.
-
-    Raises:
-        InputError: if the extension is unknown, listing the known ones, or if `dpi` is too low or
-            too high.
+    `note` is a small text at the top, such as the dates of the data.
     """
     if not LOWEST_DPI <= dpi <= HIGHEST_DPI:
         raise InputError(f"dpi is {dpi:g}; give {LOWEST_DPI} to {HIGHEST_DPI} dots per inch")

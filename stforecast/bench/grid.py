@@ -95,10 +95,7 @@ class Grid(Generic[R]):
     ) -> Grid[R]:
         """Return the grid with other data, services, seeds or shared settings, if given.
 
-        Rows with seeds of their own keep these.
-
-        Raises:
-            InputError: if a seed or a setting is unknown or out of range.
+        Rows with seeds of their own keep these. Unknown and invalid settings are refused.
         """
         shared = {**self.settings, **(settings or {})}
         for scenario in scenarios or self.scenarios:
@@ -126,15 +123,7 @@ class Grid(Generic[R]):
 
 
 def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
-    """Read a benchmark's TOML file.
-
-    Args:
-        path: path of the file.
-        preset: name of one of the file's presets.
-
-    Raises:
-        InputError: naming the file and its error.
-    """
+    """Read a benchmark's TOML file, with one of its presets; errors name the file."""
     table = {"title": path.stem, **read_toml(path)}
     try:
         kind = kind_of(table)
@@ -173,15 +162,9 @@ def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> di
 
 
 def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) -> Grid[R]:
-    """Make a benchmark from the keys of a file.
+    """Make a benchmark from the keys of a file, with a title and without presets.
 
-    Args:
-        kind: kind of the runs.
-        table: contents of the file, with a title and without presets.
-        folder: the file's folder, where files that rows name are looked for, too.
-
-    Raises:
-        InputError: naming the error.
+    Files that rows name are also looked for in `folder`, which is the file's.
     """
     found = check_keys(table, kind.keys, kind.needed)
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)

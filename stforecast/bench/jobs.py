@@ -76,11 +76,7 @@ class Job(Generic[R]):
             return self.kind.begin(self, after_round)
 
     def finished(self) -> R | None:
-        """Return the run if it is finished.
-
-        Raises:
-            InputError: if the folder holds another run, finished or not, or one on other data.
-        """
+        """Return the run if it is finished; refuse another one in its folder, or other data."""
         if is_begun(self.folder):
             self._refuse_other(read_begun(self.folder, self.kind.run_type.command))
         if not is_finished(self.folder):
@@ -125,14 +121,6 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 
     The first seed of the first fold of every row and data set comes first, then that of the further
     folds, then the further seeds, so a benchmark that is stopped has a balanced table.
-
-    Args:
-        grid: the benchmark.
-        out: its folder.
-        progress: whether to show progress bars.
-
-    Raises:
-        InputError: if the folds of a backtest do not fit, or data cannot be created.
     """
     jobs = [
         (turn, _job(grid, out, entry, data, scenario, fold, seed))
@@ -161,24 +149,10 @@ def _job(
 def do_jobs(
     jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
 ) -> tuple[list[R], dict[str, str]]:
-    """Execute every unfinished job.
+    """Return the finished runs, and the one-line error of each failed one by its place in `folder`.
 
     A failed run is recorded in its folder and does not stop the others; it is retried the next
-    time.
-
-    Args:
-        jobs: jobs in order.
-        title: title of the benchmark, for the progress bar.
-        folder: parent of all jobs' folders; failures are named relative to it.
-        progress: whether to show progress bars.
-        engine: `local`, or `ray` for jobs in parallel (`stforecast.bench.ray`).
-
-    Returns:
-        Finished runs, and the one-line error of each failed one by its folder.
-
-    Raises:
-        InputError: if two jobs share a folder, a folder holds another run, or data of an unfinished
-            run are missing.
+    time. Twins, other runs in the folders and missing data are refused before the first run.
     """
     _refuse_twins(jobs)
     for job in jobs:
@@ -241,18 +215,7 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    A failed run is recorded in its folder and in the table and does not stop the others; it is
-    retried the next time.
-
-    Args:
-        grid: the benchmark.
-        out: folder for `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
-        progress: whether to show progress bars.
-        engine: `local`, or `ray` for runs in parallel.
-
-    Raises:
-        InputError: if `out` holds runs with other settings or another process writes there, two
-            runs would share a folder, or data cannot be created.
+    `out` gets `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)

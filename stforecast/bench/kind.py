@@ -115,11 +115,7 @@ class Kind(ABC, Generic[R]):
     """Function that returns those of a method's settings that it reads."""
 
     def check(self, method: str, **settings: Any) -> None:
-        """Refuse invalid settings.
-
-        Raises:
-            InputError: naming an invalid setting.
-        """
+        """Refuse invalid settings."""
         self.resolve(method, **settings)
 
     def shared_settings(self, grid: Grid[R]) -> Iterator[dict[str, Any]]:
@@ -134,11 +130,7 @@ class Kind(ABC, Generic[R]):
         return self.read_by(method, {**shared, **own}) | dict(own)
 
     def check_grid(self, grid: Grid[R]) -> None:
-        """Refuse a benchmark whose keys contradict each other.
-
-        Raises:
-            InputError: naming the key.
-        """
+        """Refuse a benchmark whose keys contradict each other."""
         return
 
     @abstractmethod
@@ -162,11 +154,7 @@ class Kind(ABC, Generic[R]):
         return ()
 
     def folds(self, grid: Grid[R], scenario: Scenario, data: Any) -> Sequence[Fold | None]:
-        """Return the folds of a data set, oldest first; a single None without a backtest.
-
-        Raises:
-            InputError: if the folds do not fit the data or the methods.
-        """
+        """Return the folds of a data set, oldest first; a single None without a backtest."""
         return (None,)
 
     def open_data(self, text: str) -> Any:
@@ -189,11 +177,7 @@ class Kind(ABC, Generic[R]):
 
     @abstractmethod
     def check_data(self, job: Job[R]) -> None:
-        """Refuse missing data.
-
-        Raises:
-            InputError: naming them.
-        """
+        """Refuse missing data."""
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that identify a run, besides its settings."""
@@ -223,12 +207,7 @@ class Kind(ABC, Generic[R]):
     def compare(
         self, folders: Sequence[Path], metric: str | None, reference: str | None
     ) -> Compared:
-        """Compare the finished runs in folders.
-
-        Raises:
-            InputError: if the reference or the metric is unknown, or runs were tested on different
-                data.
-        """
+        """Compare the finished runs in folders, which must be tested on the same data."""
 
     @abstractmethod
     def add_to_page(
@@ -253,11 +232,7 @@ DEFAULT = "forecasts"
 
 
 def kind_of(about: Mapping[str, Any]) -> Kind[Any]:
-    """Return the kind that a benchmark's file or the description of a run names.
-
-    Raises:
-        InputError: if no installed package has such a kind.
-    """
+    """Return the kind that a benchmark's file or the description of a run names."""
     known = _kinds()
     if not known:
         raise InputError("the package stforecast is not installed whole; run pip install again")

@@ -64,11 +64,7 @@ def rounds_bar(
 ) -> Iterator[Callable[[RoundReport], None]]:
     """Yield a function to call after each round, which moves the bar and shows the latest loss.
 
-    Args:
-        rounds: number of rounds.
-        progress: whether to show the bar.
-        label: text before the bar.
-        keep: whether the finished bar stays on the screen.
+    A finished bar stays on the screen with `keep`.
     """
     from tqdm import tqdm  # slow to import, which short commands need not wait for
 

@@ -45,14 +45,9 @@ class Published:
     note: str = NOT_OURS
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
-        """Return a column for each metric that the paper reports for a service.
+        """Return the columns of the metrics that the paper reports for a service, by heading.
 
-        Args:
-            service: name of the service.
-            labels: labels of the rows; "" for a row without a published number.
-
-        Returns:
-            The number of each label, or "-", by heading; all padded to equal length.
+        Columns are equally long; a label without a published number has "-".
         """
         return {
             f"{METRICS[metric]} as published{MARK}": _column(by_service[service], labels)
@@ -81,15 +76,9 @@ def parse_published(
 ) -> Published:
     """Parse the section `[published]` of a benchmark.
 
-    Args:
-        table: `source`, an optional `note` in place of the default one, and for each metric a table
-            of services with numbers by label; in `horizons`, tables of `minutes = number` by label,
-            also of methods that are not in the benchmark.
-        labels: labels of the benchmark's rows.
-        services: services of the benchmark; if they include None, any name is valid.
-
-    Raises:
-        InputError: for an unknown label, service or metric, or a value that is not a number.
+    It has a `source`, an optional `note`, and for each metric a table of services with numbers by
+    label; in `horizons`, tables of `minutes = number` by label, also of methods that are not in the
+    benchmark. If the services include None, any name is valid.
     """
     parts = dict(table)
     source = parts.pop("source", None)

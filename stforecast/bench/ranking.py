@@ -28,13 +28,7 @@ LINE_HEIGHT = 0.12
 def score_bars(
     curves: Sequence[Curve[R]], scores: Sequence[np.ndarray], width: float
 ) -> tuple[PlainFigure, Axes]:
-    """Draw means of scores as bars, with whiskers of one standard deviation (with n - 1) and texts.
-
-    Args:
-        curves: curves to draw as bars.
-        scores: `(runs,)` scores of each curve.
-        width: width of the figure in inches.
-    """
+    """Draw the means of each curve's scores `(runs,)` as bars, with whiskers of one deviation."""
     found = [mean_and_spread(some) for some in scores]
     whiskers = [None if len(s) == 1 else reach for s, (_, reach) in zip(scores, found, strict=True)]
     means, texts = np.array([mean for mean, _ in found]), [plus_minus(*score) for score in found]
@@ -50,12 +44,7 @@ def bar_panel(
 ) -> tuple[PlainFigure, Axes]:
     """Draw one bar for each curve, the first on top, and a column of texts to their right.
 
-    Args:
-        curves: curves to draw as bars.
-        values: `(curves,)` lengths.
-        whiskers: lengths of each bar's whiskers `(2, 1)`, to the left and right, or None.
-        texts: text to the right of each bar.
-        width: width of the figure in inches.
+    A whisker is one length, or two `(2, 1)` to the left and right.
     """
     labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
     slots = np.array([label.count("\n") + 1.6 for label in labels])
@@ -105,14 +94,6 @@ def critical_difference(
 
     1, the best rank, is at the left. The ruler above the axis is as long as the critical
     difference. Names of the better half stand at the left, those of the others at the right.
-
-    Args:
-        ranking: ranking of at least two methods.
-        names: name of each method, in the order of the ranks.
-        width: width of the figure in inches.
-
-    Raises:
-        InputError: if there is not one name for each rank, or the figure is too narrow or too wide.
     """
     n = len(ranking.ranks)
     if len(names) != n:

@@ -37,20 +37,8 @@ def draw_sweep(
 
     Each point is the mean of the runs that differ only in the seed, in a band of one standard
     deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
-    A method without the setting is a horizontal line.
-
-    Args:
-        runs: finished runs.
-        setting: numeric setting on the x axis, logarithmic if its values span more than two
-            decades; None if the runs differ in only one number.
-        score: function from runs to scores `(runs,)`.
-        default: function from a run and a setting to the setting's default.
-        y_name: label of the y axis, given whether a point has several seeds.
-        width: width of the figure in inches.
-
-    Raises:
-        InputError: if the setting is unknown, listing the known ones, or if no two runs differ only
-            in the setting.
+    A method without the setting is a horizontal line. Without a setting, the only number in which
+    the runs differ is taken. `y_name` is given whether a point has several seeds.
     """
     as_curves(runs)
     setting = setting or _swept(runs)

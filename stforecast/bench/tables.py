@@ -31,9 +31,7 @@ MOST_DECIMALS = 6
 def spread(values: Sequence[float], decimals: int | None = None) -> str:
     """Format the mean, and the standard deviation if there are several values.
 
-    Args:
-        values: one or more values.
-        decimals: number of decimals; by default those of the mean's first four digits.
+    By default it has the decimals of the mean's first four digits.
 
     >>> spread([0.25]), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
     ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
@@ -125,12 +123,7 @@ def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
 
 
 def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
-    """Return a note on the number of missing uploads; empty if none is missing.
-
-    Args:
-        name: name of the method or variant.
-        runs: the rounds of each of its runs.
-    """
+    """Return a note on the uploads that a method's runs miss; empty if none is missing."""
     tables = [rounds for rounds in runs if len(rounds)]
     failed = sum(int(_failed(rounds).sum()) for rounds in tables)
     if not failed:
@@ -157,14 +150,7 @@ def sections(
     key: Callable[[R], tuple[str, ...]],
     section: Callable[[Sequence[R]], str],
 ) -> str:
-    """Return Markdown with a section for the runs of each key, then the failures.
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        key: function from a run to the key of its section.
-        section: function from the runs of one section to Markdown.
-    """
+    """Return Markdown with a section for the runs of each key, then the failed runs by name."""
     members: dict[tuple[str, ...], list[R]] = {}
     for run in runs:
         members.setdefault(key(run), []).append(run)
@@ -249,16 +235,7 @@ def _listed(seeds: Iterable[int]) -> str:
 def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures.
-
-    Args:
-        out: the benchmark's folder.
-        title: its heading.
-        command: command that repeats it.
-        runs: finished runs.
-        table: table of their results, as Markdown.
-        gallery: its figures.
-    """
+    """Write `table.md`: command and facts of the runs, the table, the figures."""
     parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
     with atomic_path(out / "table.md") as part:
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
@@ -267,14 +244,7 @@ def write_page(
 def write_comparison(
     out: Path, page: Sequence[str], tables: Sequence[str], numbers: pd.DataFrame
 ) -> None:
-    """Write `comparison.md`, `comparison.tex` and `comparison.csv`.
-
-    Args:
-        out: folder for them; made if it is not there.
-        page: paragraphs of the page.
-        tables: LaTeX tables.
-        numbers: all numbers, not rounded.
-    """
+    """Write `comparison.md`, `comparison.tex` and `comparison.csv`, with all numbers unrounded."""
     out.mkdir(parents=True, exist_ok=True)
     for ending, parts in ((".md", page), (".tex", tables)):
         with atomic_path(out / f"comparison{ending}") as part:

@@ -49,9 +49,8 @@ HELP_WIDTH = 78
 def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
     """Return an option for each field, described by the docstring's `Attributes`.
 
-    Args:
-        options: a dataclass; inherited fields are described by the docstring of their class.
-        defaults: values by field name that replace the dataclass's own.
+    Inherited fields are described by the docstring of their class. `defaults` replace the
+    dataclass's.
     """
     # Pydantic takes a while to import, and commands without such options need none.
     from stforecast.federated.core.options import range_of, type_hints
@@ -98,8 +97,8 @@ def from_function(
 def entries(doc: str | None, section: str) -> dict[str, str]:
     """Return names and texts of one section of a Google-style docstring.
 
-    >>> entries(peek.__doc__, "Args")
-    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'value if it is absent.'}
+    >>> entries(RangedOption.__doc__, "Args")
+    {'takes': 'text of the range; empty without bounds.'}
     """
     body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
     body = re.split(r"\n(?=\S)", body)[0]
@@ -204,12 +203,7 @@ class SuggestingChoice(click.Choice[str]):
 
 
 def peek(args: list[str], flag: str, default: str) -> str:
-    """Return the value of `flag` among raw arguments, before they are parsed.
-
-    Args:
-        args: raw arguments.
-        flag: such as `--method`.
-        default: value if it is absent.
+    """Return the value of `flag`, such as `--method`, among raw arguments, before they are parsed.
 
     >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
     'solo'

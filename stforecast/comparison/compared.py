@@ -38,16 +38,7 @@ FIGURES = ("critical-difference", "horizon", "hours", "cells")
 
 
 def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str | None) -> Compared:
-    """Compare finished forecasts: a sorted table for each data set, with intervals and tests.
-
-    Args:
-        runs: finished runs.
-        metric: error to compare, as in `metrics.csv`.
-        reference: label of the row that the others are compared with, see `compare`.
-
-    Raises:
-        InputError: as for `compare`.
-    """
+    """Compare finished forecasts: a sorted table for each data set, with intervals and tests."""
     tasks = compare(runs, metric, reference)
     several = overall_rows(overall(tasks), metric) if len(tasks) > 1 else []
     parts = []

@@ -33,15 +33,8 @@ def horizon_table(
     """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
 
     The mean is over the errors of all steps, each pooled over the whole test part, and over the
-    folds of a backtest. Published numbers have their own rows.
-
-    Args:
-        rows: models with the same horizon.
-        names: names of the rows.
-        published: numbers of a paper.
-
-    Returns:
-        The table under a describing line; "" if there is only one step.
+    folds of a backtest. Published numbers have their own rows. With only one step, the table is
+    empty.
     """
     run = rows[0].first
     steps = shown_steps(int(run.settings["horizon"]))
@@ -104,17 +97,10 @@ HEADINGS = {
 
 
 def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Tabulate coverage, width, pinball loss and CRPS as Markdown.
+    """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals as Markdown.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
     `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
-
-    Args:
-        rows: models; those without intervals are left out.
-        names: names of the rows.
-
-    Returns:
-        The table under a describing line; "" if no row has intervals.
     """
     body = []
     for row, name in zip(rows, names, strict=True):
@@ -202,12 +188,7 @@ def _furthest_bound(run: ForecastRun) -> float:
 def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
     """Tabulate the MAE in peak hours, whose mean load lies above the day's mean, and in the others.
 
-    Args:
-        rows: rows that were tested on the same targets.
-        names: name of each row in the table.
-
-    Returns:
-        Markdown; an empty string if all hours have the same load.
+    The rows must be tested on the same targets. If all hours have the same load, it is empty.
     """
     targets = joined_targets(run for row in rows for run in row.group.runs)
     busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")

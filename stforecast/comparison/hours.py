@@ -39,8 +39,7 @@ def hour_title(zone: str | None) -> str:
 def hourly_load(forecasts: xr.Dataset) -> pd.Series:
     """Return the mean observed value of each hour of local time `(24,)`, NaN where there is none.
 
-    Args:
-        forecasts: contents of `forecasts.nc`; as for errors, each window counts once.
+    As for errors, each window counts once.
     """
     y = forecasts["y"].transpose("cell", "time", "horizon").to_numpy()
     hours = target_hours(*local_times(forecasts), y.shape[2])
@@ -55,9 +54,6 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     """Return the hours of local time whose mean load lies above the mean of all hours.
 
     Of a speed, the hours below the mean: roads are slow when they are busy.
-
-    Args:
-        forecasts: contents of `forecasts.nc`.
     """
     load = hourly_load(forecasts)
     above = load - load.mean()
@@ -68,12 +64,8 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
 def hourly_errors(forecasts: xr.Dataset) -> pd.DataFrame:
     """Tabulate the test errors of each hour of local time.
 
-    Args:
-        forecasts: contents of `forecasts.nc`.
-
-    Returns:
-        One row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets;
-        columns `client`, `hour`, `metric` and `value`.
+    A row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets has the
+    columns `client`, `hour`, `metric` and `value`.
     """
     clients = pd.Index([*map(str, forecasts["cell"].to_numpy()), ALL], name="client")
     tables = []

@@ -151,14 +151,8 @@ def resample(
 ) -> Replicates:
     """Resample the errors of methods as all tables do, successive days two by two.
 
-    Args:
-        methods: name and sums of each method.
-        metric: name of the error.
-        groups: groups of neighbouring cells, from `neighbours`.
-        n: number of replicates; fewer if there are many cells and methods.
-
-    Raises:
-        InputError: if the methods were tested on different targets.
+    Groups of neighbouring cells are those of `neighbours`. With many cells and methods, there are
+    fewer than `n` replicates.
     """
     if not methods:
         raise InputError("no methods to compare; give at least one")
@@ -178,13 +172,10 @@ def _reference(rows: Sequence[Row], found: Replicates, asked: str | None) -> str
 
 
 def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
-    """Group neighbouring cells, about as many groups as cells in a group, by k-means.
+    """Group neighbouring cells by k-means, about as many groups as cells in a group.
 
-    Args:
-        locations: `(cells, 2)` longitude and latitude, or None if unknown.
-
-    Returns:
-        `(cells,)` number of the group; None if locations are unknown or there are few cells.
+    Locations are `(cells, 2)` longitude and latitude, numbers of groups `(cells,)`. None if
+    locations are unknown or there are few cells.
     """
     if locations is None or len(locations) < FEWEST_CELLS_FOR_GROUPS:
         return None
@@ -197,12 +188,7 @@ def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
 
 
 def claims(board: Leaderboard, data: str) -> list[str]:
-    """State in words what the numbers show about the reference and the others.
-
-    Args:
-        board: the comparison.
-        data: name of the data.
-    """
+    """State in words what the numbers show about the reference and the others."""
     others = [line for line in board.lines if line.name != board.reference]
     named = f"**{board.reference}**"
     diverged = [line for line in board.lines if not math.isfinite(line.error.value)]

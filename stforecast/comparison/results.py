@@ -60,14 +60,8 @@ class Division(NamedTuple):
 def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]:
     """Tabulate how much of the gap between training alone and pooled data federation closes.
 
-    Args:
-        rows: rows of the leaderboard; those of several divisions into clients are compared if one
-            of them is pooled.
-        board: their leaderboard.
-        data: name of the data.
-
-    Returns:
-        Markdown: the table and a sentence for each federated method; empty if nothing is compared.
+    Return Markdown: the table and a sentence for each federated method. It is empty unless rows of
+    several divisions into clients are there, one of them pooled.
     """
     pooled = next((row.name for row in rows if in_one_client(row.first)), None)
     divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
@@ -192,12 +186,6 @@ def results_table(
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
     of a table gives the settings that its rows share and the names of those in which they differ.
     Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        published: numbers of a paper, shown in separate columns.
-        reference: row that the others are compared with; by default that of the lowest error.
     """
     return sections(runs, failures, _test_part, lambda some: _section(some, published, reference))
 

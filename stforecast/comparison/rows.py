@@ -56,16 +56,7 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 def joined_errors(
     runs: Iterable[ForecastRun], metric: str, selection: str | None = None
 ) -> ModelErrors:
-    """Compute the errors on the test parts of all folds.
-
-    Args:
-        runs: runs of one seed.
-        metric: name of the error, as for `model_errors`.
-        selection: model, as for `model_errors`.
-
-    Raises:
-        InputError: as `model_errors`.
-    """
+    """Compute the `model_errors` of one seed's runs on the test parts of all folds."""
     found = (run.forecasts() for run in folds_of(runs).values())
     return join_errors([model_errors(forecasts, metric, selection) for forecasts in found])
 
@@ -152,17 +143,10 @@ class _Part:
 
 
 def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
-    """Read the errors of rows from their runs' forecasts.
+    """Read the errors of rows with different names from their runs' forecasts.
 
-    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those
-    of other training parts differ.
-
-    Args:
-        rows: rows with different names.
-        metrics: names of the errors to read, as in `metrics.csv`.
-
-    Raises:
-        InputError: if two runs were tested on different targets, or a file lacks a variable.
+    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those of
+    other training parts differ. Runs that were tested on different targets are refused.
     """
     tested = folds_of(run for row in rows for run in row.group.runs)
     folds = list(tested)
@@ -219,14 +203,7 @@ def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _
 def scaled_as(
     first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, scales: Set[str]
 ) -> xr.Dataset:
-    """Return forecasts with the scales of the first run, with a warning where they differ.
-
-    Args:
-        first: forecasts of the first run.
-        run: the run, for the warning.
-        forecasts: its forecasts, tested on the same targets.
-        scales: names of the scales.
-    """
+    """Return a run's forecasts on the scales of the first run, with a warning where they differ."""
     other = {
         name: first[name]
         for name in sorted({*scales} & {*map(str, forecasts)} & {*map(str, first)})
@@ -263,11 +240,7 @@ def _days(parts: Sequence[_Part]) -> pd.DatetimeIndex:
 
 
 def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
-    """Refuse a run that was tested on other targets.
-
-    Raises:
-        InputError: naming the run and the difference.
-    """
+    """Refuse a run that was tested on other targets."""
     for dim, what in (("cell", "cells"), ("time", "times"), ("horizon", "steps ahead")):
         ours, others = forecasts.indexes[dim], expected.indexes[dim]
         if not ours.equals(others):
@@ -302,11 +275,7 @@ def _extent(index: pd.Index) -> str:
 def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
     """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
 
-    Args:
-        forecasts: contents of `forecasts.nc`.
-
-    Returns:
-        Shares of targets inside in place of errors; empty without bounds.
+    Shares of targets inside stand in place of errors. Without bounds, it is empty.
     """
     times, step = local_times(forecasts)
     y = forecasts["y"].to_numpy()
@@ -324,11 +293,7 @@ def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
 
 
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
-    """Return `coverages` on the test parts of all runs, seeds and folds alike.
-
-    Raises:
-        InputError: if a run has no intervals.
-    """
+    """Return `coverages` on the test parts of all runs, seeds and folds alike."""
     parts = []
     for run in runs:
         parts.append(coverages(run.forecasts()))

@@ -28,12 +28,7 @@ from stforecast.forecasting.results import ForecastRun
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
-    """Return the rows of a leaderboard's table, from the lowest error to the highest.
-
-    Args:
-        board: the leaderboard.
-        ranking: ranks of its lines.
-    """
+    """Return the rows of a leaderboard's table, from the lowest error to the highest."""
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
     several = len(board.lines) > 1
@@ -52,12 +47,7 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
 
 
 def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:
-    """Return the rows of the table over all tasks; wins and places need several methods.
-
-    Args:
-        methods: methods over all tasks.
-        metric: error that all numbers are of.
-    """
+    """Return the rows of the table over all tasks; wins and places need several methods."""
     several = len(methods) > 1
     return [
         {
@@ -148,13 +138,8 @@ FEWEST_CLIENTS = 2
 def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
     """Rank the models of groups by their clients' test errors, mean over seeds.
 
-    Args:
-        rows: the models to rank.
-        metric: name of the error.
-
-    Returns:
-        The ranking over the clients for which any row has an error, diverged rows last; None if
-        there are too few clients or rows.
+    Clients count for which any row has an error; diverged rows are last. None if there are too few
+    clients or rows.
     """
     return rank_clients(client_errors(rows, metric), metric)
 
@@ -166,11 +151,7 @@ def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
 
 
 def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
-    """Rank the columns of a table from `client_errors`, or of several that are stacked.
-
-    Returns:
-        As `rank_groups`.
-    """
+    """Rank the columns of a table from `client_errors`, or of several that are stacked."""
     known = errors.dropna(how="all").fillna(np.inf).to_numpy()
     if known.shape[1] < FEWEST_METHODS or len(known) < FEWEST_CLIENTS:
         return None
@@ -193,19 +174,10 @@ def errors_by_cell(
     *,
     naive: bool = False,
 ) -> pd.DataFrame:
-    """Return test errors by cell and step ahead, mean over the seeds of a group.
+    """Return test errors by cell, a column for each step ahead and `ALL`, mean over seeds.
 
-    Args:
-        group: runs that differ only in the seed or fold.
-        metric: name of the error as in `metrics.csv`.
-        naive: whether to return the errors of seasonal naive on the same targets instead.
-
-    Returns:
-        A row for each cell; a column for each step ahead, and `ALL` for the whole horizon. NaN
-        where nothing was observed, infinite where a forecast is not finite.
-
-    Raises:
-        InputError: if the metric is unknown, or seasonal naive could not forecast.
+    `naive` asks for those of seasonal naive on the same targets. NaN where nothing was observed,
+    infinite where a forecast is not finite.
     """
     tables = [_of_seed(runs, metric, naive) for runs in by_seed(group.runs)]
     return reduce(pd.DataFrame.add, tables) / len(tables)
@@ -214,11 +186,7 @@ def errors_by_cell(
 def skill(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
     """Return the skill of each column: 1 minus the geometric mean over cells of ratios of errors.
 
-    As `stforecast.bench.statistics.bootstrap.skill`.
-
-    Args:
-        errors: errors of a method, see `errors_by_cell`.
-        naive: those of seasonal naive.
+    Both tables are of `errors_by_cell`; see `stforecast.bench.statistics.bootstrap.skill`.
     """
     logs = log_ratio(errors.to_numpy(), naive.to_numpy())
     return 1 - np.exp(pd.DataFrame(logs, errors.index, errors.columns).mean())

@@ -95,11 +95,7 @@ def map(  # The command is called so.
 
 
 def _places(run: ForecastRun) -> Places:
-    """Return the places of a run's cells.
-
-    Raises:
-        InputError: if they are not known.
-    """
+    """Return the places of a run's cells, which must be known."""
     path = data_of(run.about)
     cube = open_cube(path) if path.is_file() else None
     with run.open_forecasts() as forecasts:

@@ -42,15 +42,9 @@ class Span:
     end: str | None = None
 
     def mask(self, times: pd.DatetimeIndex, zone: str | None, origin: object) -> np.ndarray:
-        """Return which times of the targets lie in the span.
+        """Return which of the targets' times `(windows,)` on the forecasts' clock lie in the span.
 
-        Args:
-            times: `(windows,)` on the clock of the forecasts.
-            zone: their time zone, if they are UTC.
-            origin: name of the run in errors.
-
-        Raises:
-            InputError: if a time cannot be read, or none is left.
+        They are UTC if there is a zone. `origin` names the run in errors. No time left is an error.
         """
         local = times if zone is None else times.tz_localize("UTC").tz_convert(zone)
         chosen = np.ones(len(times), dtype=bool)
@@ -137,10 +131,6 @@ def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
 
     Scaled errors, such as those of z-scores, have the scales of the first run that was tested on
     the same targets: those of other training parts differ. A run without forecasts keeps its own.
-
-    Args:
-        runs: finished runs.
-        metric: name of the error; if it is unknown, runs keep their scales.
     """
     known = metric.removeprefix("raw_") in {*METRICS, *INTERVAL_METRICS}
     scale = scale_of(metric) if known else None
@@ -177,17 +167,7 @@ def parts_of(
 ) -> list[ForecastRun]:
     """Return the runs with only some cells and times of their test parts.
 
-    Args:
-        runs: finished runs.
-        cells: ids, separated by commas; None keeps all.
-        start: first local time of a target; None is the first.
-        end: end of the times of targets, not included; None is the end.
-
-    Returns:
-        Without folds that were tested at other times.
-
-    Raises:
-        InputError: if a time cannot be read, or no run was tested then.
+    Folds that were tested at other times are left out; if no run was tested then, that is an error.
     """
     if cells is None and start is None and end is None:
         return list(runs)
@@ -212,15 +192,7 @@ def part_note(cells: str | None = None, start: str | None = None, end: str | Non
 
 
 def named_cells(known: pd.Index, wanted: str) -> list[Any]:
-    """Return the cells with these ids.
-
-    Args:
-        known: cells that were tested.
-        wanted: ids, separated by commas.
-
-    Raises:
-        InputError: if one is unknown.
-    """
+    """Return the known cells with these ids, which are separated by commas."""
     ids = {str(cell): cell for cell in known}
     names = [name.strip() for name in wanted.split(",")]
     for name in names:
@@ -234,11 +206,7 @@ def named_cells(known: pd.Index, wanted: str) -> list[Any]:
 
 
 def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:
-    """Select cells.
-
-    Raises:
-        InputError: naming the run and the unknown cell.
-    """
+    """Select cells; an error names the run and the unknown cell."""
     for cell in cells:
         if cell not in ds.indexes["cell"]:
             raise InputError(f"{run.folder}: no cell {cell}; name cells that every run has")

@@ -63,11 +63,7 @@ class FittedRun(ForecastRun):
 
     @classmethod
     def of(cls, forecaster: Forecaster, place: int) -> FittedRun:
-        """Return the run of a forecaster; `place` distinguishes it from others.
-
-        Raises:
-            InputError: if the forecaster was loaded or is not fitted.
-        """
+        """Return the run of a forecaster; `place` distinguishes it from others."""
         from stforecast.forecasting.runs import facts_of
 
         about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
@@ -78,15 +74,9 @@ class FittedRun(ForecastRun):
     def of_model(
         cls, folder: Path, history: str | os.PathLike[str], events: Any = None
     ) -> FittedRun:
-        """Return the run of a saved model, tested on a history.
+        """Return the run of a saved model, labelled by its folder and tested on all of a history.
 
-        Args:
-            folder: folder of the model, whose name is the label.
-            history: path of a cube, all of which is tested.
-            events: table of its events, for a model that reads events.
-
-        Raises:
-            InputError: if the model or the history cannot be read, or do not suit each other.
+        `events` is the table of its events, for a model that reads events.
         """
         from stforecast.forecasting.forecaster import Forecaster
 
@@ -149,11 +139,7 @@ class TableRun(ForecastRun):
         return pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
 
     def open_forecasts(self) -> xr.Dataset:
-        """Raise, as a table has no forecasts.
-
-        Raises:
-            InputError: always.
-        """
+        """Raise, as a table has no forecasts."""
         raise InputError(
             f"{self.label}: a table of errors has no forecasts, which this figure needs; give runs "
             "or fitted forecasters"
@@ -266,12 +252,7 @@ AX = "axes to draw on, from Python; several panels share their place. By default
 
 
 def figure(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Make a function of runs a figure with the common options, known by its name.
-
-    Args:
-        draw: function of a sequence of `ForecastRun` with options by keyword. One without `cells`
-            gets it, and `start` and `end`, and is given runs of that part alone.
-    """
+    """Make a function of runs a figure with the common options, known by its name."""
     return _figure(draw, has_parts=True)
 
 
@@ -324,11 +305,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
 
 
 def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
-    """Refuse a part of a figure that has none.
-
-    Raises:
-        InputError: if a part is wanted.
-    """
+    """Refuse a part of a figure that has none."""
     if any(value is not None for value in shown.values()):
         raise InputError(
             f"{name} shows the training or the inside of models, not errors of chosen cells and "
@@ -337,11 +314,7 @@ def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
 
 
 def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
-    """Return the runs of the methods with the lowest test errors, in the order given.
-
-    Raises:
-        InputError: if `n` is below 1, or the metric is unknown.
-    """
+    """Return the runs of the `n` methods with the lowest test errors, in the order given."""
     if n < 1:
         raise InputError(f"top is {n}; draw at least 1 method")
     groups = group_runs(runs)

@@ -149,14 +149,6 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     """Return `y`, `y_hat` and any bounds `(cell, time)` of one step ahead, by target time.
 
     Forecasts are those that `predict` would give.
-
-    Args:
-        run: a finished run.
-        horizon: step ahead, from 1.
-        span: times to draw.
-
-    Raises:
-        InputError: if there is no such step or time.
     """
     from stforecast.forecasting.tables import as_predicted  # imports torch
 
@@ -192,15 +184,7 @@ def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) 
 
 
 def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
-    """Return the cells to draw, and the title of each.
-
-    Args:
-        y: `(cell, time)` observations.
-        wanted: ids, separated by commas; None chooses four.
-
-    Raises:
-        InputError: if a cell is unknown.
-    """
+    """Return the cells to draw of observations `(cell, time)`, and their titles."""
     if wanted is None:
         return _typical_cells(y)
     return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
@@ -290,11 +274,7 @@ def _steps(run: ForecastRun) -> list[int]:
 def with_intervals(
     curves: Sequence[Curve[ForecastRun]],
 ) -> tuple[list[Curve[ForecastRun]], str]:
-    """Return the curves of runs with intervals, and a note that names the others.
-
-    Raises:
-        InputError: if no run has intervals.
-    """
+    """Return the curves of runs with intervals, which some must have, and a note on the others."""
     known = [curve for curve in curves if all(map(_has_intervals, curve.runs))]
     if not known:
         raise InputError(

@@ -45,14 +45,7 @@ class Inside:
     arrays: dict[str, np.ndarray]
 
     def places(self, names: str) -> list[int]:
-        """Return the rows of clients in the arrays.
-
-        Args:
-            names: ids, separated by commas.
-
-        Raises:
-            InputError: naming an unknown client.
-        """
+        """Return the rows of clients in the arrays, from ids with commas between."""
         known = {str(cell): place for place, cell in enumerate(self.cells)}
         wanted = [name.strip() for name in names.split(",")]
         for name in wanted:
@@ -67,15 +60,9 @@ class Inside:
 def look_inside(
     runs: Sequence[ForecastRun], needed: Mapping[str, object], names: Sequence[str]
 ) -> Inside:
-    """Read arrays of the model of one FUELS run; nothing is unpickled.
+    """Read arrays of the model of one FUELS run whose settings have the needed values.
 
-    Args:
-        runs: one run.
-        needed: values of the settings that the arrays depend on.
-        names: names of the arrays in `model/state.safetensors`.
-
-    Raises:
-        InputError: if it is not one FUELS run with these settings, or its model cannot be read.
+    Nothing is unpickled. The names are those in `model/state.safetensors`.
     """
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")

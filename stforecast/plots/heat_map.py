@@ -97,14 +97,7 @@ def heatmap(
 def skill_map(
     table: pd.DataFrame, error: str, *, digits: int = 1, width: float = TWO_COLUMNS
 ) -> Figure:
-    """Draw skill against seasonal naive.
-
-    Args:
-        table: skill in per cent, NaN where unknown; its names are those of rows and columns.
-        error: name of the error that the skill is about.
-        digits: number of decimals.
-        width: width of the figure in inches.
-    """
+    """Draw a table of skill in per cent against seasonal naive, NaN where it is unknown."""
     fig, ax = _empty(table, width)
     reach = max(1.0, min(100.0, _largest(table.abs())))
     texts = table.map(lambda v: f"{v:+.{digits if abs(v) < 100 else 0}f}")

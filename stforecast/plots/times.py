@@ -240,8 +240,7 @@ def axis_ahead(
 ) -> tuple[dict[Path, np.ndarray], TimeAxis]:
     """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
-    Returns:
-        Places of the steps 1 to `n_steps` on the axis, by the run's folder; and the axis.
+    With it come the places of the steps 1 to `n_steps` on it, by the run's folder.
     """
     whole = partial(MaxNLocator, "auto", integer=True, steps=[1, 2, 3, 6, 10], min_n_ticks=1)
     steps = np.arange(1, n_steps + 1)

@@ -49,11 +49,7 @@ class Successive:
 
 
 def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
-    """Take from each fold the windows that do not overlap, from the first one on.
-
-    Args:
-        forecasts: contents of `forecasts.nc` of each fold.
-    """
+    """Take from each fold's forecasts the windows that do not overlap, from the first one on."""
     times: list[str] = []
     values: dict[str, list[np.ndarray]] = {"y": [], "y_hat": [], "lower": [], "upper": []}
     names = [name for name in values if all(name in part for part in forecasts)]
@@ -131,15 +127,7 @@ class MethodNumbers:
 
 
 def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
-    """Read the numbers of a method from its runs, one seed after the other.
-
-    Args:
-        group: runs that differ only in seed and fold.
-        metric: error as in `metrics.csv`.
-
-    Raises:
-        InputError: if the metric is unknown, or a file is damaged.
-    """
+    """Read the numbers of a method from its runs, one seed after the other."""
     seeds = by_seed(group.runs)
     n_folds = len(folds_of(group.runs))
     whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
@@ -224,15 +212,9 @@ N_WORST = 10
 def worst_tables(
     cells: np.ndarray, best: MethodNumbers, name: str, error: str, quantity: str, clock: str
 ) -> tuple[Table, ...]:
-    """Return tables of the cells, hours and days where the best method is worst.
+    """Return tables of the cells, hours and days where the best method, `name`, is worst.
 
-    Args:
-        cells: `(cells,)` ids.
-        best: numbers of the method.
-        name: its name.
-        error: title of its errors.
-        quantity: service and unit.
-        clock: clock of hours and days, such as "UTC".
+    `error` and `quantity` are titles, `clock` names that of hours and days.
     """
     own = f"{error} of {name}"
     return (

@@ -59,13 +59,7 @@ class Section:
 def section(task: Task, arrays: Arrays, room: int) -> Section:
     """Gather what the page shows of one task.
 
-    Args:
-        task: its runs and leaderboard.
-        arrays: arrays of the page, which grow.
-        room: values of series by cell that the section may hold.
-
-    Raises:
-        InputError: if a file of a run is damaged.
+    The arrays of the page grow by at most `room` values of series by cell.
     """
     board = task.board
     lines = sorted(board.lines, key=_error_of)

@@ -69,12 +69,7 @@ class _Gaps:
 
 
 def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
-    """Describe the data of a run.
-
-    Args:
-        run: the run.
-        cube: its data; None if they are not there any more.
-    """
+    """Describe the data of a run; they are None if they are not there any more."""
     path = data_of(run.about)
     if cube is None:
         gone = f"{path}: no longer exist, so their gaps and sources are unknown"
@@ -176,24 +171,14 @@ class RunsSheet:
 
 
 def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
-    """Describe the forecast runs of one task.
-
-    Args:
-        groups: runs of each method.
-    """
+    """Describe the forecast runs of one task."""
     return runs_sheet(groups, repeat_command, _dates(groups))
 
 
 def runs_sheet(
     groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
 ) -> RunsSheet:
-    """Describe the runs of one task.
-
-    Args:
-        groups: runs of each method.
-        repeat: returns the command that repeats a run.
-        dates: first and last target of each part.
-    """
+    """Describe the runs of one task, and the commands by which `repeat` makes them again."""
     names = list(dict.fromkeys(name for group in groups for name in group.runs[0].settings))
     rows = []
     for name in names:
@@ -242,13 +227,7 @@ def repeat_command(run: ForecastRun) -> str:
 
 
 def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
-    """Return the command of a run, with the settings that are not defaults.
-
-    Args:
-        run: the run.
-        usual: default settings.
-        *words_before: words before the settings.
-    """
+    """Return the command of a run, with the settings that are not the usual ones."""
     words = [*run.command.split(), "--method", run.method, *words_before]
     for name, value in run.settings.items():
         if name == "method" or value is None or (name in usual and usual[name] == value):

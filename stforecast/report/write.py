@@ -146,12 +146,7 @@ def write_report(
 
 
 def try_report(write: Callable[[], Path], out: Path) -> Path | None:
-    """Write a page at the end of a benchmark; a failure is logged, as the results are there.
-
-    Args:
-        write: writes the page.
-        out: its file, for the message.
-    """
+    """Write a page at the end of a benchmark; a failure is logged, as the results are there."""
     try:
         return write()
     except Exception as e:  # whatever it is, the benchmark is done

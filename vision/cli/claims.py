@@ -86,15 +86,7 @@ class Claim(CheckedOptions):
 
 
 def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -> tuple[Claim, ...]:
-    """Parse the key `claims` of a benchmark.
-
-    Args:
-        tables: the fields of each claim.
-        labels: labels of the benchmark's rows.
-
-    Raises:
-        InputError: for an unknown field or label, or a value that does not fit.
-    """
+    """Parse the key `claims` of a benchmark, which name the labels of its rows."""
     known = [field.name for field in fields(Claim)]
     found = []
     for table in tables:
@@ -110,12 +102,7 @@ def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -
 
 
 def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
-    """Answer claims in a table, as Markdown; return nothing without claims.
-
-    Args:
-        claims: claims about rows of a benchmark.
-        runs: its finished runs.
-    """
+    """Answer claims about a benchmark's runs in a table, as Markdown; empty without claims."""
     if not claims:
         return ""
     by_data: dict[str, list[ImageRun]] = {}

@@ -21,13 +21,7 @@ from vision.results import ImageRun
 
 
 def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> list[str]:
-    """Return paragraphs of Markdown: the table of a comparison, claims and notes.
-
-    Args:
-        rows: rows on the same data.
-        data: their name.
-        reference: row that the others are compared with; by default the best.
-    """
+    """Return paragraphs of Markdown: the table of a comparison, claims and notes."""
     try:
         found = compare(rows, compared_masks(rows), reference)
     except InputError as e:
@@ -63,10 +57,6 @@ def claims(found: Comparison, data: str) -> list[str]:
     """State in words what the numbers show about the compared row; none for a single row.
 
     Each other method is represented by its best model, as a table may have many.
-
-    Args:
-        found: the comparison.
-        data: name of the data.
     """
     said = []
     for mask, lines in found.lines.items():
@@ -125,15 +115,7 @@ def _points(line: Line, sign: int) -> str:
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
-    """Compare image runs: a table with intervals, and what it shows, for each set and scenario.
-
-    Args:
-        runs: finished runs.
-        reference: row that the others are compared with; by default the best of each table.
-
-    Raises:
-        InputError: if no table has the reference, or runs were tested on different images.
-    """
+    """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
     found = comparisons(runs, reference)
     parts = []
     for name, comparison in found.items():
@@ -143,15 +125,7 @@ def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Co
 
 
 def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, Comparison]:
-    """Compare image runs, those of each image set and scenario by themselves.
-
-    Args:
-        runs: finished runs.
-        reference: row that the others are compared with; by default the best of each.
-
-    Raises:
-        InputError: if no table has the reference, or runs were tested on different images.
-    """
+    """Compare image runs, those of each image set and scenario by themselves."""
     found = {}
     for name, rows in rows_by_data(runs, reference).items():
         own = reference if reference in {row.name for row in rows} else None
@@ -163,11 +137,7 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
 
 
 def rows_by_data(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, list[Row]]:
-    """Return the rows of each image set and scenario.
-
-    Raises:
-        InputError: if none of them is the reference.
-    """
+    """Return the rows of each image set and scenario; one of them must be the reference, if any."""
     parts: dict[str, list[ImageRun]] = {}
     for run in runs:
         parts.setdefault(run.data_name, []).append(run)

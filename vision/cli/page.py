@@ -41,15 +41,7 @@ DPI = 130
 def image_sections(
     rows: Mapping[str, Sequence[Row]], reference: str | None = None
 ) -> list[PlainSection]:
-    """Gather what a page shows of image runs, a section for each image set and scenario.
-
-    Args:
-        rows: rows of each image set and scenario, see `rows_by_data`.
-        reference: row that the others are compared with; by default the best of each section.
-
-    Raises:
-        InputError: if a file of a run is damaged.
-    """
+    """Gather what a page shows of image runs, a section for each image set and scenario."""
     return [_section(name, own, reference) for name, own in rows.items()]
 
 

@@ -126,13 +126,6 @@ def results_table(
     """Tabulate results as Markdown, one table per data set and scenario, one row per model.
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        published: numbers of a paper, shown in separate columns.
-        reference: row that the others are compared with; by default the method of the highest
-            accuracy.
     """
     return sections(
         runs,

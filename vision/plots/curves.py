@@ -35,7 +35,7 @@ EVERY = "every"
 
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
-    """Return a curve for each group of runs."""
+    """Return a curve for each group of runs of the same images and scenario."""
     if len({tuple(run.facts().values()) for run in runs}) > 1:
         raise InputError(
             "these runs are of different images or scenarios; draw those of one at a time"
@@ -48,14 +48,8 @@ def model_curves(
 ) -> list[tuple[Curve[ImageRun], str]]:
     """Return a curve for each group of runs and model, with the name of the model.
 
-    Args:
-        runs: finished runs.
-        view: a model, or several with commas between, of which the first that a method has is
-            drawn; empty for each method's first, `every` for all of them.
-        mask: classes that predictions choose from.
-
-    Raises:
-        InputError: if some run has no such model or mask.
+    `view` names a model, or several with commas between, of which the first that a method has is
+    drawn; empty for each method's first, `every` for all of them.
     """
     check_mask(runs, mask)
     chosen = [
@@ -76,7 +70,7 @@ def _first_of(view: str, runs: Sequence[ImageRun]) -> str:
 
 
 def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
-    """Return the accuracy in % by round `(rounds × runs)`, for evaluated rounds only."""
+    """Return the accuracy in % by evaluated round `(rounds × runs)`."""
     found = [run.rounds().set_index("round")[column(view, mask)] for run in runs]
     return 100 * pd.concat(found, axis=1).dropna(how="all")
 

@@ -122,21 +122,15 @@ class Replicates:
         return dataclasses.replace(self, pooled=pooled, by_client=by_client, n_seeds=n_seeds)
 
     def check(self, *methods: str) -> None:
-        """Refuse methods that are not there.
-
-        Raises:
-            InputError: if there is no such method, listing the known ones.
-        """
+        """Refuse methods that are not there."""
         for method in methods:
             if method not in self.pooled:
                 raise choose("method", method, self.pooled)
 
     def vary(self, statistic: np.ndarray, *methods: str) -> Variation:
-        """Return a statistic of the data set and its variance.
+        """Return a statistic `(replicates,)` of methods on the data set, and its variance.
 
-        Args:
-            statistic: `(replicates,)` values; replicates without a value (NaN) do not count.
-            *methods: the methods whose errors it contains.
+        Replicates without a value (NaN) do not count.
         """
         seeds = [self.n_seeds[method] for method in methods if self.n_seeds[method] > 1]
         units = {DAYS: self.n_days, CLIENTS: self.n_groups, SEEDS: min(seeds, default=1)}
@@ -254,13 +248,8 @@ def _errors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute one method's pooled errors `(replicates,)` and those of clients.
 
-    Args:
-        total: `(seeds, clients, days)`, 0 where nothing was observed.
-        weight: `(clients, days)`.
-        finalise: turns sums into errors.
-        day_counts: `(days, replicates)`.
-        client_counts: `(clients, replicates)`.
-        seed_shares: `(seeds, replicates)`, adding up to 1.
+    Totals are `(seeds, clients, days)`, 0 where nothing was observed; weights `(clients, days)`;
+    counts and shares `(units, replicates)`, the latter adding up to 1.
     """
     diverged = ~np.isfinite(total).all(axis=(0, 2))
     weights = weight @ day_counts

@@ -150,9 +150,7 @@ class ErrorSums:
 def common_weight(methods: Mapping[str, ErrorSums]) -> np.ndarray:
     """Return the weights `(clients, blocks)` that all seeds of all methods share.
 
-    Raises:
-        InputError: if there are no methods, if nothing was observed, or if two methods or seeds
-            were tested on different targets.
+    Methods or seeds that were tested on different targets are refused.
     """
     if not methods:
         raise InputError("no methods to compare; give at least one")
