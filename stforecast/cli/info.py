@@ -13,7 +13,7 @@ import click
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, some
-from stforecast.cli.commands import to_json
+from stforecast.cli.commands import command, to_json
 from stforecast.cli.info_data import (
     arrays_text,
     cube_text,
@@ -26,7 +26,7 @@ from stforecast.cli.info_data import (
     step_text,
     zone_text,
 )
-from stforecast.cli.options import HELP, JSON, PATH
+from stforecast.cli.options import JSON
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
 ARRAYS = (".h5", ".hdf5")
@@ -55,10 +55,8 @@ class Description(NamedTuple):
         return to_json({"path": str(path), "kind": self.kind, **self.about})
 
 
-@click.command(context_settings=HELP)
-@click.argument("path", type=PATH)
-@JSON
-def info(path: Path, as_json: bool) -> None:
+@command(JSON)
+def info(path: Path, *, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
@@ -274,13 +272,13 @@ def describe_unfinished(folder: Path) -> dict[str, Any]:
     from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS, read_begun
 
     about = read_begun(folder, "stforecast run", ())
-    rounds = sorted(int(p.name.partition("-")[2]) for p in (folder / CHECKPOINTS).rglob("round-*")
-                    if p.name.partition("-")[2].isdigit())  # fmt: skip
+    numbers = (p.name.removeprefix("round-") for p in (folder / CHECKPOINTS).rglob("round-*"))
+    rounds = [int(number) for number in numbers if number.isdigit()]
     return {
         "file": BEGUN,
         "method": about["settings"]["method"],
         "data": about.get("data", about["settings"].get("data")),
-        "rounds_done": rounds[-1] if rounds else 0,
+        "rounds_done": max(rounds, default=0),
         "rounds": about["settings"].get("rounds"),
     }
 
@@ -322,11 +320,10 @@ def describe_model(folder: Path) -> dict[str, Any]:
             "adapted": about.get("adapted") is True,
             "trained_on": about.get("trained_on", {}),
             "saved": saved.isoformat(timespec="seconds"),
-            **{name: list(names) for name, names in {
-                "inputs": config.window.services, "static": config.window.columns,
-                "events": config.window.kinds,
-            }.items()},
-        }  # fmt: skip
+            "inputs": list(config.window.services),
+            "static": list(config.window.columns),
+            "events": list(config.window.kinds),
+        }
 
 
 def model_text(about: Mapping[str, Any]) -> str:

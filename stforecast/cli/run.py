@@ -11,18 +11,15 @@ import click
 
 from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.cli.commands import (
-    OptionSections,
+    command,
     make_list_command,
     make_plot_group,
-    run_folder_options,
     say_next,
     to_json,
 )
 from stforecast.cli.lists import LISTS
 from stforecast.cli.options import (
     EVENTS,
-    EVENTS_HELP,
-    HELP,
     JSON,
     PATH,
     check_cubes,
@@ -52,28 +49,45 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     made_for = defaults(method, model)
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
-        "data": "Data", "window": "Windows", "training": f"Training{unused}",
-        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "robust": f"Defence{unused}",
-        "interval": "Intervals", "rolling": "Rolling evaluation", "run": "Computation",
-        "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
-    }  # fmt: skip
+        "data": "Data",
+        "window": "Windows",
+        "training": f"Training{unused}",
+        "loss": f"Loss{unused}",
+        "uplink": f"Uploads{unused}",
+        "robust": f"Defence{unused}",
+        "interval": "Intervals",
+        "rolling": "Rolling evaluation",
+        "run": "Computation",
+        "method_options": f"Options of {method}",
+        "model_options": f"Options of {model}{unused}",
+    }
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
 
 
-@click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
-@click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
-@run_folder_options(DEFAULT_METHOD, "stforecast list methods")
-@JSON
-@click.pass_context
+@command(JSON, sections=run_options)
 def run_command(
-    ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
-    resume: Path | None, as_json: bool, **settings: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    *,
+    data: Path | None = None,
+    method: str = DEFAULT_METHOD,
+    out: Path | None = None,
+    label: str | None = None,
+    resume: Path | None = None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Train a method, evaluate it on the test part and save the run.
 
     Several services, as in --service internet,call, are forecast one after the other, each in a
     folder of its name within --out. The last options depend on --method and --model: give these
     with --help to list them.
+
+    Options:
+        data: cube written by prepare.  [required]
+        method: see: stforecast list methods.
+        out: folder for the run.  [required]
+        label: name in tables and figures; by default the method's.
+        resume: resume this unfinished run instead of starting a new one.
     """
     from stforecast.cli.info import describe_run
     from stforecast.comparison.summary import summary
@@ -125,9 +139,10 @@ def _refuse_runs(out: Path, services: Sequence[str]) -> None:
     if found := [name for name in services if name in done or is_begun(out / name)]:
         left = "" if done == services else f"{_left(out, services)}; or "
         raise InputError(
-            f"{out} holds runs of {', '.join(found)}, finished: {', '.join(done) or 'none'}; "
-            f"{left}", Words("choose another {out}")
-        )  # fmt: skip
+            f"{out} holds runs of {', '.join(found)}, finished: {', '.join(done) or 'none'}; ",
+            left,
+            Words("choose another {out}"),
+        )
 
 
 def _left(out: Path, services: Sequence[str]) -> str:
@@ -181,26 +196,26 @@ def _find(
 
 
 TESTED_ON = click.Option(
-    ["--history"], type=PATH,
+    ["--history"],
+    type=PATH,
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
-)  # fmt: skip
+)
 
 plot = make_plot_group(
-    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run",
-    [TESTED_ON, click.Option(["--events"], type=PATH, help=EVENTS_HELP)],
-)  # fmt: skip
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, EVENTS]
+)
 
 
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tested.")
-@EVENTS
-def leaks(run: Path, history: Path, events: Path | None) -> None:
+@command(EVENTS)
+def leaks(run: Path, *, history: Path, events: Path | None) -> None:
     """Check that forecasts do not depend on later values.
 
     All values from a window's first target on, including those of further services, are replaced
     at random; the window's inputs and forecast must not change. The calendar and a table of events
     are known in advance and stay as they are.
+
+    Options:
+        history: cube whose last quarter is tested.
     """
     from stforecast.forecasting.forecaster import Forecaster
 

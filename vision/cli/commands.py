@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stforecast.cli.commands import (
-    OptionSections,
+    command,
     make_list_command,
     make_plot_group,
-    run_folder_options,
     say_next,
     to_json,
 )
@@ -27,7 +26,6 @@ from stforecast.cli.lists import (
 from stforecast.cli.options import (
     HELP,
     JSON,
-    PATH,
     check_ending,
     check_runs,
     from_dataclass,
@@ -48,22 +46,30 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     model = peek(args, "--model", made_for["model"])
     partition = peek(args, "--partition", made_for["partition"])
     titles = {
-        "data": "Images", "partition": f"Partition {partition}", "training": "Training",
-        "uplink": "Uploads", "robust": "Defence", "run": "Computation",
-        "method_options": f"Options of {method}", "model_options": f"Options of {model}",
-    }  # fmt: skip
+        "data": "Images",
+        "partition": f"Partition {partition}",
+        "training": "Training",
+        "uplink": "Uploads",
+        "robust": "Defence",
+        "run": "Computation",
+        "method_options": f"Options of {method}",
+        "model_options": f"Options of {model}",
+    }
     found = sections(method, model, partition).items()
     return {titles[s]: from_dataclass(t, made_for) for s, t in found}
 
 
-@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
-@run_folder_options("pfpl", "vision list methods")
-@JSON
-@click.pass_context
-def run_command(
-    ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
-    as_json: bool, **settings: Any,
-) -> None:  # fmt: skip
+@command(JSON, name="run", sections=_run_options)
+def run_images(
+    ctx: click.Context,
+    *,
+    method: str = "pfpl",
+    out: Path | None = None,
+    label: str | None = None,
+    resume: Path | None = None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Divide images among clients, train a method, evaluate it and save the run.
 
     Methods whose clients predict with the server's average are tested in two ways: with the
@@ -73,6 +79,12 @@ def run_command(
 
     The last options depend on --method, --model and --partition: give these with --help to list
     them.
+
+    Options:
+        method: see: vision list methods.
+        out: folder for the run.  [required]
+        label: name in tables and figures; by default the method's.
+        resume: resume this unfinished run instead of starting a new one.
     """
     from stforecast.bench.progress import rounds_bar
     from stforecast.cli.info import describe_run
@@ -103,15 +115,17 @@ def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {"Images": from_dataclass(DataOptions), f"Partition {partition}": from_dataclass(kind)}
 
 
-@click.command(cls=OptionSections, sections=_divide_options, context_settings=HELP)
-@click.option("--out", type=PATH, required=True, help="Figure (.png, .pdf, .svg) or table (.csv).")
-@click.option(
-    "--partition", default="n-way", show_default=True, help="See: vision list partitions."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the partition.")
-@click.pass_context
-def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
-    """Draw or tabulate the partition of images among clients, without training."""
+@command(sections=_divide_options)
+def divide(
+    ctx: click.Context, *, out: Path, partition: str = "n-way", seed: int = 1, **settings: Any
+) -> None:
+    """Draw or tabulate the partition of images among clients, without training.
+
+    Options:
+        out: figure (.png, .pdf, .svg) or table (.csv).
+        partition: see: vision list partitions.
+        seed: seed of the partition.
+    """
     from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
     from vision.config import check_read, resolve
@@ -121,6 +135,7 @@ def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
     from vision.streams import TaskStream
 
     check_ending(out, *FORMATS, ".csv")
+    settings |= {"partition": partition, "seed": seed}
     check_read("solo", given(ctx, settings))
     config = resolve("solo", **settings)
     images, _ = prepared(load_images(config), config)
@@ -198,14 +213,15 @@ plot = make_plot_group(
 list_command = make_list_command(IMAGE_LISTS)
 
 
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option("--images", type=PATH, help="Folder of the images' files, if it has moved.")
-def diagnose(run: Path, images: Path | None) -> None:
+@command()
+def diagnose(run: Path, *, images: Path | None = None) -> None:
     """Check PFPL's convergence conditions on a finished run.
 
     One more round of local training estimates the constants of the paper's Corollary 1; a client
     violates its conditions if its weight or learning rate exceeds the printed limit.
+
+    Options:
+        images: folder of the images' files, if it has moved.
     """
     check_runs((run,), "stforecast vision run")
     from tabulate import tabulate
@@ -227,5 +243,5 @@ def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for command in (run_command, divide, plot, diagnose, list_command):
-    vision.add_command(command)
+for subcommand in (run_images, divide, plot, diagnose, list_command):
+    vision.add_command(subcommand)

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import Found, Registry
-from stforecast.cli.commands import OptionSections, Subcommands
+from stforecast.cli.commands import SectionedCommand, Subcommands
 from stforecast.cli.options import entries, from_dataclass, from_function, help_text, peek, title
 from stforecast.federated.core.options import Share
 
@@ -141,7 +141,7 @@ def test_sections_follow_the_arguments():
         return {f"Options of {n}": [click.Option([f"--{n}-name"], help=f"Name of the {n}.")]}
 
     got = {}
-    command = OptionSections(
+    command = SectionedCommand(
         "c",
         params=[click.Option(["--animal"]), click.Argument(["rest"], nargs=-1)],
         callback=lambda **given: got.update(given),
