@@ -92,10 +92,11 @@ def test_keyword_only_parameters_become_options():
     ]
 
 
-def test_a_parameter_without_default_is_none_when_left_out():
+def test_a_parameter_without_default_is_required():
     def fit(*, n: int): ...
 
-    assert parse(from_function(fit))[0] == {"n": None}
+    assert "Missing option '--n'" in parse(from_function(fit))[1].output
+    assert parse(from_function(fit), "--n", "3")[0] == {"n": 3}
 
 
 def test_entries_of_a_section_end_where_it_ends():
