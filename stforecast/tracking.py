@@ -70,7 +70,7 @@ class TensorBoard(Callback):
 
     def after_round(self, report: RoundReport) -> None:
         """Write the numbers of a round."""
-        for name, value in numbers(report).items():
+        for name, value in finite_numbers(report).items():
             self._writer.add_scalar(name, value, report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
@@ -105,7 +105,7 @@ class MLflow(Callback):
 
     def after_round(self, report: RoundReport) -> None:
         """Log the numbers of a round."""
-        self._mlflow.log_metrics(numbers(report), step=report.round)
+        self._mlflow.log_metrics(finite_numbers(report), step=report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
         """Log the errors and end the run."""
@@ -133,7 +133,7 @@ class WeightsAndBiases(Callback):
 
     def after_round(self, report: RoundReport) -> None:
         """Log the numbers of a round."""
-        self._run.log(numbers(report), step=report.round)
+        self._run.log(finite_numbers(report), step=report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
         """Write the errors to the summary and finish the run."""
@@ -141,13 +141,13 @@ class WeightsAndBiases(Callback):
         self._run.finish()
 
 
-def numbers(report: RoundReport) -> dict[str, float]:
+def finite_numbers(report: RoundReport) -> dict[str, float]:
     """Return the finite numbers of a report by name, without the number of the round."""
     found = {name: float(value) for name, value in dataclasses.asdict(report).items()}
     return {name: v for name, v in found.items() if name != "round" and math.isfinite(v)}
 
 
-def each(
+def call_all(
     after_round: Callable[[RoundReport], None] | None, callbacks: Sequence[Callback]
 ) -> Callable[[RoundReport], None] | None:
     """Return one function that calls all of them; None if there are none."""
@@ -160,7 +160,7 @@ def each(
     return call_each if functions else None
 
 
-def pooled_errors(table: pd.DataFrame, selection: str) -> dict[str, float]:
+def errors_by_name(table: pd.DataFrame, selection: str) -> dict[str, float]:
     """Return the errors over all cells and steps, by split and metric: `test/mse`.
 
     Args:

@@ -17,7 +17,7 @@ from vision.datasets.image_set import ImageSet
 from vision.task import AMONG
 
 
-def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
+def stacked_images(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
     """Stack the clients' images; clients with fewer images are padded with zeros at the end.
 
     The tensors are `x` `(clients, samples, channels, height, width)` uint8, and `y` (class) and

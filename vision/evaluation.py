@@ -166,7 +166,7 @@ class Counts:
         return table[table["total"] > 0].reset_index()
 
 
-def evaluate(
+def count_correct(
     method: Method,
     state: State,
     test: ClientData,

@@ -33,7 +33,7 @@ from stforecast.federated.runs.model_files import (
     to_arrays,
     write_model,
 )
-from vision.clients import among_own_classes, client_data
+from vision.clients import among_own_classes, stacked_images
 from vision.config import Config, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out_for_server, long_tailed
@@ -117,7 +117,7 @@ class Learner:
         self.images, surrogate = prepared(images, self.config)
         self.partition: Partition | TaskStream = self.config.partition.split(self.images, run.seed)
         self._describe(self.images)
-        self._method = build_method(self.config, self.shape, len(self.class_names), surrogate)
+        self._method = method_for_images(self.config, self.shape, len(self.class_names), surrogate)
         stream = TaskStream.of(self.partition)
         seen = stream.accumulated() if self._method.keeps_data else stream
         seen = seen.pooled() if self._method.pooled else seen
@@ -151,7 +151,7 @@ class Learner:
         return self
 
     def _training_data(self, stream: TaskStream) -> list[ClientData]:
-        data = [client_data(self.images, ids) for ids in stream.train]
+        data = [stacked_images(self.images, ids) for ids in stream.train]
         if not self.config.data.within_task:
             return data
         return [among_own_classes(stage, len(self.class_names)) for stage in data]
@@ -253,7 +253,7 @@ class Learner:
             check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
             self._state = from_arrays(arrays, about["round"], seed, where)
-            self._method = build_method(self.config, self.shape, len(self.class_names))
+            self._method = method_for_images(self.config, self.shape, len(self.class_names))
             check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
@@ -277,7 +277,7 @@ def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | Non
     return long_tailed(images, data.imbalance, seed), surrogate
 
 
-def build_method(
+def method_for_images(
     config: Config,
     shape: tuple[int, int, int],
     n_classes: int,

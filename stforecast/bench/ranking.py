@@ -87,9 +87,7 @@ To_x = Callable[[float], float]
 """Turns a rank into inches from the left."""
 
 
-def critical_difference(
-    ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMNS
-) -> PlainFigure:
+def draw_ranks(ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMNS) -> PlainFigure:
     """Draw mean ranks on an axis, and bars across methods that do not differ (Nemenyi).
 
     1, the best rank, is at the left. The ruler above the axis is as long as the critical

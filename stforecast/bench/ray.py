@@ -63,7 +63,7 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
             ray.shutdown()
 
 
-def each(
+def do_each(
     do: Callable[[T], None], items: Sequence[T], title: str, *, progress: bool = False
 ) -> dict[int, str]:
     """Call a module's function with each item, one task each; return one-line errors by position.
@@ -137,7 +137,7 @@ def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
     finished runs, retries the others and records failures.
     """
     todo = [job for job in jobs if job.finished() is None]
-    for i, problem in each(_do_run, todo, title, progress=progress).items():
+    for i, problem in do_each(_do_run, todo, title, progress=progress).items():
         log.warning("%s: %s; it is tried again here", todo[i].name, problem)
 
 

@@ -65,7 +65,7 @@ def draw_sweep(
 
 
 @dataclass(frozen=True, eq=False)
-class Line(Generic[R]):
+class SweepLine(Generic[R]):
     """Scores of one method.
 
     Attributes:
@@ -136,23 +136,23 @@ def _line(
     curve: Curve[R],
     values: Mapping[Path, float | None],
     score: Callable[[Sequence[R]], np.ndarray],
-) -> Line[R]:
+) -> SweepLine[R]:
     groups: dict[float, list[R]] = {}
     without: list[R] = []
     for run in curve.runs:
         value = values[run.folder]
         (without if value is None else groups.setdefault(value, [])).append(run)
     if not groups:
-        return Line(curve, {}, score(without))
+        return SweepLine(curve, {}, score(without))
     if without:
         raise InputError(
             f"{without[0].folder}: lacks the setting that other runs of {curve.name} have; run it "
             "again, or leave it out"
         )
-    return Line(curve, {v: score(groups[v]) for v in sorted(groups)})
+    return SweepLine(curve, {v: score(groups[v]) for v in sorted(groups)})
 
 
-def _draw(ax: Axes, line: Line[R], setting: str) -> None:
+def _draw(ax: Axes, line: SweepLine[R], setting: str) -> None:
     mean, spread = np.array([mean_and_spread(scores) for scores in line.all_scores]).T
     low, high, style, band = mean - spread, mean + spread, line.curve.line, line.curve.band
     name = line.curve.name

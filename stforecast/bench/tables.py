@@ -144,7 +144,7 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
-def sections(
+def in_sections(
     runs: Sequence[R],
     failures: Mapping[str, str],
     key: Callable[[R], tuple[str, ...]],
@@ -165,7 +165,7 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
 
 
-def plain(rows: Sequence[Mapping[str, str]]) -> str:
+def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table for a terminal."""
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
@@ -197,7 +197,7 @@ def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
     return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
 
 
-def facts(runs: Sequence[Run]) -> str:
+def facts_to_repeat(runs: Sequence[Run]) -> str:
     """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
@@ -236,7 +236,7 @@ def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
     """Write `table.md`: command and facts of the runs, the table, the figures."""
-    parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
+    parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
     with atomic_path(out / "table.md") as part:
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
 

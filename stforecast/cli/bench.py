@@ -141,10 +141,10 @@ def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
 
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
     """Write `report.html`, if there are runs."""
-    from stforecast.report.write import Page, try_report
+    from stforecast.report.write import ReportPage, try_report
 
     def write() -> Path:
-        page = Page()
+        page = ReportPage()
         grid.kind.add_to_page(page, runs, None, _finished(grid, runs))
         return page.write(out / "report.html", grid.title, grid.repeat(out))
 
@@ -257,7 +257,11 @@ def backtest_grid(
     from stforecast.cli.kind import services as scenarios
 
     names = ", ".join(Path(path).stem for path in data)
-    table = {"title": f"Backtest of {names}", "data": list(data), "methods": list(methods)}
+    table: dict[str, Any] = {
+        "title": f"Backtest of {names}",
+        "data": list(data),
+        "methods": list(methods),
+    }
     table |= {"figures": FIGURES, "backtest": folds}
     table |= {"reference": reference} if reference else {}
     grid = make_grid(FORECAST_KIND, table)

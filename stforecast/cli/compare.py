@@ -85,13 +85,13 @@ def report(
     check_runs(runs)
     from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import find_folders, read_about
-    from stforecast.report.write import Page
+    from stforecast.report.write import ReportPage
 
     kinds: dict[str, list[Path]] = {}
     folders = find_folders(runs, "stforecast run")
     for folder in folders:
         kinds.setdefault(kind_of(read_about(folder, "stforecast run")).name, []).append(folder)
-    page, wanted = Page(), reference
+    page, wanted = ReportPage(), reference
     for name in sorted(kinds):
         kind = kind_of({"task": name})
         kind.add_to_page(page, list(map(kind.run_type.open, kinds[name])), metric, wanted)

@@ -80,7 +80,7 @@ def forecast_command(
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
     from stforecast.bench.progress import rounds_bar
-    from stforecast.cli.predict import made, write_forecast
+    from stforecast.cli.predict import forecast_sentence, write_forecast
     from stforecast.comparison.summary import interval_line
     from stforecast.federated.runs.run_folder import check_new
     from stforecast.forecasting import runs
@@ -108,7 +108,7 @@ def forecast_command(
         return
     click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
     click.echo(interval_line(run))
-    click.echo(made(out / FORECAST, *written))
+    click.echo(forecast_sentence(out / FORECAST, *written))
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")
     again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc", "--out", FORECAST]

@@ -21,8 +21,8 @@ from stforecast.cli.info_data import (
     describe_arrays,
     describe_days,
     facts,
-    find_days,
     preview,
+    raw_days,
     step_text,
     zone_text,
 )
@@ -175,7 +175,7 @@ def _folder(path: Path) -> Description:
         about = describe_unfinished(path)
         command = f"stforecast run --resume {quote(str(path))}"
         return Description("unfinished run", about, unfinished_text(about), command)
-    if found := find_days(path):
+    if found := raw_days(path):
         about = describe_days(path, *found)
         command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
         return Description("raw records", about, days_text(about), command)

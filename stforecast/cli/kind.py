@@ -73,7 +73,7 @@ from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
-from stforecast.report.write import Page
+from stforecast.report.write import ReportPage
 
 METRIC = "mase"
 """Error that `stforecast compare` and `report` compare by default."""
@@ -83,7 +83,7 @@ ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
 
 
 @dataclass(frozen=True)
-class City:
+class SimulatedCity:
     """A simulated city in place of a cube; see `data_prep.city.simulate`.
 
     Attributes:
@@ -120,7 +120,7 @@ class ForecastKind(Kind[ForecastRun]):
     run_type = ForecastRun
     keys = COMMON_KEYS | {
         "data": (
-            list[str | City],
+            list[str | SimulatedCity],
             "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
         ),
         "services": (list[str], "a list of names"),
@@ -162,7 +162,7 @@ class ForecastKind(Kind[ForecastRun]):
     ) -> Iterator[tuple[Path, Scenario]]:
         """Yield each cube and service, after simulating cities."""
         for item in grid.data:
-            data = simulated(item, out, progress) if isinstance(item, City) else Path(item)
+            data = simulated(item, out, progress) if isinstance(item, SimulatedCity) else Path(item)
             for scenario in grid.scenarios:
                 yield data, scenario
 
@@ -267,7 +267,11 @@ class ForecastKind(Kind[ForecastRun]):
         return compare_forecasts(ForecastRun.find(folders), metric or METRIC, reference)
 
     def add_to_page(
-        self, page: Page, runs: Sequence[ForecastRun], metric: str | None, reference: str | None
+        self,
+        page: ReportPage,
+        runs: Sequence[ForecastRun],
+        metric: str | None,
+        reference: str | None,
     ) -> None:
         """Add a section for each data set."""
         page.add_forecasts(runs, metric or METRIC, reference)
@@ -314,7 +318,7 @@ def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSp
     return fingerprint(*series.identity())
 
 
-def simulated(city: City, out: Path, progress: bool) -> Path:
+def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:
     """Return the cube of a simulated city, which is simulated only once."""
     name = slug(city.name)
     cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"

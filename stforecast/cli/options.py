@@ -29,6 +29,8 @@ PATH = click.Path(path_type=Path)
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
+RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
+
 EVENTS = click.Option(
     ["--events"],
     type=PATH,

@@ -116,7 +116,7 @@ def predict(
         plans = by_cell.reset_index().to_dict("records")
         click.echo(to_json({**about, "plan": plans}))
         return
-    click.echo(made(out, table, interval))
+    click.echo(forecast_sentence(out, table, interval))
     if limit is not None:
         click.echo(_above(by_cell))
     if plan_file is not None:
@@ -179,7 +179,7 @@ def read_threshold(text: str) -> Threshold:
     return dict(zip(table["cell"], table["threshold"], strict=True))
 
 
-def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
+def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
     """Say what was written."""
     import numpy as np
 

@@ -22,6 +22,7 @@ from stforecast.cli.options import (
     EVENTS,
     JSON,
     PATH,
+    RUN_FOLDER,
     check_cubes,
     check_resumed,
     from_dataclass,
@@ -64,13 +65,16 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
 
 
-@command(JSON, sections=run_options)
+DATA = click.Option(["--data"], type=PATH, help="Cube written by prepare.  [required]")
+
+
+@command(DATA, RUN_FOLDER, JSON, sections=run_options)
 def run_command(
     ctx: click.Context,
     *,
-    data: Path | None = None,
+    data: Path,
     method: str = DEFAULT_METHOD,
-    out: Path | None = None,
+    out: Path,
     label: str | None = None,
     resume: Path | None = None,
     as_json: bool,
@@ -83,9 +87,7 @@ def run_command(
     with --help to list them.
 
     Options:
-        data: cube written by prepare.  [required]
         method: see: stforecast list methods.
-        out: folder for the run.  [required]
         label: name in tables and figures; by default the method's.
         resume: resume this unfinished run instead of starting a new one.
     """

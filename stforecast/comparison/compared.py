@@ -17,7 +17,7 @@ from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested
 from stforecast.bench.kind import Compared
 from stforecast.bench.statistics.estimate import with_ends
-from stforecast.bench.tables import latex, markdown, plain, write_comparison
+from stforecast.bench.tables import for_terminal, latex, markdown, write_comparison
 from stforecast.comparison.leaderboard import APART, Task, compare, overall
 from stforecast.comparison.names import by_task, horizon_ahead
 from stforecast.comparison.table import (
@@ -44,8 +44,8 @@ def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str |
     parts = []
     for task in tasks:
         said = [claim.replace("**", "") for claim in conclusions(task.board, task.name)]
-        parts += [task.name, plain(comparison_rows(task.board)), *said, *basis(task.board)]
-    parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
+        parts += [task.name, for_terminal(comparison_rows(task.board)), *said, *basis(task.board)]
+    parts += [f"all {len(tasks)} tasks\n\n{for_terminal(several)}"] if several else []
     columns = "\n".join(legend([task.board for task in tasks]))
     text = "\n\n".join(filter(None, [*parts, columns]))
     return Compared(text, _numbers(tasks), partial(_write, runs, tasks, several))

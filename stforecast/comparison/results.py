@@ -17,9 +17,9 @@ from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import (
     POOLED_MARK,
     floats_up_and_down,
+    in_sections,
     left_out,
     markdown,
-    sections,
     spread,
 )
 from stforecast.comparison.errors import SEASONAL
@@ -187,7 +187,9 @@ def results_table(
     of a table gives the settings that its rows share and the names of those in which they differ.
     Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
     """
-    return sections(runs, failures, _test_part, lambda some: _section(some, published, reference))
+    return in_sections(
+        runs, failures, _test_part, lambda some: _section(some, published, reference)
+    )
 
 
 def _test_part(run: ForecastRun) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from data_prep.base.text import counted, in_minutes
 from stforecast.bench.run_groups import group_runs
-from stforecast.bench.tables import plain, privacy_sentence, traffic_sentence
+from stforecast.bench.tables import for_terminal, privacy_sentence, traffic_sentence
 from stforecast.comparison.further_tables import nominal_coverage, refit_notes
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.results import further_columns, is_pooled
@@ -33,7 +33,7 @@ def summary(run: ForecastRun) -> str:
         {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
         for s, name in models.items()
     ]
-    lines = [plain(errors)]
+    lines = [for_terminal(errors)]
     if is_pooled(run):
         lines.append("the records of all cells were pooled in one place")
     elif len(rounds):

@@ -183,7 +183,7 @@ def errors_by_cell(
     return reduce(pd.DataFrame.add, tables) / len(tables)
 
 
-def skill(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
+def skill_by_step(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
     """Return the skill of each column: 1 minus the geometric mean over cells of ratios of errors.
 
     Both tables are of `errors_by_cell`; see `stforecast.bench.statistics.bootstrap.skill`.

@@ -27,7 +27,7 @@ from stforecast.comparison.table import errors_by_cell
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, quantity, refuse_different_tests
-from stforecast.report.places import Places, places
+from stforecast.report.places import Places, find_places
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""
@@ -99,7 +99,7 @@ def _places(run: ForecastRun) -> Places:
     path = data_of(run.about)
     cube = open_cube(path) if path.is_file() else None
     with run.open_forecasts() as forecasts:
-        found = places(forecasts, cube)
+        found = find_places(forecasts, cube)
     if found.kind == "tiles":
         raise InputError(
             f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"

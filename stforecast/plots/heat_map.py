@@ -19,7 +19,7 @@ from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
 from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
-from stforecast.comparison.table import errors_by_cell, skill
+from stforecast.comparison.table import errors_by_cell, skill_by_step
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
@@ -119,7 +119,7 @@ def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
 def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
     """Return the skill by step and for `ALL`, in per cent."""
     errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
-    return 100 * skill(errors, naive)
+    return 100 * skill_by_step(errors, naive)
 
 
 def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:

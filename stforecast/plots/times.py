@@ -228,7 +228,7 @@ def _bars(
     return fig
 
 
-class TimeAxis(NamedTuple):
+class AheadAxis(NamedTuple):
     """Label and ticks of an axis of times ahead."""
 
     label: str
@@ -237,7 +237,7 @@ class TimeAxis(NamedTuple):
 
 def axis_ahead(
     runs: Sequence[ForecastRun], n_steps: int
-) -> tuple[dict[Path, np.ndarray], TimeAxis]:
+) -> tuple[dict[Path, np.ndarray], AheadAxis]:
     """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
     With it come the places of the steps 1 to `n_steps` on it, by the run's folder.
@@ -246,13 +246,13 @@ def axis_ahead(
     steps = np.arange(1, n_steps + 1)
     lengths = {run.folder: float(run.about.get("step_minutes", math.nan)) for run in runs}
     if not all(map(math.isfinite, lengths.values())):
-        return dict.fromkeys(lengths, steps), TimeAxis("steps ahead", whole)
+        return dict.fromkeys(lengths, steps), AheadAxis("steps ahead", whole)
     minutes = {folder: steps * length for folder, length in lengths.items()}
     longest = n_steps * max(lengths.values())
     if longest > MOST_MINUTES:
         hours = {folder: places / 60 for folder, places in minutes.items()}
-        return hours, TimeAxis("hours ahead", whole)
-    return minutes, TimeAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
+        return hours, AheadAxis("hours ahead", whole)
+    return minutes, AheadAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:

@@ -25,7 +25,7 @@ from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
-from stforecast.report.places import places
+from stforecast.report.places import find_places
 from stforecast.report.series import looks, losses, series
 from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
 from stforecast.report.tables import Arrays, Table, number, share
@@ -68,7 +68,7 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
     first = groups[0].runs[0]
     cube = _cube(first)
     with first.open_forecasts() as forecasts:
-        shown = places(forecasts, cube)
+        shown = find_places(forecasts, cube)
         cells = forecasts["cell"].to_numpy()
         known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
         zone = str(known.get("time_zone", ""))

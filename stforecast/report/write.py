@@ -39,7 +39,7 @@ SCALES = {"sequential": "viridis", "diverging": "PuOr_r"}
 N_COLORS = 17
 
 
-class Page:
+class ReportPage:
     """A page on finished runs; each kind of run adds its sections.
 
     Attributes:
@@ -140,7 +140,7 @@ def write_report(
     Raises:
         InputError: as for `Page.add_forecasts`.
     """
-    page = Page()
+    page = ReportPage()
     page.add_forecasts(runs, metric, reference)
     return page.write(out, title, command)
 

@@ -31,7 +31,7 @@ from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.options import CheckedOptions
-from vision.comparison import ACCURACY, Row, level, points, rows_of
+from vision.comparison import ACCURACY, ModelRow, level, points_above, rows_of
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
@@ -119,7 +119,9 @@ def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
     return f"{markdown(cells)}\n\n{NOTE}"
 
 
-def _answers(claim: Claim, rows: Mapping[str, Mapping[str, Row]]) -> Iterable[tuple[str, str, str]]:
+def _answers(
+    claim: Claim, rows: Mapping[str, Mapping[str, ModelRow]]
+) -> Iterable[tuple[str, str, str]]:
     """Yield data, what was found, and the answer, for all data and classes."""
     if claim.why:
         yield "-", claim.why, UNTOLD
@@ -134,7 +136,7 @@ def _answers(claim: Claim, rows: Mapping[str, Mapping[str, Row]]) -> Iterable[tu
                 yield where, *_answer(claim, own, mask)
 
 
-def _answer(claim: Claim, rows: Mapping[str, Row], mask: str) -> tuple[str, str]:
+def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
     """Return what was found, and the answer."""
     row = rows[claim.row]
     own = level(row, mask, claim.measure)
@@ -142,7 +144,7 @@ def _answer(claim: Claim, rows: Mapping[str, Row], mask: str) -> tuple[str, str]
     here = f"{claim.row}: {unit}{own}"
     if claim.least is not None:
         return here, verdict([own], claim.least)
-    above = {name: points(row, rows[name], mask, claim.measure) for name in claim.over}
+    above = {name: points_above(row, rows[name], mask, claim.measure) for name in claim.over}
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     return f"{here}; points above {listed}", verdict(above.values(), claim.by)
 

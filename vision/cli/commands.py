@@ -17,7 +17,7 @@ from stforecast.cli.commands import (
 )
 from stforecast.cli.lists import (
     Listing,
-    Table,
+    NameTable,
     documented,
     method_rows,
     summaries,
@@ -26,6 +26,7 @@ from stforecast.cli.lists import (
 from stforecast.cli.options import (
     HELP,
     JSON,
+    RUN_FOLDER,
     check_ending,
     check_runs,
     from_dataclass,
@@ -59,12 +60,12 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {titles[s]: from_dataclass(t, made_for) for s, t in found}
 
 
-@command(JSON, name="run", sections=_run_options)
-def run_images(
+@command(RUN_FOLDER, JSON, name="run", sections=_run_options)
+def run_images_command(
     ctx: click.Context,
     *,
     method: str = "pfpl",
-    out: Path | None = None,
+    out: Path,
     label: str | None = None,
     resume: Path | None = None,
     as_json: bool,
@@ -82,7 +83,6 @@ def run_images(
 
     Options:
         method: see: vision list methods.
-        out: folder for the run.  [required]
         label: name in tables and figures; by default the method's.
         resume: resume this unfinished run instead of starting a new one.
     """
@@ -91,7 +91,7 @@ def run_images(
     from stforecast.cli.options import check_resumed
     from stforecast.federated.runs.run_folder import read_config
     from vision import results
-    from vision.cli.tables import summary
+    from vision.cli.tables import image_summary
     from vision.config import resolve
 
     check_resumed(ctx, allowed=["as_json"], needed=["out"])
@@ -100,10 +100,12 @@ def run_images(
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
-            finished = results.resume(resume, after_round=after_round)
+            finished = results.resume_images(resume, after_round=after_round)
         else:
-            finished = results.run(method, out, settings, label=label, after_round=after_round)
-    click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
+            finished = results.run_images(
+                method, out, settings, label=label, after_round=after_round
+            )
+    click.echo(to_json(describe_run(finished.folder)) if as_json else image_summary(finished))
     say_next("report", finished.folder, "--out", "report.html")
 
 
@@ -160,7 +162,7 @@ def image_methods_list() -> Listing:
     """List all methods for images."""
     from vision.methods import METHODS
 
-    return Listing([Table(["method", "what it does"], method_rows(METHODS))])
+    return Listing([NameTable(["method", "what it does"], method_rows(METHODS))])
 
 
 def image_methods_table() -> str:
@@ -174,7 +176,7 @@ def image_data_list() -> Listing:
     """List all image data sets."""
     from vision.datasets import DATASETS
 
-    return Listing([Table(["data set", "what it is"], titles(DATASETS))])
+    return Listing([NameTable(["data set", "what it is"], titles(DATASETS))])
 
 
 def partitions_list() -> Listing:
@@ -182,14 +184,14 @@ def partitions_list() -> Listing:
     from vision.partition import PARTITIONS
     from vision.streams import STREAMS
 
-    return Listing([Table(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
+    return Listing([NameTable(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
 
 
 def image_models_list() -> Listing:
     """List all image models."""
     from vision.models import MODELS
 
-    return Listing([Table(["model", "what it is"], summaries(MODELS))])
+    return Listing([NameTable(["model", "what it is"], summaries(MODELS))])
 
 
 IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
@@ -243,5 +245,5 @@ def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for subcommand in (run_images, divide, plot, diagnose, list_command):
+for subcommand in (run_images_command, divide, plot, diagnose, list_command):
     vision.add_command(subcommand)

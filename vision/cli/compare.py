@@ -14,28 +14,39 @@ from data_prep.base.text import counted
 from stforecast.bench.kind import Compared
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import latex, markdown, plain, write_comparison
-from vision.comparison import FEWEST_SEEDS, Comparison, Line, Row, compare, rows_of
+from stforecast.bench.tables import for_terminal, latex, markdown, write_comparison
+from vision.comparison import (
+    FEWEST_SEEDS,
+    Accuracy,
+    Comparison,
+    ModelRow,
+    compare_accuracies,
+    rows_of,
+)
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
 
-def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> list[str]:
+def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> list[str]:
     """Return paragraphs of Markdown: the table of a comparison, claims and notes."""
     try:
-        found = compare(rows, compared_masks(rows), reference)
+        found = compare_accuracies(rows, compared_masks(rows), reference)
     except InputError as e:
         return [f"Not compared: {e.typed}."]
-    return [markdown(comparison_rows(found)), *claims(found, data), basis(found)]
+    return [
+        markdown(accuracy_comparison(found)),
+        *accuracy_claims(found, data),
+        about_intervals(found),
+    ]
 
 
-def compared_masks(rows: Sequence[Row]) -> list[str]:
+def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
     """Return the classes that predictions choose from in a comparison."""
     every = [run.masks for row in rows for run in row.group.runs]
     return [MASKS[0], *([TASK] if all(TASK in masks for masks in every) else [])]
 
 
-def comparison_rows(found: Comparison) -> list[dict[str, str]]:
+def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
     first, *_ = found.lines
     order = sorted(found.lines[first], key=_descending)
@@ -53,7 +64,7 @@ def comparison_rows(found: Comparison) -> list[dict[str, str]]:
     return rows
 
 
-def claims(found: Comparison, data: str) -> list[str]:
+def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """State in words what the numbers show about the compared row; none for a single row.
 
     Each other method is represented by its best model, as a table may have many.
@@ -74,7 +85,7 @@ def claims(found: Comparison, data: str) -> list[str]:
     return said
 
 
-def _best_of_others(lines: Sequence[Line], reference: str) -> list[Line]:
+def _best_of_others(lines: Sequence[Accuracy], reference: str) -> list[Accuracy]:
     """Return the best line of each method but the compared one, from the highest accuracy."""
     best = {line.row.group.name: line for line in sorted(lines, key=_descending, reverse=True)}
     compared = next(line.row.group for line in lines if line.name == reference)
@@ -82,7 +93,7 @@ def _best_of_others(lines: Sequence[Line], reference: str) -> list[Line]:
     return sorted(best.values(), key=_descending)
 
 
-def basis(found: Comparison) -> str:
+def about_intervals(found: Comparison) -> str:
     """Return what the intervals are about."""
     drawn, alone = counted(found.clients, "client"), ""
     if found.seeds >= FEWEST_SEEDS:
@@ -98,16 +109,16 @@ def basis(found: Comparison) -> str:
     )
 
 
-def _descending(line: Line) -> float:
+def _descending(line: Accuracy) -> float:
     return -line.accuracy.value
 
 
-def _listed(lines: Sequence[Line], form: str, sign: int) -> str:
+def _listed(lines: Sequence[Accuracy], form: str, sign: int) -> str:
     """List rows with the points by which the compared row differs from them."""
     return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
 
 
-def _points(line: Line, sign: int) -> str:
+def _points(line: Accuracy, sign: int) -> str:
     points = line.points or Estimate(math.nan, math.nan, math.nan)
     ends = sorted((sign * points.low, sign * points.high))
     value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
@@ -119,8 +130,13 @@ def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Co
     found = comparisons(runs, reference)
     parts = []
     for name, comparison in found.items():
-        said = [claim.replace("**", "") for claim in claims(comparison, name)]
-        parts += [name, plain(comparison_rows(comparison)), *said, basis(comparison)]
+        said = [claim.replace("**", "") for claim in accuracy_claims(comparison, name)]
+        parts += [
+            name,
+            for_terminal(accuracy_comparison(comparison)),
+            *said,
+            about_intervals(comparison),
+        ]
     return Compared("\n\n".join(parts), _numbers(found), partial(_write, found))
 
 
@@ -130,13 +146,15 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
     for name, rows in rows_by_data(runs, reference).items():
         own = reference if reference in {row.name for row in rows} else None
         try:
-            found[name] = compare(rows, compared_masks(rows), own)
+            found[name] = compare_accuracies(rows, compared_masks(rows), own)
         except InputError as e:
             raise InputError(f"{name}: ", e) from e
     return found
 
 
-def rows_by_data(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, list[Row]]:
+def rows_by_data(
+    runs: Sequence[ImageRun], reference: str | None = None
+) -> dict[str, list[ModelRow]]:
     """Return the rows of each image set and scenario; one of them must be the reference, if any."""
     parts: dict[str, list[ImageRun]] = {}
     for run in runs:
@@ -152,8 +170,13 @@ def _write(found: dict[str, Comparison], out: Path) -> int:
     """Write the tables as Markdown, LaTeX and CSV; return the number of figures, none."""
     page, tables = ["# Comparison"], []
     for name, comparison in found.items():
-        rows = comparison_rows(comparison)
-        page += [f"## {name}", markdown(rows), *claims(comparison, name), basis(comparison)]
+        rows = accuracy_comparison(comparison)
+        page += [
+            f"## {name}",
+            markdown(rows),
+            *accuracy_claims(comparison, name),
+            about_intervals(comparison),
+        ]
         tables += [f"% {name}\n{latex(rows)}"]
     write_comparison(out, page, tables, _numbers(found))
     return 0

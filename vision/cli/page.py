@@ -20,9 +20,9 @@ from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.series import evenly
 from stforecast.report.sheets import DataSheet, command_of, runs_sheet
 from stforecast.report.tables import Table
-from vision.cli.compare import basis, claims, compared_masks, comparison_rows
+from vision.cli.compare import about_intervals, accuracy_claims, accuracy_comparison, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
-from vision.comparison import Row, by_client, compare
+from vision.comparison import ModelRow, compare_accuracies, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
@@ -39,13 +39,13 @@ DPI = 130
 
 
 def image_sections(
-    rows: Mapping[str, Sequence[Row]], reference: str | None = None
+    rows: Mapping[str, Sequence[ModelRow]], reference: str | None = None
 ) -> list[PlainSection]:
     """Gather what a page shows of image runs, a section for each image set and scenario."""
     return [_section(name, own, reference) for name, own in rows.items()]
 
 
-def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSection:
+def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
     rows = sorted(rows, key=_accuracy, reverse=True)
     said, tables = _compared(name, rows, reference)
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
@@ -67,29 +67,29 @@ def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSect
     )
 
 
-def _accuracy(row: Row) -> float:
+def _accuracy(row: ModelRow) -> float:
     return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
 
 
 def _compared(
-    name: str, rows: Sequence[Row], reference: str | None
+    name: str, rows: Sequence[ModelRow], reference: str | None
 ) -> tuple[list[str], list[Table]]:
     """Return what the numbers show, and the leaderboard, or why there is none."""
     own = reference if reference in {row.name for row in rows} else None
     try:
-        found = compare(rows, compared_masks(rows), own)
+        found = compare_accuracies(rows, compared_masks(rows), own)
     except InputError as e:
         return [f"Not compared: {e.typed}."], []
-    said = [claim.replace("**", "") for claim in claims(found, name)]
+    said = [claim.replace("**", "") for claim in accuracy_claims(found, name)]
     title = "Leaderboard, the highest accuracy first"
-    return said, [Table(title, comparison_rows(found), [basis(found)])]
+    return said, [Table(title, accuracy_comparison(found), [about_intervals(found)])]
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[ModelRow]) -> list[str]:
     return ["mean over clients of the accuracy on their test images", *accuracy_notes(rows)]
 
 
-def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
+def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     """Return the charts, whose lines are means over seeds."""
     shared = compared_masks(rows)
     every, accuracy = shared[0], "test accuracy, %"
@@ -118,13 +118,13 @@ def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _by_round(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+def _by_round(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     means = [accuracies(row.group.runs, row.view, mask).mean(axis=1) for row in rows]
     drawn = [mean.iloc[evenly(len(mean))] for mean in means]
     return _lines(rows, {i: (m.index.to_numpy(), m.to_numpy()) for i, m in enumerate(drawn)})
 
 
-def _by_traffic(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     found = {}
     for i, line in enumerate(_by_round(rows, mask)):
         tables = [run.rounds().set_index("round") for run in rows[i].group.runs]
@@ -134,7 +134,7 @@ def _by_traffic(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
     return _lines(rows, found)
 
 
-def _by_stage(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     found = {}
     for i, row in enumerate(rows):
         after = [known(run.stages(), row.view, mask) for run in row.group.runs]
@@ -143,7 +143,7 @@ def _by_stage(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
     return _lines(rows, found)
 
 
-def _by_class(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
+def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     found = {}
     for i, row in enumerate(rows):
         tables = [
@@ -157,12 +157,12 @@ def _by_class(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
     return _lines(rows, found)
 
 
-def _of_clients(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    shares = [by_client(row, mask)["share"].groupby("client").mean() for row in rows]
+def _of_clients(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    shares = [shares_by_client(row, mask)["share"].groupby("client").mean() for row in rows]
     return [{"method": i, "y": 100 * share.to_numpy()} for i, share in enumerate(shares)]
 
 
-def _lines(rows: Sequence[Row], values: Mapping[int, tuple[Any, Any]]) -> list[dict[str, Any]]:
+def _lines(rows: Sequence[ModelRow], values: Mapping[int, tuple[Any, Any]]) -> list[dict[str, Any]]:
     """Return lines from their `x` and `y`, by the place of their row."""
     return [{"method": i, "x": x, "y": y} for i, (x, y) in values.items()]
 

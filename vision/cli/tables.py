@@ -11,17 +11,17 @@ from stforecast.bench.run_groups import differing_settings, group_runs, select
 from stforecast.bench.tables import (
     POOLED_MARK,
     floats_up_and_down,
+    for_terminal,
+    in_sections,
     left_out,
     markdown,
     mean_seconds,
-    plain,
     privacy_sentence,
-    sections,
     spread,
     traffic_sentence,
 )
 from vision.cli.compare import compared, compared_masks
-from vision.comparison import Row, rows_of
+from vision.comparison import ModelRow, rows_of
 from vision.evaluation import MASKS, TRAINED
 from vision.methods import METHODS
 from vision.results import ImageRun
@@ -41,7 +41,7 @@ def stages_in_turn(run: ImageRun) -> bool:
     return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
 
 
-def kept_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+def kept_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     """Return the rows of the table of accuracy after each stage, forgetting and retention."""
     return [
         {"method": row.name, "choosing from": mask, **_row(row.group.runs, row.view, mask)}
@@ -80,7 +80,7 @@ JUDGED = {
 """The models that predict, in words."""
 
 
-def summary(run: ImageRun) -> str:
+def image_summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
     headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
     rows = [
@@ -94,7 +94,7 @@ def summary(run: ImageRun) -> str:
         for mask in run.masks
     ]
     lines = [
-        plain(rows),
+        for_terminal(rows),
         "the images of all clients were pooled in one place"
         if is_pooled(run)
         else traffic_sentence(run),
@@ -117,7 +117,7 @@ def judged_note(found: Collection[str]) -> str:
     return f"judged with {'; '.join(notes)}"
 
 
-def results_table(
+def accuracy_tables(
     runs: Sequence[ImageRun],
     failures: Mapping[str, str],
     published: Published | None = None,
@@ -127,7 +127,7 @@ def results_table(
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
     """
-    return sections(
+    return in_sections(
         runs,
         failures,
         lambda run: tuple(run.facts().values()),
@@ -135,7 +135,7 @@ def results_table(
     )
 
 
-def accuracy_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     """Return the rows of the table of accuracies, floats and seconds of models on the same data."""
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
@@ -151,7 +151,7 @@ def accuracy_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
-def accuracy_notes(rows: Sequence[Row]) -> list[str]:
+def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
     """Explain the columns of the table of accuracies."""
     runs = [run for row in rows for run in row.group.runs]
     judged = {run.judged(view) for run in runs for view in run.views}
@@ -200,7 +200,7 @@ def is_pooled(run: ImageRun) -> bool:
     return bool(getattr(METHODS.get(run.method), "pooled", False))
 
 
-def _marked(row: Row) -> str:
+def _marked(row: ModelRow) -> str:
     return f"{row.name} {POOLED_MARK}" if is_pooled(row.group.runs[0]) else row.name
 
 

@@ -45,7 +45,7 @@ from stforecast.bench.statistics.estimate import (
     Finalise,
     Variation,
     common_weight,
-    mean,
+    mean_variation,
 )
 
 DAYS, CLIENTS, SEEDS = 1, 2, 3
@@ -279,7 +279,7 @@ def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> Estim
     1 for no error, 0 for the errors of the reference, below 0 for greater ones. Over several data
     sets, the geometric mean of their geometric means counts. The interval is one of the logarithm.
     """
-    logs = mean([_log_ratio(replicates, method, reference) for replicates in data_sets])
+    logs = mean_variation([_log_ratio(replicates, method, reference) for replicates in data_sets])
     return logs.estimate(data_sets[0].level, lambda value: 1 - math.exp(value))
 
 
@@ -291,7 +291,7 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> Estimate:
     fixed clients, intervals of 95 % held the truth in about 80 % of cases; with 8 and 12 resampled
     clients, in 93 and 94 %).
     """
-    found = mean([_wins(replicates, method) for replicates in data_sets])
+    found = mean_variation([_wins(replicates, method) for replicates in data_sets])
     return found.estimate(data_sets[0].level, lambda value: min(max(value, 0.0), 1.0))
 
 

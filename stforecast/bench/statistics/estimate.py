@@ -109,7 +109,7 @@ class Variation:
         return Estimate(transform(self.value), *ends)
 
 
-def mean(several: Sequence[Variation]) -> Variation:
+def mean_variation(several: Sequence[Variation]) -> Variation:
     """Return the mean of independent estimates; it has a variance if all have one."""
     n = len(several)
     return Variation(
