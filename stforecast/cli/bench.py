@@ -261,9 +261,10 @@ def backtest_grid(
         "title": f"Backtest of {names}",
         "data": list(data),
         "methods": list(methods),
+        "figures": FIGURES,
+        "backtest": folds,
+        **({"reference": reference} if reference else {}),
     }
-    table |= {"figures": FIGURES, "backtest": folds}
-    table |= {"reference": reference} if reference else {}
     grid = make_grid(FORECAST_KIND, table)
     flags: dict[str, Sequence[Any]] = {"--method": methods}
     flags |= {f"--{name}": [value] for name, value in folds.items() if value}
