@@ -34,7 +34,7 @@ from stforecast.federated.runs.model_files import (
     write_model,
 )
 from vision.clients import among_own_classes, stacked_images
-from vision.config import Config, check_read, read_by, resolve
+from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out_for_server, long_tailed
 from vision.evaluation import MASKS
@@ -81,7 +81,7 @@ class Learner:
     """
 
     def __init__(self, method: str = "pfpl", **settings: Any) -> None:
-        self.config: Config = resolve(method, **settings)
+        self.config: ImageConfig = resolve(method, **settings)
         check_read(method, settings)
         self.rounds_ = pd.DataFrame()
         self.stages_: pd.DataFrame | None = None
@@ -259,7 +259,7 @@ class Learner:
         return self
 
 
-def load_images(config: Config) -> ImageSet:
+def load_images(config: ImageConfig) -> ImageSet:
     """Load and resize the images named in the settings; cached for later runs."""
     data = config.data
     return _load(data.data, data.images, data.size or None)
@@ -268,7 +268,7 @@ def load_images(config: Config) -> ImageSet:
 _load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size))
 
 
-def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:
+def prepared(images: ImageSet, config: ImageConfig) -> tuple[ImageSet, ImageSet | None]:
     """Hold out the server's images and thin the clients' images to a long tail."""
     data, seed = config.data, config.run.seed
     surrogate = None
@@ -278,7 +278,7 @@ def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | Non
 
 
 def method_for_images(
-    config: Config,
+    config: ImageConfig,
     shape: tuple[int, int, int],
     n_classes: int,
     surrogate: ImageSet | None = None,

@@ -21,6 +21,7 @@ from data_prep.base.registry import find
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stforecast.bench.compared import Compared
     from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
     from stforecast.bench.grid_file import Entry, Keys
@@ -57,21 +58,6 @@ class Fold:
     number: int
     settings: dict[str, Any]
     description: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of `stforecast compare`.
-
-    Attributes:
-        text: tables and what they show, for the terminal.
-        numbers: every number, a row for each table and method.
-        write: function that writes the tables to a folder, and figures, whose number it returns.
-    """
-
-    text: str
-    numbers: pd.DataFrame
-    write: Callable[[Path], int]
 
 
 class Kind(ABC, Generic[R]):

@@ -22,7 +22,7 @@ from tabulate import tabulate
 from data_prep.base.files import atomic_path
 from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
-from stforecast.federated.runs.run_folder import Run, write_csv
+from stforecast.federated.runs.run_folder import Run
 
 MOST_DECIMALS = 6
 """Maximum number of decimals of a number next to a bar."""
@@ -239,14 +239,3 @@ def write_page(
     parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
     with atomic_path(out / "table.md") as part:
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
-
-
-def write_comparison(
-    out: Path, page: Sequence[str], tables: Sequence[str], numbers: pd.DataFrame
-) -> None:
-    """Write `comparison.md`, `comparison.tex` and `comparison.csv`, with all numbers unrounded."""
-    out.mkdir(parents=True, exist_ok=True)
-    for ending, parts in ((".md", page), (".tex", tables)):
-        with atomic_path(out / f"comparison{ending}") as part:
-            part.write_text("\n\n".join(parts) + "\n")
-    write_csv(numbers, out / "comparison.csv")

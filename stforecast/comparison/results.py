@@ -29,10 +29,10 @@ from stforecast.comparison.further_tables import (
     peak_table,
     refit_notes,
 )
-from stforecast.comparison.leaderboard import Leaderboard, leaderboard
+from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row, by_seed, folds_of
-from stforecast.comparison.table import basis, comparison_rows, conclusions, legend, rank_groups
+from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
@@ -57,7 +57,7 @@ class Division(NamedTuple):
     federated: dict[str, str]
 
 
-def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]:
+def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
     """Tabulate how much of the gap between training alone and pooled data federation closes.
 
     Return Markdown: the table and a sentence for each federated method. It is empty unless rows of
@@ -70,7 +70,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]
     title = error_title(board.metric)
     table = [_cells(division, pooled, board.replicates) for division in divisions]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
-    said = [_sentence(m, divisions, pooled, board.replicates, data, title) for m in methods]
+    said = [_sentence(m, divisions, pooled, board, title) for m in methods]
     about = (
         f"What federation is worth: its {title} compared with that of training alone and that of "
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
@@ -132,21 +132,20 @@ def _closed(division: Division, name: str, pooled: str, errors: Replicates) -> E
 
 
 def _sentence(
-    method: str, divisions: Sequence[Division], pooled: str, errors: Replicates, data: str,
-    title: str,
-) -> str:  # fmt: skip
+    method: str, divisions: Sequence[Division], pooled: str, board: Leaderboard, title: str
+) -> str:
     """Say in one sentence what a method closes, by number of clients."""
     closed, none = [], []
     for division in divisions:
         if name := division.federated.get(method):
-            share = _closed(division, name, pooled, errors)
+            share = _closed(division, name, pooled, board.replicates)
             number = str(len(division.sizes))
             if share is None:
                 none.append(number)
             else:
                 value, _, interval = str(share).partition(" ")
                 closed.append(f"{value} % {interval} with {number} clients".replace("  ", " "))
-    text = f"On {data}, **{method}** "
+    text = f"On {board.task}, **{method}** "
     if closed:
         text += (
             f"closes the gap in {title} between training alone and training on pooled data by "
@@ -293,11 +292,10 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
         return ["Not compared: no method has a run of every fold."]
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
-    board = leaderboard(main, reference=reference)
+    board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
     ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
     lines = [markdown(comparison_rows(board, ranking))]
-    data = Path(main[0].first.about["data"]).stem
-    lines += [*conclusions(board, data), *worth_table(main, board, data)]
+    lines += [*claims(board), *worth_table(main, board)]
     lines += [str(ranking)] if ranking else []
     lines += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]

@@ -21,7 +21,7 @@ from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.tests import Ranking, rank
 from stforecast.comparison.errors import SEASONAL, variables
-from stforecast.comparison.leaderboard import Leaderboard, Line, Overall, claims
+from stforecast.comparison.leaderboard import Leaderboard, Line, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
@@ -109,11 +109,6 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
             "higher error."
         )
     return found
-
-
-def conclusions(board: Leaderboard, data: str) -> list[str]:
-    """Return the claims that the numbers support; none for a single row."""
-    return claims(board, data) if len(board.lines) > 1 else []
 
 
 def _against(line: Line, board: Leaderboard) -> str:

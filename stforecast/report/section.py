@@ -18,9 +18,9 @@ from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL_METHOD
 from stforecast.comparison.hours import clock_of, hour_title
-from stforecast.comparison.leaderboard import Leaderboard, Line, Task
+from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title, time_ahead
-from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.times import axis_ahead
@@ -56,12 +56,11 @@ class Section:
     charts: dict[str, Any]
 
 
-def section(task: Task, arrays: Arrays, room: int) -> Section:
+def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     """Gather what the page shows of one task.
 
     The arrays of the page grow by at most `room` values of series by cell.
     """
-    board = task.board
     lines = sorted(board.lines, key=_error_of)
     groups = [line.row.group for line in lines]
     numbers = [method_numbers(group, board.metric) for group in groups]
@@ -74,9 +73,9 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         zone = str(known.get("time_zone", ""))
     clock = clock_of(zone)
     title = error_title(board.metric, units_of(first))
-    claims = [claim.replace("**", "") for claim in conclusions(board, task.name)]
+    said = tuple(claim.replace("**", "") for claim in claims(board))
     charts = {
-        "name": task.name,
+        "name": board.task,
         "quantity": _quantity(first),
         "clock": clock,
         "error": title,
@@ -95,8 +94,8 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
         "curves": _curves(groups, numbers, zone),
     }
     return Section(
-        task.name,
-        tuple(claims),
+        board.task,
+        said,
         _board(board, lines, numbers, units_of(first)),
         worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first), clock),
         data_sheet(first, cube),

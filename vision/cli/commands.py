@@ -110,11 +110,11 @@ def run_images_command(
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
-    from vision.config import DataOptions, RunOptions, sections
+    from vision.config import ImageOptions, ImageRunOptions, sections
 
-    partition = peek(args, "--partition", RunOptions.partition)
-    kind = sections("solo", RunOptions.model, partition)["partition"]
-    return {"Images": from_dataclass(DataOptions), f"Partition {partition}": from_dataclass(kind)}
+    partition = peek(args, "--partition", ImageRunOptions.partition)
+    kind = sections("solo", ImageRunOptions.model, partition)["partition"]
+    return {"Images": from_dataclass(ImageOptions), f"Partition {partition}": from_dataclass(kind)}
 
 
 @command(sections=_divide_options)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import counted
-from stforecast.bench.kind import Compared
+from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import for_terminal, latex, markdown, write_comparison
 from vision.comparison import (
     FEWEST_SEEDS,
     Accuracy,
@@ -33,11 +30,7 @@ def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) 
         found = compare_accuracies(rows, compared_masks(rows), reference)
     except InputError as e:
         return [f"Not compared: {e.typed}."]
-    return [
-        markdown(accuracy_comparison(found)),
-        *accuracy_claims(found, data),
-        about_intervals(found),
-    ]
+    return compared_table(data, found).markdown()
 
 
 def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
@@ -128,16 +121,14 @@ def _points(line: Accuracy, sign: int) -> str:
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
     """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
     found = comparisons(runs, reference)
-    parts = []
-    for name, comparison in found.items():
-        said = [claim.replace("**", "") for claim in accuracy_claims(comparison, name)]
-        parts += [
-            name,
-            for_terminal(accuracy_comparison(comparison)),
-            *said,
-            about_intervals(comparison),
-        ]
-    return Compared("\n\n".join(parts), _numbers(found), partial(_write, found))
+    tables = [compared_table(name, comparison) for name, comparison in found.items()]
+    return Compared(tables, (), _numbers(found))
+
+
+def compared_table(name: str, found: Comparison) -> ComparedTable:
+    """Return the table of a comparison on the data of a name, and what it shows."""
+    said = accuracy_claims(found, name)
+    return ComparedTable(name, accuracy_comparison(found), said, [about_intervals(found)])
 
 
 def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, Comparison]:
@@ -166,22 +157,6 @@ def rows_by_data(
     return found
 
 
-def _write(found: dict[str, Comparison], out: Path) -> int:
-    """Write the tables as Markdown, LaTeX and CSV; return the number of figures, none."""
-    page, tables = ["# Comparison"], []
-    for name, comparison in found.items():
-        rows = accuracy_comparison(comparison)
-        page += [
-            f"## {name}",
-            markdown(rows),
-            *accuracy_claims(comparison, name),
-            about_intervals(comparison),
-        ]
-        tables += [f"% {name}\n{latex(rows)}"]
-    write_comparison(out, page, tables, _numbers(found))
-    return 0
-
-
 def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
     """Return every number, one row for each table, choice of classes and row."""
     rows = []
@@ -189,9 +164,12 @@ def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
         for mask, lines in comparison.lines.items():
             for line in lines:
                 estimates = {"accuracy": line.accuracy, "points_above_reference": line.points}
-                facts = {
-                    "data": name, "choosing from": mask, "method": line.name,
-                    "runs": len(line.row.group.runs), "reference": comparison.reference,
-                }  # fmt: skip
-                rows.append({**facts, **with_ends(estimates)})
+                row = {
+                    "data": name,
+                    "choosing from": mask,
+                    "method": line.name,
+                    "runs": len(line.row.group.runs),
+                    "reference": comparison.reference,
+                }
+                rows.append({**row, **with_ends(estimates)})
     return pd.DataFrame(rows)

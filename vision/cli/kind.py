@@ -40,10 +40,11 @@ from typing import Any
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import slug
+from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import Compared, Kind, Scenario
+from stforecast.bench.kind import Kind, Scenario
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage
@@ -51,7 +52,7 @@ from vision.cli.claims import Claim, answers, parse_claims
 from vision.cli.compare import compare_images, rows_by_data
 from vision.cli.page import image_sections
 from vision.cli.tables import accuracy_tables
-from vision.config import Config, check_read, read_by, resolve
+from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images, prepared
 from vision.methods import METHODS
@@ -153,7 +154,7 @@ class ImageKind(Kind[ImageRun]):
             return None
         return fingerprint(*images.identity())
 
-    def rounds(self, config: Config) -> int:
+    def rounds(self, config: ImageConfig) -> int:
         """Return the number of rounds of all stages together."""
         return config.total_rounds
 

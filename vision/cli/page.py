@@ -20,7 +20,7 @@ from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.series import evenly
 from stforecast.report.sheets import DataSheet, command_of, runs_sheet
 from stforecast.report.tables import Table
-from vision.cli.compare import about_intervals, accuracy_claims, accuracy_comparison, compared_masks
+from vision.cli.compare import compared_masks, compared_table
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
 from vision.comparison import ModelRow, compare_accuracies, shares_by_client
 from vision.config import defaults, resolve
@@ -80,9 +80,9 @@ def _compared(
         found = compare_accuracies(rows, compared_masks(rows), own)
     except InputError as e:
         return [f"Not compared: {e.typed}."], []
-    said = [claim.replace("**", "") for claim in accuracy_claims(found, name)]
+    table = compared_table(name, found)
     title = "Leaderboard, the highest accuracy first"
-    return said, [Table(title, accuracy_comparison(found), [about_intervals(found)])]
+    return table.plain_claims, [Table(title, table.rows, table.basis)]
 
 
 def _notes(rows: Sequence[ModelRow]) -> list[str]:

@@ -24,7 +24,7 @@ from stforecast.bench.ranking import score_bars
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import floats
-from vision.config import RunOptions, resolve
+from vision.config import ImageRunOptions, resolve
 from vision.evaluation import TRAINED
 from vision.evaluator import column
 from vision.results import ImageRun
@@ -228,8 +228,8 @@ def _axis_name(selection: str, mask: str, *, seeds: bool) -> str:
 
 def _default(run: ImageRun, setting: str) -> object:
     """Return the default of the setting."""
-    model = run.settings.get("model", RunOptions.model)
-    partition = run.settings.get("partition", RunOptions.partition)
+    model = run.settings.get("model", ImageRunOptions.model)
+    partition = run.settings.get("partition", ImageRunOptions.partition)
     return resolve(run.method, model=model, partition=partition).flat().get(setting)
 
 
