@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 from zlib import crc32
 
 import pandas as pd
@@ -68,14 +68,16 @@ def point_look(place: int, markers: Sequence[str] = MARKERS) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Curve(RunGroup[R]):
+class Curve(Generic[R]):
     """A group of runs and its style.
 
     Attributes:
+        group: the runs.
         place: determines colour, line and marker, see `places`.
         faint: whether it is in the background, in grey.
     """
 
+    group: RunGroup[R]
     place: int
     faint: bool = False
 
@@ -104,7 +106,7 @@ class Curve(RunGroup[R]):
     def draw_mean(self, ax: Axes, table: pd.DataFrame, **style: Any) -> None:
         """Draw the mean of a table's columns by its index, in a band of one standard deviation."""
         mean, deviation = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, **{"label": self.label, **self.line, **style})
+        ax.plot(mean.index, mean, **{"label": self.group.label, **self.line, **style})
         if table.shape[1] > 1:
             ax.fill_between(mean.index, mean - deviation, mean + deviation, **self.band)
 
@@ -185,12 +187,12 @@ def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
     curves: list[Curve[R]] = []
     for group in groups:
         place = of_label[group.base]
-        if any(curve.base == group.base for curve in curves):
+        if any(curve.group.base == group.base for curve in curves):
             start = crc32(group.name.encode())
             place = _of_hue(place, taken) if len(labels) > 1 else _free(start, taken)
             taken.add(place)
         faint = bool(shown) and not shown & {group.name, group.base}
-        curves.append(Curve(group.base, group.tags, group.runs, place, faint))
+        curves.append(Curve(group, place, faint))
     return curves
 
 

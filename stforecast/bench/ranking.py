@@ -46,7 +46,7 @@ def bar_panel(
 
     A whisker is one length, or two `(2, 1)` to the left and right.
     """
-    labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
+    labels = [textwrap.fill(curve.group.label, int(8 * width)) for curve in curves]
     slots = np.array([label.count("\n") + 1.6 for label in labels])
     middles = slots.cumsum() - slots / 2
     fig, (ax,) = panels(width, 0.5 + LINE_HEIGHT * slots.sum())

@@ -55,7 +55,7 @@ def draw_sweep(
         _draw(ax, line, setting)
     swept = sorted({value for line in lines for value in line.points})
     _scale(ax, swept)
-    defaults = [default(line.curve.runs[0], setting) for line in lines if line.points]
+    defaults = [default(line.curve.group.runs[0], setting) for line in lines if line.points]
     note = _mark_defaults(ax, [d for d in defaults if _is_number(d)], swept)
     ax.set_xlabel(setting)
     several = any(len(scores) > 1 for line in lines for scores in line.all_scores)
@@ -139,15 +139,15 @@ def _line(
 ) -> SweepLine[R]:
     groups: dict[float, list[R]] = {}
     without: list[R] = []
-    for run in curve.runs:
+    for run in curve.group.runs:
         value = values[run.folder]
         (without if value is None else groups.setdefault(value, [])).append(run)
     if not groups:
         return SweepLine(curve, {}, score(without))
     if without:
         raise InputError(
-            f"{without[0].folder}: lacks the setting that other runs of {curve.name} have; run it "
-            "again, or leave it out"
+            f"{without[0].folder}: lacks the setting that other runs of {curve.group.name} have; "
+            "run it again, or leave it out"
         )
     return SweepLine(curve, {v: score(groups[v]) for v in sorted(groups)})
 
@@ -155,7 +155,7 @@ def _line(
 def _draw(ax: Axes, line: SweepLine[R], setting: str) -> None:
     mean, spread = np.array([mean_and_spread(scores) for scores in line.all_scores]).T
     low, high, style, band = mean - spread, mean + spread, line.curve.line, line.curve.band
-    name = line.curve.name
+    name = line.curve.group.name
     label = name if np.isfinite(mean).all() else f"{name}, not finite everywhere"
     if line.level is not None:
         ax.axhline(mean[0], label=f"{label}, has no {setting}", **style)

@@ -70,7 +70,7 @@ def map(  # The command is called so.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
-    where = _places(curves[0].runs[0])
+    where = _places(curves[0].group.runs[0])
     shown = curves[:1] if show == "load" else curves
     values = [_values(curve, show, metric) for curve in shown]
     order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
@@ -110,15 +110,15 @@ def _places(run: ForecastRun) -> Places:
 def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
     """Return the value of each cell `(cells,)`, NaN where there is none."""
     if show == "error":
-        return errors_by_cell(curve, metric)[ALL].to_numpy()
+        return errors_by_cell(curve.group, metric)[ALL].to_numpy()
     if show == "coverage":
-        levels = joined_coverages(curve.runs)
+        levels = joined_coverages(curve.group.runs)
         return levels[max(levels)].by_cell()
     if show == "load":
-        return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+        return joined_targets(curve.group.runs)["y"].mean(("time", "horizon")).to_numpy()
     from stforecast.forecasting.tables import as_predicted  # imports torch
 
-    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
+    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.group.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
 
 
@@ -140,7 +140,7 @@ def _scale(
         raise InputError("no cell of these runs has a finite value; there is nothing to draw")
     low, high = np.quantile(known, LIMITS)
     if show == "coverage":
-        nominal = max(joined_coverages(curves[0].runs))
+        nominal = max(joined_coverages(curves[0].group.runs))
         reach = max(abs(high - nominal), abs(low - nominal), 0.01)
         return Normalize(nominal - reach, nominal + reach)
     return Normalize(low, high if high > low else low + 1)

@@ -76,17 +76,17 @@ def bars(
             error is finite.
     """
     unsorted = as_curves(runs)
-    errors = [pooled_errors(curve.runs, metric, selection) for curve in unsorted]
+    errors = [pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
     order = np.argsort([some.mean() for some in errors], kind="stable")
     curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
     means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
     fig, ax = score_bars(curves, errors, width)
-    several = any(len(curve.runs) > 1 for curve in curves)
+    several = any(len(curve.group.runs) > 1 for curve in curves)
     ax.set_xlabel(axis_name(metric, runs, selection, seeds=several))
     if reference is not None:
-        named = {curve.name: mean for curve, mean in zip(curves, means, strict=True)}
+        named = {curve.group.name: mean for curve, mean in zip(curves, means, strict=True)}
         level = _level(reference, named)
         label = f"{reference}: {short(level)}" if reference in named else reference
         ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
@@ -127,16 +127,16 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
         InputError: if the metric is unknown, listing the known ones, or if no client has an error.
     """
     curves = as_curves(runs)
-    pooled = [np.concatenate([_client_errors(run, metric) for run in c.runs]) for c in curves]
+    pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
     order = np.argsort([_mean(errors) for errors in pooled], kind="stable")
-    errors_of = {curves[i].name: pooled[i] for i in order}
+    errors_of = {curves[i].group.name: pooled[i] for i in order}
     curves = [curves[i] for i in order]
-    labels = [_label(curve, errors_of[curve.name]) for curve in curves]
+    labels = [_label(curve, errors_of[curve.group.name]) for curve in curves]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        known = np.sort(_known(errors_of[curve.name]))
+        known = np.sort(_known(errors_of[curve.group.name]))
         if len(known) and not curve.faint:
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         shares = np.arange(len(known) + 1) / max(1, len(known))
@@ -163,7 +163,7 @@ def _mean(errors: np.ndarray) -> float:
 
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
     """Return the name of a curve with the median and the mean of its errors."""
-    known, label = _known(errors), curve.label
+    known, label = _known(errors), curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
     if unknown := len(errors) - len(known):
@@ -303,17 +303,17 @@ def cells(
     curves = as_curves(runs)
     refuse_different_tests(runs)
     base = _errors_of(reference, curves, metric)
-    others = [curve for curve in curves if curve.name != reference]
+    others = [curve for curve in curves if curve.group.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
-    ratios = [errors_by_cell(curve, metric)[ALL] / base for curve in others]
+    ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
     fig, (ax,) = panels(width, 0.6 + ROW * len(others))
     ax.set_xscale("log")
     ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
     for row, place in enumerate(order):
         _draw_row(ax, row, others[place], ratios[place])
-    labels = [textwrap.fill(others[place].label, int(5 * width)) for place in order]
+    labels = [textwrap.fill(others[place].group.label, int(5 * width)) for place in order]
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
@@ -328,12 +328,12 @@ def cells(
 
 def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
     """Return the errors of the reference by cell."""
-    named = {curve.name: curve for curve in curves}
+    named = {curve.group.name: curve for curve in curves}
     if reference in named:
-        return errors_by_cell(named[reference], metric)[ALL]
+        return errors_by_cell(named[reference].group, metric)[ALL]
     if reference != SEASONAL:
         raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0], metric, naive=True)[ALL]
+    return errors_by_cell(curves[0].group, metric, naive=True)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
@@ -342,7 +342,7 @@ def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) 
     n = len(known)
     heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)
     ax.plot(
-        known, heights, ".", color=curve.color, label=curve.label, markersize=4, alpha=0.6,
+        known, heights, ".", color=curve.color, label=curve.group.label, markersize=4, alpha=0.6,
         markeredgewidth=0,
     )  # fmt: skip
     if n:

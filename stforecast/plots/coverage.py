@@ -59,9 +59,9 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
         InputError: if no run has intervals, or the runs were tested on different targets.
     """
     curves, note = with_intervals(as_curves(runs))
-    runs = [run for curve in curves for run in curve.runs]
+    runs = [run for curve in curves for run in curve.group.runs]
     refuse_different_tests(runs)
-    found = [joined_coverages(curve.runs) for curve in curves]
+    found = [joined_coverages(curve.group.runs) for curve in curves]
     forecasts = joined_targets(runs)
     hour = hour_title(forecasts.attrs.get("time_zone"))
     if len(curves) > MOST_TOGETHER:
@@ -98,7 +98,7 @@ def _each_alone(
             ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
         ax.axhline(level, label="as promised", **IDEAL)
         _draw_hours(ax, curves[i].alone, coverage)
-        text = f"{curves[i].label}: {pooled[i]:.1%} of {level:.0%}"
+        text = f"{curves[i].group.label}: {pooled[i]:.1%} of {level:.0%}"
         title_panel(ax, text, width / columns(width))
         ax.set_xlim(-0.5, 23.5)
         ax.set_xticks(range(0, 24, 6))
@@ -122,7 +122,7 @@ def _draw_levels(
         clients = [coverage.by_cell() for coverage in by_level.values()]
         ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
         pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
-        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.label)
+        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.group.label)
     ax.set_xticks(levels, [f"{100 * level:g}%" for level in levels])
     ax.set_xlim(*ends)
     ax.set_xlabel("nominal coverage")

@@ -151,7 +151,7 @@ def _views(found: Sequence[tuple[list[Table], list[str]]], losses: Sequence[str]
     views: dict[tuple[str, str], list[Table]] = {}
     for loss, (tables, _) in zip(losses, found, strict=True):
         for curve, table in tables:
-            kind = "mse" if loss == "validation" else _trained_on(curve.runs[0])
+            kind = "mse" if loss == "validation" else _trained_on(curve.group.runs[0])
             views.setdefault((loss, kind), []).append((curve, table))
     return [
         View(loss, f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores", tables)
@@ -170,7 +170,7 @@ def _draw_views(
     note: str,
 ) -> Figure:
     """Draw a panel for each view, or for each method if there are more than six."""
-    several = len({curve.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
+    several = len({curve.group.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
     pairs = [
         (view, own)
         for view in views
@@ -183,10 +183,10 @@ def _draw_views(
         ax.set_ylabel(view.name)
         for curve, table in view.tables:
             if not several:
-                draw(ax, curve, table, curve.label)
-            elif curve.name == own:
+                draw(ax, curve, table, curve.group.label)
+            elif curve.group.name == own:
                 draw(ax, curve.alone, table, UNNAMED)
-                title_panel(ax, curve.label, width / in_row)
+                title_panel(ax, curve.group.label, width / in_row)
             else:
                 draw(ax, curve.behind, table, UNNAMED)
         scale(ax)
@@ -210,7 +210,7 @@ def _trim(axes: Sequence[Axes], in_row: int) -> None:
 
 def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
     """Return the names of the curves, the one of the lowest last loss first."""
-    last = {curve.name: table.iloc[-1] for curve, table in tables}
+    last = {curve.group.name: table.iloc[-1] for curve, table in tables}
     return sorted(last, key=lambda name: float(np.nan_to_num(last[name][column], nan=np.inf)))
 
 
@@ -230,13 +230,13 @@ def _with_loss(
     tables, absent = [], []
     for curve in curves:
         lacking = []
-        for run in curve.runs:
+        for run in curve.group.runs:
             table = run.rounds()
             if np.isfinite(table[LOSSES[loss]].to_numpy(dtype=float)).any():
                 tables.append((curve, table))
             else:
-                lacking.append(curve.run_label(run))
-        absent += [curve.name] if len(lacking) == len(curve.runs) else lacking
+                lacking.append(curve.group.run_label(run))
+        absent += [curve.group.name] if len(lacking) == len(curve.group.runs) else lacking
     return tables, absent
 
 

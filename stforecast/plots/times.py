@@ -80,10 +80,10 @@ def hours(
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
     name = f"test {error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
-        table_of = {c.name: table for c, (table, _) in zip(curves, tables, strict=True)}
+        table_of = {c.group.name: table for c, (table, _) in zip(curves, tables, strict=True)}
 
         def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-            curve.draw_mean(ax, table_of[curve.name], label=label)
+            curve.draw_mean(ax, table_of[curve.group.name], label=label)
 
         fig, axes = draw_curves(curves, labels, draw, width, PANEL)
         outer_labels(axes, _axis(first), name, width, PANEL)
@@ -106,7 +106,7 @@ def hours(
 
 def _label(curve: Curve[ForecastRun], split: Mapping[str, float]) -> str:
     more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
-    return f"{curve.label}: {', '.join(more)}"
+    return f"{curve.group.label}: {', '.join(more)}"
 
 
 def _axis(forecasts: xr.Dataset) -> str:
@@ -117,7 +117,7 @@ def _by_hour(
     curve: Curve[ForecastRun], metric: str, busy: Sequence[int]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return errors by hour `(24, runs)`, and the mean over runs in busy and in other hours."""
-    errors = [joined_errors(r, metric) for r in by_seed(curve.runs)]
+    errors = [joined_errors(r, metric) for r in by_seed(curve.group.runs)]
     others = [hour for hour in range(24) if hour not in busy]
     split = {
         name: float(np.mean([found.in_hours(chosen) for found in errors]))
@@ -178,7 +178,7 @@ def horizon(
         InputError: if the metric is unknown, listing the known ones.
     """
     unsorted = as_curves(runs)
-    tables = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in unsorted]
+    tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
     name = f"test {error_name(metric, runs)}"
@@ -188,17 +188,17 @@ def horizon(
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
     places, axis = axis_ahead(runs, max(table.index.max() for table in tables))
-    table_of = {curve.name: table for curve, table in zip(curves, tables, strict=True)}
+    table_of = {curve.group.name: table for curve, table in zip(curves, tables, strict=True)}
     labels = [
-        curve.label if np.isfinite(_mean(table)).all() else f"{curve.label}, not finite everywhere"
+        curve.group.label + ("" if np.isfinite(_mean(table)).all() else ", not finite everywhere")
         for curve, table in zip(curves, tables, strict=True)
     ]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        table = table_of[curve.name]
+        table = table_of[curve.group.name]
         points = {} if curve.faint else {"marker": curve.marker, "markersize": 3.5}
         whiskers = None if curve.faint else _whiskers(table)
-        x = places[curve.runs[0].folder][table.index - 1]
+        x = places[curve.group.runs[0].folder][table.index - 1]
         ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
 
     fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
@@ -219,7 +219,7 @@ def _bars(
     means = np.concatenate([_mean(table) for table in tables])
     texts = [short(mean) for mean in means]
     fig, ax = bar_panel(curves, means, [_whiskers(table) for table in tables], texts, width)
-    ahead = {time_ahead(1, run) for curve in curves for run in curve.runs} - {"step 1"}
+    ahead = {time_ahead(1, run) for curve in curves for run in curve.group.runs} - {"step 1"}
     ax.set_xlabel(f"{name}, {ahead.pop()} ahead" if len(ahead) == 1 else name)
     if naive is not None:
         style = {**NAIVE, "label": f"{SEASONAL}: {short(naive.iloc[0])}"}

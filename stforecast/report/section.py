@@ -79,7 +79,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         "quantity": _quantity(first),
         "clock": clock,
         "error": title,
-        "methods": looks({curve.name: curve.place for curve in curves_of(groups)}),
+        "methods": looks({curve.group.name: curve.place for curve in curves_of(groups)}),
         "cells": [str(cell) for cell in cells.tolist()],
         "map": {
             "kind": shown.kind,

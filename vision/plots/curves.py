@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError, choose
-from data_prep.base.registry import listed
+from data_prep.base.registry import listed, listed_as
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
 from stforecast.bench.drawing import (
     ONE_COLUMN,
@@ -53,11 +53,11 @@ def model_curves(
     """
     check_mask(runs, mask)
     chosen = [
-        (curve, name)
-        for curve in image_curves(runs)
-        for name in (curve.runs[0].views if view == EVERY else (_first_of(view, curve.runs),))
+        (group, name)
+        for group in (curve.group for curve in image_curves(runs))
+        for name in (group.runs[0].views if view == EVERY else (_first_of(view, group.runs),))
     ]
-    named = [RunGroup(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs) for c, name in chosen]
+    named = [RunGroup(g.base, (*g.tags, *g.runs[0].tags_of(name)), g.runs) for g, name in chosen]
     return list(zip(curves_of(named), (name for _, name in chosen), strict=True))
 
 
@@ -94,8 +94,8 @@ def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
             raise choose(f"mask of {run.label}", mask, run.masks)
 
 
-@listed
-def rounds(
+@listed_as("rounds")
+def accuracy_by_round(
     runs: Sequence[ImageRun],
     *,
     view: str = "",
@@ -114,15 +114,15 @@ def rounds(
     """
     fig, (ax,) = panels(width, 0.75 * width)
     for curve, name in model_curves(runs, view, mask):
-        curve.draw_mean(ax, accuracies(curve.runs, name, mask))
+        curve.draw_mean(ax, accuracies(curve.group.runs, name, mask))
     count_axis(ax, "round")
     ax.set_ylabel(f"test accuracy in %, {mask}")
     add_legend(fig)
     return fig
 
 
-@listed
-def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
+@listed_as("communication")
+def floats_by_method(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
     """Number of floats that one client sends and receives in a round (PFPL, Figure 4c).
 
     Args:
@@ -130,7 +130,7 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
         width: width of the figure in inches.
     """
     sent = {
-        curve.name: [floats(curve.runs[0].rounds(), way) for way in ("up", "down")]
+        curve.group.name: [floats(curve.group.runs[0].rounds(), way) for way in ("up", "down")]
         for curve in image_curves(runs)
     }
     fig, (ax,) = panels(width, 0.25 * len(sent) + 0.6)
@@ -152,8 +152,8 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
     return fig
 
 
-@listed
-def bars(
+@listed_as("bars")
+def accuracy_bars(
     runs: Sequence[ImageRun],
     *,
     selection: str = "last",
@@ -174,15 +174,15 @@ def bars(
     """
     models = model_curves(runs, view, mask)
     curves = [curve for curve, _ in models]
-    scores = [score(curve.runs, selection, name, mask) for curve, name in models]
+    scores = [score(curve.group.runs, selection, name, mask) for curve, name in models]
     fig, ax = score_bars(curves, scores, width)
     several = any(len(some) > 1 for some in scores)
     ax.set_xlabel(_axis_name(selection, mask, seeds=several))
     return fig
 
 
-@listed
-def sweep(
+@listed_as("sweep")
+def accuracy_sweep(
     runs: Sequence[ImageRun],
     *,
     setting: str | None = None,
@@ -255,10 +255,10 @@ def retention(
     check_mask(runs, mask)
     fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
-        for ax, ratios in zip(axes, _ratios(curve.runs, mask), strict=True):
+        for ax, ratios in zip(axes, _ratios(curve.group.runs, mask), strict=True):
             if ratios:
                 mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
-                ax.plot(mean.index, mean, label=curve.label, marker=".", **curve.line)
+                ax.plot(mean.index, mean, label=curve.group.label, marker=".", **curve.line)
     for ax, title in zip(axes, TITLES, strict=True):
         ax.set_title(title, fontsize=TEXT)
         count_axis(ax, "stage")

@@ -129,7 +129,7 @@ def stages(
     for curve, name in model_curves(runs, view, mask):
         after = [
             known(run.stages(), name, mask, participants=participants, passes=passes)
-            for run in curve.runs
+            for run in curve.group.runs
         ]
         curve.draw_mean(ax, 100 * pd.concat(after, axis=1), marker=".")
     count_axis(ax, "stage")
