@@ -196,10 +196,10 @@ def count_correct(
     for v, model in enumerate(models):
         total.zero_()
         judged = state if model.method_way or trained is None else trained
+        way = None if model.method_way else model.way
         predicted = predictions(
-            method, judged, data, view=model.view, cohort_size=cohort_size,
-            way=None if model.method_way else model.way,
-        )  # fmt: skip
+            method, judged, data, view=model.view, cohort_size=cohort_size, way=way
+        )
         for batch, logits in predicted:
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y

@@ -100,10 +100,10 @@ class Evaluator:
         f = self._federation
         test, own = self._tests[on], self._own[stage]
         task = self._task[on] if self._of_task else None
+        sizes, models = f.trainer.cohort_size, self.models
         return count_correct(
-            f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.models, task,
-            f.state,
-        )  # fmt: skip
+            f.method, state, test, own, self._n_domains, sizes, models, task, f.state
+        )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
         """Tabulate each client's correct predictions on one stage's test images."""

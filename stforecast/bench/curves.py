@@ -217,9 +217,6 @@ def draw_curves(
     draw: Draw[R],
     width: float,
     height: float,
-    *,
-    sharey: bool = True,
-    behind: Callable[[Curve[R], Curve[R]], bool] = lambda curve, other: True,
 ) -> tuple[PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
@@ -230,21 +227,19 @@ def draw_curves(
         for curve, label in zip(curves, labels, strict=True):
             draw(ax, curve, label)
         return fig, [ax]
-    fig, axes = small_panels(width, len(curves), sharey=sharey)
+    fig, axes = small_panels(width, len(curves))
     for ax, curve, label in zip(axes, curves, labels, strict=True):
         for other in curves:
-            if other is not curve and behind(curve, other):
+            if other is not curve:
                 draw(ax, other.behind, UNNAMED)
         draw(ax, curve.alone, UNNAMED)
         title_panel(ax, label, width / columns(width))
     return fig, axes
 
 
-def small_panels(
-    width: float, n: int, *, sharey: bool = True, height: float = PANEL
-) -> tuple[PlainFigure, list[Axes]]:
-    """Create small panels that share their x axis."""
-    return panels(width, height, n, n_columns=columns(width), sharex=True, sharey=sharey)
+def small_panels(width: float, n: int) -> tuple[PlainFigure, list[Axes]]:
+    """Create small panels that share their axes."""
+    return panels(width, PANEL, n, n_columns=columns(width), sharex=True, sharey=True)
 
 
 def columns(width: float) -> int:

@@ -15,7 +15,7 @@ import math
 import os
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,12 +78,8 @@ class PlainFigure(Figure):
 
     def draw(self, renderer: RendererBase) -> None:
         """Draw the figure with plain texts."""
-        self.write_plainly()
-        super().draw(renderer)
-
-    def write_plainly(self) -> None:
-        """Disable formulas in all texts, except powers of ten along logarithmic axes."""
         write_plainly(self)
+        super().draw(renderer)
 
 
 def write_plainly(fig: Figure) -> None:
@@ -133,23 +129,28 @@ def check_width(width: float) -> None:
 
 
 def panels(
-    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
-    sharey: bool = False, height_ratios: Sequence[float] | None = None,
-) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
+    width: float,
+    height: float,
+    n: int = 1,
+    *,
+    n_columns: int = 1,
+    sharex: bool = False,
+    sharey: bool = False,
+    height_ratios: Sequence[float] | None = None,
+) -> tuple[PlainFigure, list[Axes]]:
     """Create a figure with `n` empty panels; widths and heights are in inches.
 
     `height` is the mean height of a row, `height_ratios` are those of the rows.
     """
+    shared: dict[str, Any] = {"sharex": sharex, "sharey": sharey}
     n_rows = math.ceil(n / n_columns)
     if current().ax is not None:
-        axes = _divided(current(), n, n_columns, sharex, sharey, height_ratios)
+        axes = _divided(current(), n, n_columns, shared, height_ratios)
         # The user's own figure may be of any type.
         return axes[0].get_figure(), _styled(axes)  # type: ignore[return-value]
     check_width(width)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
-    grid = fig.subplots(
-        n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
-    )
+    grid = fig.subplots(n_rows, n_columns, squeeze=False, height_ratios=height_ratios, **shared)
     axes = list(grid.flat)
     for ax in axes[n:]:
         ax.remove()
@@ -157,9 +158,8 @@ def panels(
 
 
 def _divided(
-    look: Look, n: int, n_columns: int, sharex: bool, sharey: bool,
-    height_ratios: Sequence[float] | None,
-) -> list[Axes]:  # fmt: skip
+    look: Look, n: int, n_columns: int, shared: Mapping[str, bool], ratios: Sequence[float] | None
+) -> list[Axes]:
     """Return `n` panels in the place of given axes, which they are themselves if `n` is one."""
     given = look.ax
     assert given is not None
@@ -170,13 +170,12 @@ def _divided(
     if place is None or figure is None:
         raise InputError(f"this figure has {n} panels; give axes made by plt.subplots, or none")
     n_rows = math.ceil(n / n_columns)
-    grid = place.subgridspec(n_rows, n_columns, height_ratios=height_ratios)
+    grid = place.subgridspec(n_rows, n_columns, height_ratios=ratios)
     given.remove()
     axes: list[Axes] = []
     for i in range(n):
-        first = axes[0] if axes else None
-        shared = {"sharex": first if sharex else None, "sharey": first if sharey else None}
-        axes.append(figure.add_subplot(grid[divmod(i, n_columns)], **shared))
+        same = {axis: axes[0] if axes and share else None for axis, share in shared.items()}
+        axes.append(figure.add_subplot(grid[divmod(i, n_columns)], **same))
     look.panels[:] = axes
     return axes
 
@@ -253,11 +252,10 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     for ax in current().panels or fig.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    handles, style = list(entries.values()), {"frameon": False, "fontsize": SMALL}
     if current().panels:
-        own = current().panels[0].legend(
-            list(entries.values()), list(entries), fontsize=SMALL, frameon=False, title=note,
-            title_fontsize=SMALL,
-        )  # fmt: skip
+        first = current().panels[0]
+        own = first.legend(handles, list(entries), title=note, title_fontsize=SMALL, **style)
         own.set_in_layout(False)
         return
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
@@ -265,16 +263,15 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     title = "\n".join(textwrap.fill(line, n_characters) for line in note.splitlines())
     for n_rows in range(1, max(1, len(entries)) + 1):
         legend = fig.legend(
-            list(entries.values()),
+            handles,
             labels,
             loc="outside lower center",
             ncols=max(1, math.ceil(len(entries) / n_rows)),
-            frameon=False,
-            fontsize=SMALL,
             title=title,
             title_fontproperties={"size": SMALL, "style": "italic"},
+            **style,
         )
-        fig.write_plainly()
+        write_plainly(fig)
         box = legend.get_window_extent()
         if box.width <= fig.bbox.width or n_rows >= len(entries):
             break

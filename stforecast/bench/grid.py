@@ -75,11 +75,11 @@ class Grid(Generic[R]):
         for shared in self.kind.shared_settings(self):
             for entry in self.entries:
                 settings = self.kind.settings_of(entry.method, shared, entry.settings)
-                self.kind.check_read(entry.method, settings)
+                self.kind.settings.check_read(entry.method, settings)
                 read |= settings.keys()
         for name, value in self.settings.items():
             if name not in read:
-                self.kind.check_read(self.entries[0].method, {name: value})
+                self.kind.settings.check_read(self.entries[0].method, {name: value})
                 raise InputError(f"no row reads {name}; leave it out")
 
     def seeds_of(self, entry: Entry) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class Grid(Generic[R]):
                     own = {**shared, **scenario.settings, **entry.settings, "seed": seed}
                     self.kind.check(entry.method, **own)
         flags: dict[str, Sequence[Any]] = {
-            "--data": [shown(item) if isinstance(item, Path) else item for item in data],
+            "--data": [shown(Path(item)) for item in data],
             "--service": [scenario.name for scenario in scenarios],
             "--seed": seeds,
         }

@@ -66,7 +66,7 @@ class Job(Generic[R]):
 
     def run(self, progress: bool) -> R:
         """Execute or resume the run."""
-        rounds = self.kind.rounds(self.kind.resolve(self.entry.method, **self.settings))
+        rounds = self.kind.settings.resolve(self.entry.method, **self.settings).total_rounds
         label = f"{self.name}, rounds"
         with rounds_bar(
             rounds, progress=progress and rounds > 0, label=label, keep=False
@@ -110,8 +110,8 @@ class Job(Generic[R]):
 
         Settings that an older version lacks have their defaults.
         """
-        read = self.kind.read_by(about["settings"]["method"], about["settings"])
-        flat: dict[str, Any] = json.loads(json.dumps(self.kind.resolve(**read).flat()))
+        read = self.kind.settings.read_by(about["settings"]["method"], about["settings"])
+        flat: dict[str, Any] = json.loads(json.dumps(self.kind.settings.resolve(**read).flat()))
         ignored = self.kind.run_type.no_difference - {"seed"}
         return {n: v for n, v in flat.items() if n not in ignored} | self.kind.identity(about)
 
@@ -134,9 +134,14 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 
 
 def _job(
-    grid: Grid[R], out: Path, entry: Entry, data: Any, scenario: Scenario, fold: Fold | None,
+    grid: Grid[R],
+    out: Path,
+    entry: Entry,
+    data: Any,
+    scenario: Scenario,
+    fold: Fold | None,
     seed: int,
-) -> Job[R]:  # fmt: skip
+) -> Job[R]:
     names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
     folder = out.joinpath("runs", *map(slug, names))
     settings = {**grid.kind.job_settings(grid, entry, scenario, data), "seed": seed}

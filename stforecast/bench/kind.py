@@ -7,7 +7,7 @@ the kind, and its benchmarks as TOML files in the folder `configs` of its top pa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
     from stforecast.federated.runs.run_folder import Run
+    from stforecast.federated.runs.settings import Settings
     from stforecast.federated.runs.unfinished_run import AfterRound
 
 R = TypeVar("R", bound="Run")
@@ -87,22 +88,16 @@ class Kind(ABC, Generic[R]):
     plots: ClassVar[Plots]
     """Plot functions by name."""
 
-    resolve: Callable[..., Any]
-    """Function from a method and its flat settings to a config."""
+    settings: ClassVar[Settings[Any]]
+    """Its settings."""
 
     @abstractmethod
     def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:
         """Tabulate the finished runs of a grid, and the errors of failed ones, as Markdown."""
 
-    check_read: Callable[[str, Mapping[str, Any]], None]
-    """Function that refuses settings that a method does not read."""
-
-    read_by: Callable[[str, Mapping[str, Any]], dict[str, Any]]
-    """Function that returns those of a method's settings that it reads."""
-
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings."""
-        self.resolve(method, **settings)
+        self.settings.resolve(method, **settings)
 
     def shared_settings(self, grid: Grid[R]) -> Iterator[dict[str, Any]]:
         """Yield the settings that all rows share, for each scenario."""
@@ -113,7 +108,7 @@ class Kind(ABC, Generic[R]):
         self, method: str, shared: Mapping[str, Any], own: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the shared settings that a row's method reads, and the row's own."""
-        return self.read_by(method, {**shared, **own}) | dict(own)
+        return self.settings.read_by(method, {**shared, **own}) | dict(own)
 
     def check_grid(self, grid: Grid[R]) -> None:
         """Refuse a benchmark whose keys contradict each other."""
@@ -143,14 +138,6 @@ class Kind(ABC, Generic[R]):
         """Return the folds of a data set, oldest first; a single None without a backtest."""
         return (None,)
 
-    def open_data(self, text: str) -> Any:
-        """Return the data set of an option `--data`."""
-        return text
-
-    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
-        """Return the scenarios of the options `--service`."""
-        return ()
-
     @abstractmethod
     def data_name(self, data: Any) -> str:
         """Return the name of a data set."""
@@ -176,10 +163,6 @@ class Kind(ABC, Generic[R]):
     def tables(self, run: R) -> dict[str, pd.DataFrame]:
         """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
         return {"metrics": run.metrics()}
-
-    @abstractmethod
-    def rounds(self, config: Any) -> int:
-        """Return the number of rounds, for a progress bar; 0 if there are none."""
 
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:

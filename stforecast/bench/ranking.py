@@ -54,14 +54,8 @@ def bar_panel(
         middles, curves, values, whiskers, texts, strict=True
     ):
         ax.barh(middle, value, 1.2, xerr=reach, color=curve.color, ecolor="0.3", capsize=2)
-        ax.text(
-            1.01,
-            middle,
-            text,
-            va="center_baseline",
-            fontsize=SMALL,
-            transform=ax.get_yaxis_transform(),
-        )
+        beside = ax.get_yaxis_transform()
+        ax.text(1.01, middle, text, va="center_baseline", fontsize=SMALL, transform=beside)
     ax.set_yticks(middles, labels)
     ax.set_ylim(slots.sum(), 0)
     ax.grid(visible=False, axis="y")
@@ -182,16 +176,19 @@ def _draw_bars(ax: Axes, bars: Sequence[tuple[float, float]], levels: Sequence[i
 
 
 def _draw_names(
-    ax: Axes, labels: Sequence[str], x: Sequence[float], places: Sequence[int], top: float,
-    end: float, align: str,
-) -> None:  # fmt: skip
+    ax: Axes,
+    labels: Sequence[str],
+    x: Sequence[float],
+    places: Sequence[int],
+    top: float,
+    end: float,
+    align: str,
+) -> None:
     """Draw the names of one side, from the top, and lines from the axis to them."""
     outwards = GAP if align == "left" else -GAP
     for place in places:
         middle = top + _height(labels[place]) / 2
         top += _height(labels[place])
         ax.plot((x[place], x[place], end + outwards / 2), (AXIS, middle, middle), **LINE)
-        ax.text(
-            end + outwards, middle, labels[place], fontsize=SMALL, ha=align, va="center",
-            multialignment=align,
-        )  # fmt: skip
+        text = ax.text(end + outwards, middle, labels[place], fontsize=SMALL, ha=align, va="center")
+        text.set(multialignment=align)

@@ -102,8 +102,8 @@ def bench(
                 f"{config} is a benchmark of {kind.name}, which has no --{name}."
             )
     settings = chosen_settings(more, images=images and str(images), rounds=rounds)
-    chosen = list(map(kind.open_data, data))
-    grid = grid.replace(chosen, kind.named_scenarios(service), seed, settings)
+    scenarios = kind.scenarios({"services": service}) if service else ()
+    grid = grid.replace(data, scenarios, seed, settings)
     execute(grid, out, engine, as_json=as_json, progress=ctx.obj["progress"])
 
 

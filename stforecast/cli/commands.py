@@ -290,9 +290,11 @@ def make_plot_group(
 
 
 def _plot_command(
-    name: str, draw: Callable[..., Any], find: Callable[..., Sequence[Run]],
+    name: str,
+    draw: Callable[..., Any],
+    find: Callable[..., Sequence[Run]],
     further: Sequence[click.Option],
-) -> click.Command:  # fmt: skip
+) -> click.Command:
     """Return a command with the function's keyword-only parameters as options."""
 
     def command(runs: tuple[Any, ...], out: Any, dpi: float, **options: Any) -> None:

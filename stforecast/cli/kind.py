@@ -70,7 +70,7 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import distribute
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.forecasting.config import Config, check_read, read_by, resolve
+from stforecast.forecasting.config import SETTINGS, resolve
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
@@ -129,9 +129,7 @@ class ForecastKind(Kind[ForecastRun]):
     }
     needed = frozenset({"data", "methods"})
     plots = PLOTS
-    resolve = staticmethod(resolve)
-    check_read = staticmethod(check_read)
-    read_by = staticmethod(read_by)
+    settings = SETTINGS
 
     def results_table(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
@@ -195,14 +193,6 @@ class ForecastKind(Kind[ForecastRun]):
             for number, split in enumerate(plan.splits, start=1)
         ]
 
-    def open_data(self, text: str) -> Path:
-        """Return the path of a cube."""
-        return Path(text)
-
-    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
-        """Return the services."""
-        return services(names)
-
     def data_name(self, data: Path) -> str:
         """Return the name of the cube's file."""
         return data.stem
@@ -236,10 +226,6 @@ class ForecastKind(Kind[ForecastRun]):
         hours["selection"] = run.selection()
         metrics = run.metrics()
         return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
-
-    def rounds(self, config: Config) -> int:
-        """Return the number of rounds; 0 for reference forecasters."""
-        return config.training.rounds if config.federated else 0
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""

@@ -169,8 +169,7 @@ def _progress(
     from stforecast.forecasting.config import resolve
 
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
-    progress = ctx.obj["progress"] and config.federated
-    return rounds_bar(config.training.rounds, progress=progress)
+    return rounds_bar(config.total_rounds, progress=ctx.obj["progress"] and config.federated)
 
 
 def _find(

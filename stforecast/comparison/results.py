@@ -209,9 +209,8 @@ def _section(
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
     names = [_name(row) for row in rows]
-    further = (
-        horizon_table(rows, names, published), interval_table(rows, names), peak_table(rows, names),
-    )  # fmt: skip
+    further = [horizon_table(rows, names, published), interval_table(rows, names)]
+    further.append(peak_table(rows, names))
     lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []

@@ -212,6 +212,11 @@ class Config:
         return self.method not in BASELINES
 
     @property
+    def total_rounds(self) -> int:
+        """Number of rounds; 0 for a reference forecaster."""
+        return self.training.rounds if self.federated else 0
+
+    @property
     def clients(self) -> str:
         """What the clients are: `data.clients`, but `all` cells in one for pooled training."""
         return "all" if self.federated and METHODS[self.method].pooled else self.data.clients

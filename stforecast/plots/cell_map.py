@@ -80,7 +80,7 @@ def map(  # The command is called so.
     fig, axes = panels(width, height, len(shown), n_columns=in_row, sharex=True, sharey=True)
     for ax, i in zip(axes, order, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
-        name = "observed" if show == "load" else shown[i].label
+        name = "observed" if show == "load" else shown[i].group.label
         title_panel(ax, f"{name}: mean {_format(_mean(values[i]), show)}", width / in_row)
     bar = fig.colorbar(
         ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,

@@ -84,9 +84,13 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
 
 
 def _each_alone(
-    curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]],
-    busy: Sequence[int], hour: str, note: str, width: float,
-) -> Figure:  # fmt: skip
+    curves: Sequence[Curve[ForecastRun]],
+    found: Sequence[dict[float, ModelErrors]],
+    busy: Sequence[int],
+    hour: str,
+    note: str,
+    width: float,
+) -> Figure:
     """Draw the coverage by hour of each method in a panel of its own, the closest one first."""
     widest = [(max(by_level), by_level[max(by_level)]) for by_level in found]
     pooled = [float(c.finalise(c.total.sum(), c.weight.sum())) for _, c in widest]

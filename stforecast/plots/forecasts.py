@@ -241,8 +241,11 @@ def intervals(
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
     steps = _steps(curves[0].group.runs[0]) if horizon is None else [horizon]
-    tested = {(step, i): forecasts_ahead(curve.group.runs[0], step, span)
-              for step in steps for i, curve in enumerate(curves)}  # fmt: skip
+    tested = {
+        (step, i): forecasts_ahead(curve.group.runs[0], step, span)
+        for step in steps
+        for i, curve in enumerate(curves)
+    }
     titles = cell_titles(tested[steps[0], 0]["y"], cells)
     if cells is None and (len(steps) > 1 or len(curves) > MOST_TOGETHER):
         titles = dict(list(titles.items())[-1:])

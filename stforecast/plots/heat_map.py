@@ -177,9 +177,14 @@ def _largest(table: pd.DataFrame) -> float:
 
 
 def _draw(
-    fig: Figure, ax: Axes, colours: np.ndarray, texts: pd.DataFrame, norm: Normalize, cmap: str,
+    fig: Figure,
+    ax: Axes,
+    colours: np.ndarray,
+    texts: pd.DataFrame,
+    norm: Normalize,
+    cmap: str,
     label: str,
-) -> None:  # fmt: skip
+) -> None:
     """Draw the colours, their texts, and the scale of the colours."""
     missing = np.isnan(colours)
     shown = np.ma.masked_where(missing, colours)
@@ -191,10 +196,8 @@ def _draw(
     brightness = image.to_rgba(shown)[..., :3] @ BRIGHTNESS
     for (row, column), text in np.ndenumerate(np.where(missing, "–", texts.to_numpy())):
         dark = not missing[row, column] and brightness[row, column] < DARK
-        ax.text(
-            column, row, text, color="white" if dark else "black", ha="center",
-            va="center_baseline", fontsize=SMALL,
-        )  # fmt: skip
+        shown_text = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
+        shown_text.set(ha="center", va="center_baseline")
     below, above = (colours < norm.vmin).any(), (colours > norm.vmax).any()
     beyond = {(1, 1): "both", (1, 0): "min", (0, 1): "max", (0, 0): "neither"}
     extend = beyond[int(below), int(above)]

@@ -212,9 +212,12 @@ def horizon(
 
 
 def _bars(
-    curves: Sequence[Curve[ForecastRun]], tables: Sequence[pd.DataFrame], naive: pd.Series | None,
-    name: str, width: float,
-) -> Figure:  # fmt: skip
+    curves: Sequence[Curve[ForecastRun]],
+    tables: Sequence[pd.DataFrame],
+    naive: pd.Series | None,
+    name: str,
+    width: float,
+) -> Figure:
     """Draw the errors of the only step ahead."""
     means = np.concatenate([_mean(table) for table in tables])
     texts = [short(mean) for mean in means]

@@ -52,7 +52,7 @@ from vision.cli.claims import Claim, answers, parse_claims
 from vision.cli.compare import compare_images, rows_by_data
 from vision.cli.page import image_sections
 from vision.cli.tables import accuracy_tables
-from vision.config import ImageConfig, check_read, read_by, resolve
+from vision.config import SETTINGS, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images, prepared
 from vision.methods import METHODS
@@ -75,9 +75,7 @@ class ImageKind(Kind[ImageRun]):
     }
     needed = frozenset({"task", "methods"})
     plots = PLOTS
-    resolve = staticmethod(resolve)
-    check_read = staticmethod(check_read)
-    read_by = staticmethod(read_by)
+    settings = SETTINGS
 
     def results_table(
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
@@ -153,10 +151,6 @@ class ImageKind(Kind[ImageRun]):
         except InputError:
             return None
         return fingerprint(*images.identity())
-
-    def rounds(self, config: ImageConfig) -> int:
-        """Return the number of rounds of all stages together."""
-        return config.total_rounds
 
     def begin(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
         """Fit, evaluate and save a learner."""

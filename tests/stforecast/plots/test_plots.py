@@ -131,7 +131,10 @@ def test_runs_that_differ_in_seed_and_device_are_one_curve(make_run):
     runs = [make_run(seed=1, device="cpu"), make_run(seed=2, device="cuda"), make_run("solo")]
     fuels, solo = as_curves(runs)
     assert (fuels.group.label, fuels.group.runs) == ("fuels (2 runs)", tuple(runs[:2]))
-    assert [fuels.group.run_label(r) for r in fuels.group.runs] == ["fuels (seed 1)", "fuels (seed 2)"]
+    assert [fuels.group.run_label(r) for r in fuels.group.runs] == [
+        "fuels (seed 1)",
+        "fuels (seed 2)",
+    ]
     assert solo.group.label == "solo"
     assert fuels.color != solo.color
 
