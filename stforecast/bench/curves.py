@@ -1,7 +1,4 @@
-"""Curves: groups of runs in a figure and their style.
-
-Curves in one panel, or as small multiples where they are too many to be told apart.
-"""
+"""Curves: groups of runs in a figure and their style, in one panel or as small multiples."""
 
 from __future__ import annotations
 

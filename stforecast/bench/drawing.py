@@ -1,12 +1,7 @@
-"""Panels, axes, legend and file of a figure.
+"""Panels, axes, legend and file of a figure, and what a user asks of its look.
 
-Pyplot is not used: figures need no display and may be drawn in threads.
-
-Look of the figure that is being drawn: given axes, highlighted curves, and others' looks.
-
-Functions that make panels and curves read it, so that figures need not pass it on.
-
-Figure type of all plots, of forecasts and of images.
+Pyplot is not used: figures need no display and may be drawn in threads. Functions that make panels
+and curves read the look, so that figures need not pass it on.
 """
 
 from __future__ import annotations

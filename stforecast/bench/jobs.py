@@ -1,7 +1,4 @@
-"""Execution of a benchmark's runs: finished runs are kept, failures recorded.
-
-Execution of a benchmark: missing runs, tables and figures.
-"""
+"""Execution of a benchmark: finished runs are kept, failures recorded, tables and figures made."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Progress bar over the rounds of a run.
-
-A line a minute on what a long command does, where no terminal shows a progress bar.
-"""
+"""Progress of long commands: a bar over the rounds, or a line a minute without a terminal."""
 
 from __future__ import annotations
 

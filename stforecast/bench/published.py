@@ -99,21 +99,22 @@ def parse_published(
 
 
 def _horizons(part: Any) -> ByHorizon:
-    try:
-        return TypeAdapter(dict[str, dict[str, dict[str, StrictFloat]]]).validate_python(part)
-    except ValidationError as e:
-        raise InputError(
-            "published.horizons must hold, by service and label, numbers by minutes ahead or mean"
-        ) from e
+    words = "by service and label, numbers by minutes ahead or mean"
+    return _validated("horizons", dict[str, dict[str, dict[str, StrictFloat]]], part, words)
 
 
 def _numbers(metric: str, part: Any) -> Numbers:
     if metric not in METRICS:
         raise InputError(f"published: {choose('metric', metric, METRICS)}")
-    try:
-        found = TypeAdapter(dict[str, dict[str, StrictFloat]]).validate_python(part)
-    except ValidationError as e:
-        raise InputError(f"published.{metric} must hold, by service, a number by label") from e
+    words = "by service, a number by label"
+    found = _validated(metric, dict[str, dict[str, StrictFloat]], part, words)
     if not all(found.values()):
         raise InputError(f"published.{metric}: a service has no numbers; leave it out")
     return found
+
+
+def _validated(name: str, kind: Any, part: Any, words: str) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(part)
+    except ValidationError as e:
+        raise InputError(f"published.{name} must hold, {words}") from e

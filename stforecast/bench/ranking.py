@@ -1,8 +1,6 @@
-"""Critical difference diagrams of mean ranks.
+"""Bar charts of curves, and critical difference diagrams of mean ranks.
 
 Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, Figure 1.
-
-Bar charts with one bar for each curve and a text next to it.
 """
 
 from __future__ import annotations

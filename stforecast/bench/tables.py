@@ -1,9 +1,4 @@
-"""Tables of results as Markdown, and the page of a benchmark.
-
-Format of numbers in tables and figures: means with their spread.
-
-Communication and missing uploads, from the rounds' reports.
-"""
+"""Tables of results as Markdown, numbers in them, and the page of a benchmark."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pandas as pd
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
-from stforecast.comparison.hours import busy_hours
+from stforecast.comparison.hours import busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun, units_of
@@ -202,19 +202,9 @@ def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
             spread([of_seed.in_hours(hours) for of_seed in errors]) for hours in (busy, others)
         )
         body.append({"method": name, "peak": peak, "off-peak": off_peak})
+    spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
     caption = (
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
-        f"({spans(busy)}, {zone}), and off-peak."
+        f"({spans}, {zone}), and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"
-
-
-def spans(hours: Sequence[int]) -> str:
-    """Return hours of the day as spans of time.
-
-    >>> spans([0, 8, 9, 10, 22, 23])
-    '00:00–01:00, 08:00–11:00, 22:00–24:00'
-    """
-    begins = [hour for hour in hours if hour - 1 not in hours]
-    ends = [hour + 1 for hour in hours if hour + 1 not in hours]
-    return ", ".join(f"{b:02}:00–{e:02}:00" for b, e in zip(begins, ends, strict=True))

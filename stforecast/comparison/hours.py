@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -59,6 +61,17 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     above = load - load.mean()
     busy = above < 0 if forecasts["y"].attrs.get("units") in UNITS_OF_SPEED else above > 0
     return tuple(int(hour) for hour in load.index[busy])
+
+
+def hour_spans(hours: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first hour of each span of successive hours, and the one after its last.
+
+    >>> hour_spans([0, 1, 22])
+    [(0, 2), (22, 23)]
+    """
+    begins = [hour for hour in hours if hour - 1 not in hours]
+    ends = [hour + 1 for hour in hours if hour + 1 not in hours]
+    return list(zip(begins, ends, strict=True))
 
 
 def hourly_errors(forecasts: xr.Dataset) -> pd.DataFrame:

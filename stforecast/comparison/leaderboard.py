@@ -1,10 +1,9 @@
-"""Leaderboard: errors, differences to a reference, skill and win rates, with intervals.
+"""Leaderboards: errors, differences to a reference, skill and win rates, with intervals.
 
 Intervals come from a bootstrap over days, groups of neighbouring cells where locations are known,
 and seeds; p-values from swapping the methods' errors day by day, corrected by Holm
-(`stforecast.bench.statistics`).
-
-Leaderboards of runs by data, service and horizon, and skill over all of them.
+(`stforecast.bench.statistics`). Runs are compared by data, service and horizon, and over all of
+them by skill.
 """
 
 from __future__ import annotations
@@ -94,6 +93,11 @@ class Leaderboard:
     smallest_p: float
     n_groups: int
     task: str = ""
+
+    @property
+    def sorted_lines(self) -> list[Line]:
+        """Lines from the lowest error to the highest; unknown errors are last."""
+        return sorted(self.lines, key=lambda line: (math.isnan(e := line.error.value), e))
 
 
 def leaderboard(

@@ -1,9 +1,4 @@
-"""Names of errors in tables and figures.
-
-Steps ahead in tables and figures.
-
-Tasks: runs that were tested on the same data, grouped and named.
-"""
+"""Names of errors, steps ahead and tasks in tables and figures."""
 
 from __future__ import annotations
 

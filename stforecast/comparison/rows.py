@@ -1,8 +1,6 @@
 """Rows of a comparison: groups of runs that were tested on the same targets, and their errors.
 
-Runs of a backtest: the folds of a seed stand for one test part.
-
-Coverage of intervals on the test part, by hour, by step ahead and by cell.
+The folds of a backtest stand for one test part for each seed.
 """
 
 from __future__ import annotations

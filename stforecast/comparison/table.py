@@ -1,9 +1,4 @@
-"""Table of a leaderboard: differences, skill and win rates with intervals, and what they show.
-
-Ranks of the models of finished runs over their clients.
-
-Errors of methods by cell and step ahead, and their skill against seasonal naive.
-"""
+"""Tables of leaderboards, ranks over clients, and errors by cell and step ahead."""
 
 from __future__ import annotations
 
@@ -42,7 +37,7 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
             **({"wins, %": per_cent(line.wins)} if several else {}),
             **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
         }
-        for line in sorted(board.lines, key=lambda line: _last_if_nan(line.error.value))
+        for line in board.sorted_lines
     ]
 
 
@@ -117,10 +112,6 @@ def _against(line: Line, board: Leaderboard) -> str:
 
 def _p(line: Line) -> str:
     return "-" if math.isnan(line.p_value) else f"{line.p_value:.2g}"
-
-
-def _last_if_nan(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 FEWEST_METHODS = 3

@@ -63,10 +63,6 @@ def map(  # The command is called so.
         show: quantity that the colours show.
         metric: error of each cell over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, the runs were tested on different targets, the data
-            have no places, or a run has no intervals whose coverage could be shown.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)

@@ -1,13 +1,4 @@
-"""Bar chart of test errors, one bar for each method.
-
-Distribution of test errors over clients.
-
-Critical difference diagram of mean ranks.
-
-Test errors against one setting.
-
-Errors by cell relative to those of one method.
-"""
+"""Figures that compare methods: bars, distributions, ranks, settings, and cells."""
 
 from __future__ import annotations
 
@@ -70,10 +61,6 @@ def bars(
             (global)"; by default the one selected by each run's settings.
         reference: where to draw a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric, selection or bar is unknown, listing the known ones, or if no
-            error is finite.
     """
     unsorted = as_curves(runs)
     errors = [pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
@@ -122,9 +109,6 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
         runs: finished runs.
         metric: error of each client over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones, or if no client has an error.
     """
     curves = as_curves(runs)
     pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
@@ -191,10 +175,6 @@ def critical_difference(
         runs: finished runs.
         metric: error of each client over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones, or if there are too few
-            methods or clients.
     """
     as_curves(runs)  # Refuses no runs.
     main = [run for run in runs if not run.table]
@@ -241,10 +221,6 @@ def sweep(
         selection: model to evaluate: best, last, or another one of the run, such as "best
             (global)"; by default the one selected by each run's settings.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the setting, metric or selection is unknown, listing the known ones, or if no
-            two runs differ only in the setting.
     """
     return draw_sweep(
         runs,
@@ -295,10 +271,6 @@ def cells(
         reference: label of the runs to compare with; by default seasonal naive, which repeats the
             day before.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric or reference is unknown, or the runs were tested on different
-            targets.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)

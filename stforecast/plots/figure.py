@@ -1,7 +1,4 @@
-"""What all figures of forecasts have in common: their input, and options of their look.
-
-What a figure takes: finished runs, their folders, fitted forecasters and tables of errors.
-"""
+"""What all figures of forecasts have in common: what they take, and options of their look."""
 
 from __future__ import annotations
 
@@ -153,13 +150,9 @@ class TableRun(ForecastRun):
 def as_runs(things: Any) -> list[ForecastRun]:
     """Return runs of whatever a figure takes.
 
-    Args:
-        things: one or several of: finished runs, folders of runs, fitted forecasters, tables of
-            errors from `Forecaster.evaluate` or `ForecastRun.metrics`; or a dictionary of such by
-            the names to draw them under.
-
-    Raises:
-        InputError: if `things` has another type; names it.
+    That is one or several of: finished runs, folders of runs, fitted forecasters, tables of errors
+    from `Forecaster.evaluate` or `ForecastRun.metrics`; or a dictionary of such by the names to
+    draw them under.
     """
     if isinstance(things, Mapping):
         return [

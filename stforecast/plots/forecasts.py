@@ -1,7 +1,4 @@
-"""Forecasts and observations over time.
-
-Forecasts and their intervals over time.
-"""
+"""Forecasts, their intervals and observations over time."""
 
 from __future__ import annotations
 
@@ -65,10 +62,6 @@ def predictions(
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
         end: end of the times to draw (exclusive).
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if a cell or step is unknown, the runs were tested on different data, no time is
-            left, or several cells are given with more than six methods.
     """
     curves = as_curves(runs)
     runs = [run for curve in curves for run in curve.group.runs]
@@ -234,9 +227,6 @@ def intervals(
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
         end: end of the times to draw (exclusive).
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has intervals, or a cell or step is unknown.
     """
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)

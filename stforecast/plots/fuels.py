@@ -1,9 +1,4 @@
-"""Divergences between clients, of their prototypes and of their data.
-
-The filtering matrix of FUELS, which removes samples from its negatives.
-
-Arrays of the saved model of a FUELS run, by client.
-"""
+"""What a run of FUELS has learned: divergences between clients, and its filtering matrix."""
 
 from __future__ import annotations
 
@@ -145,10 +140,6 @@ def divergence(
         clients: ids of clients to draw, in this order, separated by commas; by default all, with
             similar prototypes side by side.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the run is of another method or has no prototypes, if its data are missing or
-            have changed, or if a client is unknown.
     """
     needed = ["server/jsd", "server/threshold", "scaler/mean", "scaler/std"]
     inside = look_inside(runs, {"inter": True, "compared": 0}, needed)
@@ -282,10 +273,6 @@ def filter(
         runs: one run of FUELS.
         client: id of the client; by default the first.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the run is of another method or does not train W, or if the client is
-            unknown.
     """
     name = "clients/params/filter"
     inside = look_inside(runs, {"intra": True, "filter_train": True}, [name])

@@ -67,9 +67,6 @@ def heatmap(
         metric: error, on which the skill is based, too; raw_… is in the data's units.
         show: skill, or the error itself.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, or seasonal naive could not forecast.
     """
     as_curves(runs)  # Refuses no runs.
     tasks = by_task(runs)

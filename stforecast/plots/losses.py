@@ -61,9 +61,6 @@ def communication(
         runs: finished runs.
         loss: training or validation loss.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has this loss and sends anything.
     """
     found = [_with_loss(as_curves(runs), loss)]
     views = _views(found, [loss])
@@ -100,9 +97,6 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
     Args:
         runs: finished runs.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has rounds.
     """
     curves = as_curves(runs)
     found = {loss: _with_loss(curves, loss) for loss in LOSSES}

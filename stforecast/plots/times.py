@@ -1,14 +1,10 @@
-"""Test errors by hour of local time.
-
-Test errors by time ahead.
-"""
+"""Test errors by hour of local time and by time ahead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +29,7 @@ from stforecast.bench.ranking import bar_panel
 from stforecast.bench.run_groups import by_step
 from stforecast.bench.tables import plus_minus, short
 from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
-from stforecast.comparison.hours import busy_hours, hour_title, hourly_load
+from stforecast.comparison.hours import busy_hours, hour_spans, hour_title, hourly_load
 from stforecast.comparison.names import time_ahead
 from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun
@@ -66,9 +62,6 @@ def hours(
         runs: runs tested on the same targets.
         metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, or the runs were tested on different targets.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
@@ -96,10 +89,7 @@ def hours(
         axes[1].set_xlabel(_axis(first))
         fig.align_ylabels(axes)
     for ax in axes:
-        for start, end in spans(busy):
-            ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
-        ax.set_xlim(-0.5, 23.5)
-        ax.set_xticks(range(0, 24, 3))
+        hour_axis(ax, busy)
     add_legend(fig)
     return fig
 
@@ -127,15 +117,13 @@ def _by_hour(
     return pd.concat([found.by_hour() for found in errors], axis=1), split
 
 
-def spans(busy: Sequence[int]) -> Iterator[tuple[float, float]]:
-    """Return start and end of successive hours.
-
-    >>> list(spans([0, 1, 22]))
-    [(-0.5, 1.5), (21.5, 22.5)]
-    """
-    for _, members in groupby(enumerate(busy), lambda item: item[1] - item[0]):
-        of_span = [hour for _, hour in members]
-        yield of_span[0] - 0.5, of_span[-1] + 0.5
+def hour_axis(ax: Axes, busy: Sequence[int], every: int = 3) -> None:
+    """Format the x axis for the hours of a day, and shade busy ones."""
+    for begin, end in hour_spans(busy):
+        style: dict[str, Any] = {"color": BUSY, "linewidth": 0, "zorder": 0.5}
+        ax.axvspan(begin - 0.5, end - 0.5, label="busy hours", **style)
+    ax.set_xlim(-0.5, 23.5)
+    ax.set_xticks(range(0, 24, every))
 
 
 def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
@@ -173,9 +161,6 @@ def horizon(
         runs: finished runs.
         metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones.
     """
     unsorted = as_curves(runs)
     tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]

@@ -1,14 +1,10 @@
-"""Numbers of one method for a page: errors by cell, hour, day and step, loads and coverage.
-
-Forecasts of successive windows: each begins where the one before ends.
-
-Cells, hours and days with the highest errors.
-"""
+"""Numbers of one method for a page: errors by cell, hour, day and step, loads and coverage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -82,8 +78,7 @@ def _apart(starts: pd.DatetimeIndex, length: pd.Timedelta) -> np.ndarray:
     return np.array(chosen)
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
+class Errors(NamedTuple):
     """Errors of one model on one test part, over all windows.
 
     Attributes:
@@ -174,14 +169,8 @@ def _errors(forecasts: Sequence[xr.Dataset], metric: str, selection: str | None 
 
 def _mean(several: Sequence[Errors]) -> Errors:
     """Return the mean over seeds."""
-
-    def mean(name: str) -> np.ndarray:
-        return np.mean([getattr(one, name) for one in several], axis=0)
-
-    by_day = pd.Series(mean("by_day"), several[0].by_day.index)
-    return Errors(
-        mean("by_cell"), mean("by_cell_and_hour"), mean("by_hour"), mean("by_step"), by_day
-    )
+    means = [np.mean(values, axis=0) for values in zip(*several, strict=True)]
+    return Errors._make([*means[:-1], pd.Series(means[-1], several[0].by_day.index)])
 
 
 def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:

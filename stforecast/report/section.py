@@ -1,7 +1,4 @@
-"""Section of a page: the runs of one task, as tables and as numbers for its charts.
-
-Section of a page on runs without cells: tables, a picture, and charts of lines alone.
-"""
+"""Section of a page: the runs of one task, as tables and as numbers for its charts."""
 
 from __future__ import annotations
 
@@ -23,6 +20,7 @@ from stforecast.comparison.names import error_title, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
+from stforecast.plots.scores import quantity
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.places import find_places
@@ -61,7 +59,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
 
     The arrays of the page grow by at most `room` values of series by cell.
     """
-    lines = sorted(board.lines, key=_error_of)
+    lines = board.sorted_lines
     groups = [line.row.group for line in lines]
     numbers = [method_numbers(group, board.metric) for group in groups]
     first = groups[0].runs[0]
@@ -72,11 +70,11 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
         zone = str(known.get("time_zone", ""))
     clock = clock_of(zone)
-    title = error_title(board.metric, units_of(first))
+    title, of_service = error_title(board.metric, units_of(first)), quantity([first])
     said = tuple(claim.replace("**", "") for claim in claims(board))
     charts = {
         "name": board.task,
-        "quantity": _quantity(first),
+        "quantity": of_service,
         "clock": clock,
         "error": title,
         "methods": looks({curve.group.name: curve.place for curve in curves_of(groups)}),
@@ -88,7 +86,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
             "size": shown.size,
             "roads": shown.roads,
         },
-        "values": _values(numbers, arrays, title, _quantity(first)),
+        "values": _values(numbers, arrays, title, of_service),
         "series": series(numbers, arrays, room),
         "about_series": _about_series(first),
         "curves": _curves(groups, numbers, zone),
@@ -97,16 +95,12 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         board.task,
         said,
         _board(board, lines, numbers, units_of(first)),
-        worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first), clock),
+        worst_tables(cells, numbers[0], groups[0].name, title, of_service, clock),
         data_sheet(first, cube),
         forecasts_sheet(groups),
         shown.note,
         charts,
     )
-
-
-def _error_of(line: Line) -> float:
-    return math.inf if math.isnan(line.error.value) else line.error.value
 
 
 def _cube(run: ForecastRun) -> xr.Dataset | None:
@@ -125,12 +119,6 @@ def _about_series(run: ForecastRun) -> str:
     if horizon == 1:
         return f"Forecasts {ahead} ahead, of the first seed."
     return f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
-
-
-def _quantity(run: ForecastRun) -> str:
-    """Return the service with its unit, if it has one."""
-    units = str(run.about.get("units", "1"))
-    return run.about["service"] if units == "1" else f"{run.about['service']} ({units})"
 
 
 def _board(

@@ -1,7 +1,4 @@
-"""Series of cells in a page, as much as its size allows.
-
-Lines of the charts: their looks, and losses by round and by communication.
-"""
+"""Series of cells in a page, as much as its size allows, and the looks of lines."""
 
 from __future__ import annotations
 

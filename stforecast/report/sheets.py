@@ -1,7 +1,4 @@
-"""Data sheet: origin, extent, gaps and checksums of a run's data.
-
-Runs sheet: dates, settings and versions of runs, and the commands that repeat them.
-"""
+"""Sheets of a page: what is known of the data, and how the runs were made."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +53,6 @@ class DataSheet:
     facts: dict[str, str]
     services: Table | None
     checksums: dict[str, str]
-
-
-@dataclass
-class _Gaps:
-    """Counts of one service."""
-
-    n_steps: int = 0
-    missing: int = 0
-    zeros: int = 0
-    longest: int = 0
-    steps_without: int = 0
 
 
 def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
@@ -119,29 +106,27 @@ def _length(step: pd.Timedelta) -> str:
 def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
     """Return one row of the table of services."""
     n_cells, n_values = cube.sizes["cell"], cube[name].size
-    found = _Gaps()
+    n_missing = n_zeros = 0
     recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
-    run = 0
+    without: list[bool] = []
     for values in _chunks(cube, name):
         missing = np.isnan(values)
-        found.n_steps += len(values)
-        found.missing += int(missing.sum())
-        found.zeros += int((values == 0).sum())
+        n_missing += int(missing.sum())
+        n_zeros += int((values == 0).sum())
         recorded |= ~missing.all(axis=0)
         above_zero |= (~missing & (values != 0)).any(axis=0)
-        for nothing in missing.all(axis=1).tolist():
-            run = run + 1 if nothing else 0
-            found.steps_without += nothing
-            found.longest = max(found.longest, run)
+        without += missing.all(axis=1).tolist()
     blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
     named = "all" if len(blank) == n_cells else some(blank.tolist(), N_NAMES)
-    gaps = f"{counted(found.steps_without, 'step')}, at most {found.longest} in a row"
+    longest = max((len(list(run)) for nothing, run in groupby(without) if nothing), default=0)
     return {
         "service": name,
         "units": _units(str(cube[name].attrs.get("units", "1"))),
-        "missing": share(found.missing / n_values),
-        "zeros": share(found.zeros / n_values),
-        "steps without any value": gaps if found.steps_without else "0",
+        "missing": share(n_missing / n_values),
+        "zeros": share(n_zeros / n_values),
+        "steps without any value": (
+            f"{counted(sum(without), 'step')}, at most {longest} in a row" if longest else "0"
+        ),
         "blank cells": named if len(blank) else "0",
     }
 

@@ -1,7 +1,4 @@
-"""Tables of a page, and the formats of their entries.
-
-Compact forms of texts and arrays in a page.
-"""
+"""Tables of a page, and compact forms of texts and arrays in it."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from data_prep.base.errors import InputError, choose
-from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.options import CheckedOptions
-from vision.comparison import ACCURACY, ModelRow, level, points_above, rows_of
+from vision.cli.compare import rows_by_data
+from vision.comparison import ACCURACY, ModelRow, level, points_above
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
@@ -105,12 +105,7 @@ def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
     """Answer claims about a benchmark's runs in a table, as Markdown; empty without claims."""
     if not claims:
         return ""
-    by_data: dict[str, list[ImageRun]] = {}
-    for run in runs:
-        by_data.setdefault(run.data_name, []).append(run)
-    rows = {
-        data: {row.name: row for row in rows_of(group_runs(some))} for data, some in by_data.items()
-    }
+    rows = {data: {row.name: row for row in own} for data, own in rows_by_data(runs).items()}
     cells = [
         {HEADING: claim.says, "of": where, "here": here, "answer": told}
         for claim in claims

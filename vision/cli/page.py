@@ -119,32 +119,35 @@ def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
 
 
 def _by_round(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    means = [accuracies(row.group.runs, row.view, mask).mean(axis=1) for row in rows]
-    drawn = [mean.iloc[evenly(len(mean))] for mean in means]
-    return _lines(rows, {i: (m.index.to_numpy(), m.to_numpy()) for i, m in enumerate(drawn)})
+    lines = []
+    for i, row in enumerate(rows):
+        mean = accuracies(row.group.runs, row.view, mask).mean(axis=1)
+        mean = mean.iloc[evenly(len(mean))]
+        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
+    return lines
 
 
 def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    found = {}
-    for i, line in enumerate(_by_round(rows, mask)):
-        tables = [run.rounds().set_index("round") for run in rows[i].group.runs]
+    lines = []
+    for line in _by_round(rows, mask):
+        tables = [run.rounds().set_index("round") for run in rows[line["method"]].group.runs]
         sent = pd.concat([t["bytes_down"] + t["bytes_up"] for t in tables], axis=1).mean(axis=1)
         if sent.any():
-            found[i] = (sent.cumsum()[line["x"]].to_numpy() / 1e6, line["y"])
-    return _lines(rows, found)
+            lines.append({**line, "x": sent.cumsum()[line["x"]].to_numpy() / 1e6})
+    return lines
 
 
 def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    found = {}
+    lines = []
     for i, row in enumerate(rows):
         after = [known(run.stages(), row.view, mask) for run in row.group.runs]
         mean = 100 * pd.concat(after, axis=1).mean(axis=1)
-        found[i] = (mean.index.to_numpy(), mean.to_numpy())
-    return _lines(rows, found)
+        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
+    return lines
 
 
 def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    found = {}
+    lines = []
     for i, row in enumerate(rows):
         tables = [
             select(run.metrics(), view=row.view, mask=mask, selection="last")
@@ -153,18 +156,13 @@ def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
         table = pd.concat(tables)
         own = table[table["class"] != ALL].groupby("class", sort=False)["accuracy"].mean()
         names = [name for name in row.group.runs[0].about["classes"] if name in own.index]
-        found[i] = (names, 100 * own[names].to_numpy())
-    return _lines(rows, found)
+        lines.append({"method": i, "x": names, "y": 100 * own[names].to_numpy()})
+    return lines
 
 
 def _of_clients(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     shares = [shares_by_client(row, mask)["share"].groupby("client").mean() for row in rows]
     return [{"method": i, "y": 100 * share.to_numpy()} for i, share in enumerate(shares)]
-
-
-def _lines(rows: Sequence[ModelRow], values: Mapping[int, tuple[Any, Any]]) -> list[dict[str, Any]]:
-    """Return lines from their `x` and `y`, by the place of their row."""
-    return [{"method": i, "x": x, "y": y} for i, (x, y) in values.items()]
 
 
 def _division(run: ImageRun) -> Picture:

@@ -96,7 +96,7 @@ def image_summary(run: ImageRun) -> str:
     lines = [
         for_terminal(rows),
         "the images of all clients were pooled in one place"
-        if is_pooled(run)
+        if pools_images(run)
         else traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
@@ -160,7 +160,7 @@ def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
         "client's training images; best: the best round by the test accuracy itself, as in papers; "
         "by domain: all clients' test images together, after the last round",
         *[f"{POOLED_MARK} trained on the images of all clients together"]
-        * any(map(is_pooled, runs)),
+        * any(map(pools_images, runs)),
     ]
 
 
@@ -195,17 +195,17 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
     return "\n\n".join(lines)
 
 
-def is_pooled(run: ImageRun) -> bool:
+def pools_images(run: ImageRun) -> bool:
     """Return whether the run's method pooled the images of all clients."""
     return bool(getattr(METHODS.get(run.method), "pooled", False))
 
 
 def _marked(row: ModelRow) -> str:
-    return f"{row.name} {POOLED_MARK}" if is_pooled(row.group.runs[0]) else row.name
+    return f"{row.name} {POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
 
 
 def _floats(run: ImageRun) -> str:
-    return "-" if is_pooled(run) else floats_up_and_down(run)
+    return "-" if pools_images(run) else floats_up_and_down(run)
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""Estimates with a confidence interval.
-
-Sums of errors, from which bootstrap and permutation test compute errors of resampled data.
-"""
+"""Estimates with a confidence interval, and the sums of errors that they are computed from."""
 
 from __future__ import annotations
 

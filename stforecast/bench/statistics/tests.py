@@ -1,6 +1,4 @@
-"""Test that two methods have equal errors, and the correction for several such tests.
-
-Comparison of methods over many clients: average ranks, Friedman's and Nemenyi's tests.
+"""Tests that methods have equal errors: permutations by day, Holm's correction, ranks over clients.
 
 Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2.
 """
