@@ -42,12 +42,7 @@ FEWEST_SEEDS = 3
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A model of a method in a comparison.
-
-    Attributes:
-        group: its runs, which differ in the seed.
-        view: one of the method's models.
-    """
+    """A model, `view`, of a method in a comparison; the runs of its group differ in the seed."""
 
     group: RunGroup[ImageRun]
     view: str

@@ -87,12 +87,7 @@ def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> Figure
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures of a benchmark and those that failed.
-
-    Attributes:
-        drawn: files of the figures.
-        undrawn: one-line error of each failed figure, by name.
-    """
+    """Files of a benchmark's figures, and the one-line error of each failed one, by name."""
 
     drawn: Sequence[Path] = ()
     undrawn: Mapping[str, str] = field(default_factory=dict)

@@ -24,7 +24,7 @@ from stforecast.bench.progress import doing, rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import write_page
-from stforecast.federated.runs.run_folder import Run, is_begun, is_finished, read_begun, write_csv
+from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun, write_csv
 from stforecast.federated.runs.unfinished_run import locked
 
 log = logging.getLogger(__name__)
@@ -35,17 +35,7 @@ FAILED = "failed.txt"
 
 @dataclass(frozen=True)
 class Job(Generic[R]):
-    """A run of a benchmark, finished or not.
-
-    Attributes:
-        kind: kind of the run.
-        folder: the run's folder.
-        entry: its row in the file.
-        settings: all of its settings, including the seed.
-        data: its data.
-        scenario: name of the scenario, if it has one.
-        fold: its fold in a backtest.
-    """
+    """A run of a benchmark, finished or not; its settings include the seed."""
 
     kind: Kind[R]
     folder: Path
@@ -197,14 +187,7 @@ def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """Result of a benchmark.
-
-    Attributes:
-        runs: finished runs.
-        failures: one-line error of each failed run, by its folder below `runs/`.
-        table: table of the results, as Markdown.
-        gallery: its figures.
-    """
+    """Result of a benchmark: finished runs, one-line errors by folder, table and figures."""
 
     runs: Sequence[R]
     failures: Mapping[str, str]
@@ -231,16 +214,12 @@ def run_grid(
 
 
 def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
-    """Write the tables of all runs, one file for each kind of table."""
+    """Write the tables of all runs, with their facts, one file for each kind of table."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run in runs:
+        facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
         for name, table in grid.kind.tables(run).items():
-            parts.setdefault(name, []).append(_identified(table, run))
+            absent = {fact: value for fact, value in facts.items() if fact not in table}
+            parts.setdefault(name, []).append(table.assign(**absent))
     for name, tables in parts.items():
         write_csv(pd.concat(tables), out / f"{name}.csv")
-
-
-def _identified(table: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return a table with further columns that identify the run."""
-    facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
-    return table.assign(**{name: fact for name, fact in facts.items() if name not in table})

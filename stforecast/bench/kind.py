@@ -35,12 +35,7 @@ R = TypeVar("R", bound="Run")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A variant of each data set, such as one of its services or a partition of it.
-
-    Attributes:
-        name: name; None or empty if there is only one.
-        settings: its flat settings.
-    """
+    """A variant of each data set, such as one of its services; the only one may have no name."""
 
     name: str | None
     settings: dict[str, Any]

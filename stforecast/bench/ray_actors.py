@@ -45,13 +45,7 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
 
 
 class RayActors:
-    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`.
-
-    Args:
-        ray: the connected package.
-        n: number of actors.
-        threads: cores of each actor.
-    """
+    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`."""
 
     def __init__(self, ray: Any, n: int, threads: int) -> None:
         self._ray, self._n, self._threads = ray, n, threads

@@ -66,13 +66,7 @@ def draw_sweep(
 
 @dataclass(frozen=True, eq=False)
 class SweepLine(Generic[R]):
-    """Scores of one method.
-
-    Attributes:
-        curve: style of the line.
-        points: scores `(runs,)` by value of the setting, in order.
-        level: scores `(runs,)` of a method without the setting, else None.
-    """
+    """Scores `(runs,)` of one method by value of the setting, or its level without the setting."""
 
     curve: Curve[R]
     points: Mapping[float, np.ndarray]

@@ -107,11 +107,6 @@ def floats(rounds: pd.DataFrame, way: str) -> float:
     return float(_by_round(rounds, way).max())
 
 
-def floats_sent(rounds: pd.DataFrame) -> float:
-    """Return the floats that a client sends in all rounds together, if it takes part in all."""
-    return float(_by_round(rounds, "up").sum())
-
-
 def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
     clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
     return rounds[f"bytes_{way}"] / clients / 4
@@ -178,7 +173,8 @@ def floats_up_and_down(run: Run) -> str:
 def traffic_sentence(run: Run) -> str:
     """Return the floats that a client sends and receives in a round, as a sentence."""
     rounds = run.rounds()
-    sent, received, in_all = floats(rounds, "up"), floats(rounds, "down"), floats_sent(rounds)
+    sent, received = floats(rounds, "up"), floats(rounds, "down")
+    in_all = float(_by_round(rounds, "up").sum())
     if math.isclose(in_all, sent * len(rounds)):
         return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
     return (

@@ -36,14 +36,7 @@ MOST_COLUMNS = 12
 
 
 class Description(NamedTuple):
-    """What was found at a path.
-
-    Attributes:
-        kind: such as "cube".
-        about: its description, as JSON can hold it.
-        text: the same for readers.
-        next_command: what to type next; empty if there is nothing to suggest.
-    """
+    """What was found at a path, for JSON and for readers, and the command to type next, if any."""
 
     kind: str
     about: dict[str, Any]

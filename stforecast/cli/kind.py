@@ -184,8 +184,7 @@ class ForecastKind(Kind[ForecastRun]):
             ).window
             for entry in grid.entries
         }
-        cube = open_cube(data)
-        with cube:
+        with open_cube(data) as cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
         plan = plan_folds(n_steps, calendar, windows, grid.backtest)
         return [
@@ -206,7 +205,8 @@ class ForecastKind(Kind[ForecastRun]):
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""
-        _check_service(job.data, job.settings.get("service"))
+        with open_cube(job.data) as cube:
+            choose_service(cube, job.settings.get("service"), name_of(job.data))
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cube's path."""
@@ -289,12 +289,6 @@ class ForecastKind(Kind[ForecastRun]):
             lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
         errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())
         return {**lines, "split": str(about["split"]), "errors": errors}
-
-
-def _check_service(data: Path, service: str | None) -> None:
-    cube, name = open_cube(data), name_of(data)
-    with cube:
-        choose_service(cube, service, name)
 
 
 @cache

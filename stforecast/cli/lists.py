@@ -14,12 +14,7 @@ Names = Mapping[str, Any]
 
 
 class NameTable(NamedTuple):
-    """Names of one kind.
-
-    Attributes:
-        headers: of the columns; the first is the kind, the second what is said of a name.
-        rows: a row for each name.
-    """
+    """Names of one kind: the first header is the kind, the second what is said of a name."""
 
     headers: list[str]
     rows: list[list[str]]

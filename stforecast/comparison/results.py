@@ -42,13 +42,9 @@ ALONE = "solo"
 
 
 class Division(NamedTuple):
-    """Rows of one division of the cells into clients.
+    """Rows of one division of the cells into clients, with its sizes and the roads between clients.
 
-    Attributes:
-        sizes: number of cells of each client.
-        roads: counts of the roads between clients; empty if they are not known.
-        alone: name of the row that trains alone.
-        federated: name of the row of each federated method, by method.
+    `federated` has the name of the row of each federated method.
     """
 
     sizes: list[int]

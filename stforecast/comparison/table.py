@@ -16,7 +16,7 @@ from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.tests import Ranking, rank
 from stforecast.comparison.errors import SEASONAL, variables
-from stforecast.comparison.leaderboard import Leaderboard, Line, Overall
+from stforecast.comparison.leaderboard import Leaderboard, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
@@ -27,12 +27,13 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
     several = len(board.lines) > 1
+    against, leads = f"against {board.reference}, %", board.reference
     return [
         {
             "method": line.name,
             f"{error_title(board.metric)} [95 %]": str(line.error),
-            **({f"against {board.reference}, %": _against(line, board)} if several else {}),
-            **({"p": _p(line)} if several else {}),
+            **({against: "-" if line.name == leads else str(line.against)} if several else {}),
+            **({"p": "-" if math.isnan(p := line.p_value) else f"{p:.2g}"} if several else {}),
             **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
             **({"wins, %": per_cent(line.wins)} if several else {}),
             **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
@@ -104,14 +105,6 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
             "higher error."
         )
     return found
-
-
-def _against(line: Line, board: Leaderboard) -> str:
-    return "-" if line.name == board.reference else str(line.against)
-
-
-def _p(line: Line) -> str:
-    return "-" if math.isnan(line.p_value) else f"{line.p_value:.2g}"
 
 
 FEWEST_METHODS = 3

@@ -74,10 +74,11 @@ def map(  # The command is called so.
     in_row = min(columns(width), len(shown))
     height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
     fig, axes = panels(width, height, len(shown), n_columns=in_row, sharex=True, sharey=True)
+    form = ".1%" if show == "coverage" else ".3g"
     for ax, i in zip(axes, order, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
         name = "observed" if show == "load" else shown[i].group.label
-        title_panel(ax, f"{name}: mean {_format(_mean(values[i]), show)}", width / in_row)
+        title_panel(ax, f"{name}: mean {_mean(values[i]):{form}}", width / in_row)
     bar = fig.colorbar(
         ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
         extend="both",
@@ -121,10 +122,6 @@ def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
 def _mean(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else np.inf
-
-
-def _format(value: float, show: str) -> str:
-    return f"{value:.1%}" if show == "coverage" else f"{value:.3g}"
 
 
 def _scale(

@@ -119,11 +119,7 @@ class FittedRun(ForecastRun):
 
 @dataclass(frozen=True)
 class TableRun(ForecastRun):
-    """A table of errors as a run without forecasts.
-
-    Attributes:
-        table: the errors.
-    """
+    """A table of errors as a run without forecasts."""
 
     table_of_errors: pd.DataFrame
 

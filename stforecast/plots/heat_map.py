@@ -75,7 +75,11 @@ def heatmap(
         name: {group.name: of_group(group, metric) for group in groups}
         for name, groups in tasks.items()
     }
-    table = _by_step(columns, runs[0]) if len(tasks) == 1 else _by_task(columns)
+    if len(tasks) == 1:
+        table = _by_step(columns, runs[0])
+    else:
+        of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
+        table = pd.DataFrame(of_task)
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
     table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
@@ -124,12 +128,6 @@ def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
     tables = [error_rows(run, metric) for run in group.runs]
     values = [pd.concat([by_step(t), pooled(t)]).set_index("horizon")["value"] for t in tables]
     return pd.concat(values, axis=1).mean(axis=1, skipna=False).fillna(np.inf)
-
-
-def _by_task(columns: Mapping[str, Mapping[str, pd.Series]]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {task: {name: found[ALL] for name, found in rows.items()} for task, rows in columns.items()}
-    )
 
 
 def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -> pd.DataFrame:

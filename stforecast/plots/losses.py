@@ -127,13 +127,7 @@ Table = tuple[Curve[ForecastRun], pd.DataFrame]
 
 @dataclass(frozen=True)
 class View:
-    """Losses that compare.
-
-    Attributes:
-        loss: training or validation.
-        name: label of their axis.
-        tables: the rounds of each run.
-    """
+    """Losses of runs that compare, training or validation, and the name of their axis."""
 
     loss: str
     name: str
@@ -145,7 +139,8 @@ def _views(found: Sequence[tuple[list[Table], list[str]]], losses: Sequence[str]
     views: dict[tuple[str, str], list[Table]] = {}
     for loss, (tables, _) in zip(losses, found, strict=True):
         for curve, table in tables:
-            kind = "mse" if loss == "validation" else _trained_on(curve.group.runs[0])
+            trained_on = str(curve.group.runs[0].settings.get("loss", "mse"))
+            kind = "mse" if loss == "validation" else trained_on
             views.setdefault((loss, kind), []).append((curve, table))
     return [
         View(loss, f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores", tables)
@@ -211,10 +206,6 @@ def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
 def _bytes(table: Table) -> np.ndarray:
     """Return the bytes sent and received until the end of each round."""
     return (table[1]["bytes_down"] + table[1]["bytes_up"]).cumsum().to_numpy()
-
-
-def _trained_on(run: ForecastRun) -> str:
-    return str(run.settings.get("loss", "mse"))
 
 
 def _with_loss(

@@ -31,18 +31,7 @@ from stforecast.report.tables import Arrays, Table, number, share
 
 @dataclass(frozen=True)
 class Section:
-    """One task on a page.
-
-    Attributes:
-        name: name of the task.
-        claims: what the numbers show, in words.
-        board: the leaderboard.
-        worst: cells, hours and days with the highest errors.
-        data: data sheet.
-        runs: settings, dates and commands.
-        about_map: what the map shows.
-        charts: numbers of map and charts, see `page/*.js`.
-    """
+    """One task on a page, see `page/page.html`; `charts` are the numbers of `page/*.js`."""
 
     name: str
     claims: tuple[str, ...]
@@ -205,15 +194,9 @@ def _curves(
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of lines.
+    """A chart of lines, each with the number of its `method` and values `x` and `y`.
 
-    Attributes:
-        caption: what it shows.
-        x: title of the horizontal axis.
-        y: title of the vertical axis.
-        lines: number of the `method`, and values `x` and `y` of each line; without `x`, the
-            values of a distribution.
-        log: whether the horizontal axis is logarithmic.
+    Without `x`, a line is the distribution of `y`.
     """
 
     caption: str
@@ -225,13 +208,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is part of the page.
-
-    Attributes:
-        heading: its heading.
-        source: `data:` address of its content.
-        caption: what it shows.
-    """
+    """A picture that is part of the page; its source is a `data:` address."""
 
     heading: str
     source: str
@@ -240,18 +217,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class PlainSection:
-    """One task on a page, such as an image set.
-
-    Attributes:
-        name: name of the task.
-        claims: what the numbers show, in words.
-        tables: tables, the leaderboard first.
-        methods: name of each line in the charts to its place among the looks of lines.
-        plots: the charts.
-        picture: a picture of the data.
-        data: data sheet.
-        runs: settings and commands.
-    """
+    """One task without cells on a page, such as an image set; `methods` have places among looks."""
 
     name: str
     claims: Sequence[str]

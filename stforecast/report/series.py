@@ -27,7 +27,8 @@ def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[
     are left out first, then the last steps.
     """
     n_cells, n_steps = numbers[0].path.y.shape
-    n_methods, shown = fitting([_n_series(m) for m in numbers], n_steps, room // max(1, n_cells))
+    n_series = [1 if method.path.lower is None else 3 for method in numbers]
+    n_methods, shown = fitting(n_series, n_steps, room // max(1, n_cells))
     if not shown:
         return {"times": [], "all": n_steps, "methods": []}
     methods = []
@@ -61,10 +62,6 @@ def fitting(n_series: Sequence[int], n_steps: int, room: int) -> tuple[int, int]
         if steps >= min(n_steps, FEWEST_STEPS if n > 1 else 1):
             return n, steps
     return 0, 0
-
-
-def _n_series(method: MethodNumbers) -> int:
-    return 1 if method.path.lower is None else 3
 
 
 MOST_ROUNDS = 400

@@ -42,13 +42,7 @@ N_NAMES = 8
 
 @dataclass(frozen=True)
 class DataSheet:
-    """What is known of the data.
-
-    Attributes:
-        facts: texts by name.
-        services: missing values and zeros of each service; None if the data are gone.
-        checksums: of the source files, by name.
-    """
+    """What is known of the data: facts, gaps of each service if the data are there, checksums."""
 
     facts: dict[str, str]
     services: Table | None
@@ -140,14 +134,7 @@ def _chunks(cube: xr.Dataset, name: str) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class RunsSheet:
-    """How runs were made.
-
-    Attributes:
-        dates: first and last target of each part; None without a clock.
-        settings: all settings of each method.
-        commands: command that repeats the first run of each method, by its name.
-        versions: versions of packages.
-    """
+    """How runs were made: dates, settings, the command of each method, versions of packages."""
 
     dates: Table | None
     settings: Table

@@ -141,13 +141,14 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     return [
         {
             "method": _marked(row),
-            "judged with": row.group.runs[0].judged(row.view) or "-",
+            "judged with": run.judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
-            "floats a round, up / down": _floats(row.group.runs[0]),
+            "floats a round, up / down": "-" if pools_images(run) else floats_up_and_down(run),
             "seconds": mean_seconds(row.group.runs, 0),
         }
         for row in rows
+        for run in row.group.runs[:1]
     ]
 
 
@@ -202,10 +203,6 @@ def pools_images(run: ImageRun) -> bool:
 
 def _marked(row: ModelRow) -> str:
     return f"{row.name} {POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
-
-
-def _floats(run: ImageRun) -> str:
-    return "-" if pools_images(run) else floats_up_and_down(run)
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
