@@ -177,7 +177,7 @@ def _find(
 ) -> list[ForecastRun]:
     """Open finished runs, and test models without results on a history."""
     from stforecast.forecasting.results import ForecastRun, is_model
-    from stforecast.plots.figure import FittedRun
+    from stforecast.plots.figure import model_run
 
     if (history or events) and not any(map(is_model, folders)):
         raise InputError(
@@ -188,7 +188,7 @@ def _find(
     found = ForecastRun.find(runs) if runs else []
     for folder in filter(is_model, folders):
         if history is not None:
-            found.append(FittedRun.of_model(folder, history, events))
+            found.append(model_run(folder, history, events))
         else:
             raise InputError(
                 f"{folder}: a model without test results; give --history, a cube to test it on"

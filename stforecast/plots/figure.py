@@ -8,14 +8,11 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -31,8 +28,8 @@ from stforecast.bench.drawing import (
     write_plainly,
 )
 from stforecast.bench.run_groups import group_runs
-from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
-from stforecast.plots.excerpt import on_one_scale, parts_of
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
+from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
 from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:
@@ -46,101 +43,49 @@ ERRORS = METRIC_COLUMNS[4:]
 TAKEN = "a run, its folder, a fitted forecaster or a table of errors"
 
 
-@dataclass(frozen=True)
-class FittedRun(ForecastRun):
-    """A fitted forecaster as a run that was never written.
+def fitted_run(forecaster: Forecaster, place: int) -> ForecastRun:
+    """Return a forecaster's run that was never written; `place` distinguishes it from others."""
+    from stforecast.forecasting.runs import facts_of
 
-    Attributes:
-        forecaster: the forecaster.
-        series: data to test it on; by default the test part of those that it was fitted on.
+    about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
+    return _run_of(Path(f"forecaster {place}"), about | facts_of(forecaster), forecaster)
+
+
+def model_run(
+    folder: Path, history: str | os.PathLike[str], events: Path | None = None
+) -> ForecastRun:
+    """Return the run of a saved model, labelled by its folder and tested on all of a history.
+
+    `events` is the table of its events, for a model that reads events.
     """
+    from stforecast.forecasting.forecaster import Forecaster
 
-    forecaster: Forecaster
-    series: Series | None = None
-
-    @classmethod
-    def of(cls, forecaster: Forecaster, place: int) -> FittedRun:
-        """Return the run of a forecaster; `place` distinguishes it from others."""
-        from stforecast.forecasting.runs import facts_of
-
-        about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
-        about |= facts_of(forecaster)
-        return cls(Path(f"forecaster {place}"), about, forecaster)
-
-    @classmethod
-    def of_model(
-        cls, folder: Path, history: str | os.PathLike[str], events: Any = None
-    ) -> FittedRun:
-        """Return the run of a saved model, labelled by its folder and tested on all of a history.
-
-        `events` is the table of its events, for a model that reads events.
-        """
-        from stforecast.forecasting.forecaster import Forecaster
-
-        forecaster = Forecaster.load(folder)
-        series = forecaster.read(history, events)
-        tested = [forecaster.config.window.reach, len(series.values) - 1]
-        first, last = series.calendar.local_times(np.array(tested))
-        about = {
-            "settings": forecaster.asked.flat(),
-            "label": folder.name,
-            "data": str(history),
-            "service": forecaster.service,
-            "units": forecaster.units,
-            "parts": {"test": {"first": str(first), "last": str(last)}},
-        }
-        return cls(folder, about, forecaster, series)
-
-    @cached_property
-    def _errors(self) -> pd.DataFrame:
-        return self.forecaster.evaluate(self.series)
-
-    @cached_property
-    def _forecasts(self) -> xr.Dataset:
-        return self.forecaster.test_forecasts(self.series)
-
-    def metrics(self) -> pd.DataFrame:
-        """Errors of the forecaster."""
-        return self._errors
-
-    def rounds(self) -> pd.DataFrame:
-        """Rounds of the forecaster."""
-        rounds = self.forecaster.rounds_
-        return rounds if len(rounds) else pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
-
-    def forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part."""
-        return self._forecasts
-
-    def open_forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part."""
-        return self._forecasts
+    forecaster = Forecaster.load(folder)
+    series = forecaster.read(history, events)
+    tested = [forecaster.config.window.reach, len(series.values) - 1]
+    first, last = series.calendar.local_times(np.array(tested))
+    about = {
+        "settings": forecaster.asked.flat(),
+        "label": folder.name,
+        "data": str(history),
+        "service": forecaster.service,
+        "units": forecaster.units,
+        "parts": {"test": {"first": str(first), "last": str(last)}},
+    }
+    return _run_of(folder, about, forecaster, series)
 
 
-@dataclass(frozen=True)
-class TableRun(ForecastRun):
-    """A table of errors as a run without forecasts."""
-
-    table_of_errors: pd.DataFrame
-
-    def metrics(self) -> pd.DataFrame:
-        """Return the errors."""
-        return self.table_of_errors
-
-    def rounds(self) -> pd.DataFrame:
-        """Return no rounds."""
-        return pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
-
-    def open_forecasts(self) -> xr.Dataset:
-        """Raise, as a table has no forecasts."""
-        raise InputError(
-            f"{self.label}: a table of errors has no forecasts, which this figure needs; give runs "
-            "or fitted forecasters"
-        )
-
-    def forecasts(self) -> xr.Dataset:
-        """Raise, as `open_forecasts`."""
-        return self.open_forecasts()
+def _run_of(
+    folder: Path, about: dict[str, Any], forecaster: Forecaster, series: Series | None = None
+) -> ForecastRun:
+    """Return a run of a forecaster, by default on the test part of its own data."""
+    return RunInMemory(
+        folder,
+        about,
+        lambda: forecaster.evaluate(series),
+        lambda: forecaster.rounds_,
+        lambda: forecaster.test_forecasts(series),
+    )
 
 
 def as_runs(things: Any) -> list[ForecastRun]:
@@ -171,7 +116,7 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
     from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
-        return [FittedRun.of(thing, place)]
+        return [fitted_run(thing, place)]
     raise InputError(
         f"cannot draw a figure of an object of type {type(thing).__name__}; give {TAKEN}"
     )
@@ -206,8 +151,20 @@ def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
         }
         text = {name: part[name].astype(str) for name in ("client", "horizon")}
         folder = Path(f"table {place}.{len(runs)}")
-        runs.append(TableRun(folder, about, part.assign(**text)))
+        runs.append(_table_run(folder, about, part.assign(**text)))
     return runs
+
+
+def _table_run(folder: Path, about: dict[str, Any], errors: pd.DataFrame) -> ForecastRun:
+    """Return a table of errors as a run without rounds and forecasts."""
+
+    def forecasts() -> NoReturn:
+        raise InputError(
+            f"{about['label']}: a table of errors has no forecasts, which this figure needs; give "
+            "runs or fitted forecasters"
+        )
+
+    return RunInMemory(folder, about, lambda: errors, pd.DataFrame, forecasts)
 
 
 def part(*, cells: str | None = None, start: str | None = None, end: str | None = None) -> None:
