@@ -24,15 +24,8 @@ from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.runs import model_files
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import (
-    check_shapes,
-    from_arrays,
-    read_model,
-    restoring,
-    to_arrays,
-    write_model,
-)
 from vision.clients import among_own_classes, stacked_images
 from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
@@ -232,7 +225,9 @@ class Learner:
             "classes": self.class_names,
             "round": state.round,
         }
-        write_model(Path(folder), DESCRIPTION, about, to_arrays(method, state))
+        model_files.write_model(
+            Path(folder), DESCRIPTION, about, model_files.to_arrays(method, state)
+        )
         return Path(folder)
 
     @classmethod
@@ -246,15 +241,15 @@ class Learner:
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.
         """
-        folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Learner.save")
-        with restoring(folder):
+        folder, about, arrays = model_files.read_model(Path(folder), DESCRIPTION, "Learner.save")
+        with model_files.restoring(folder):
             self = cls.recorded({**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
             check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
-            self._state = from_arrays(arrays, about["round"], seed, where)
+            self._state = model_files.from_arrays(arrays, about["round"], seed, where)
             self._method = method_for_images(self.config, self.shape, len(self.class_names))
-            check_shapes(self._method, arrays, len(self._state.clients))
+            model_files.check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
 

@@ -11,14 +11,8 @@ from typing import Any, Generic
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import shown
+from stforecast.bench import grid_file
 from stforecast.bench.figures import FigureSpec, parse_figures
-from stforecast.bench.grid_file import (
-    Entry,
-    check_keys,
-    command_words,
-    parse_entries,
-    read_toml,
-)
 from stforecast.bench.kind import Kind, Scenario, kind_of, packaged
 from stforecast.bench.published import Published, parse_published
 from stforecast.bench.run_groups import R
@@ -50,7 +44,7 @@ class Grid(Generic[R]):
     data: tuple[Any, ...]
     scenarios: tuple[Scenario, ...]
     seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[grid_file.Entry, ...]
     settings: dict[str, Any]
     figures: tuple[FigureSpec, ...] = ()
     published: Published | None = None
@@ -82,7 +76,7 @@ class Grid(Generic[R]):
                 self.kind.settings.check_read(self.entries[0].method, {name: value})
                 raise InputError(f"no row reads {name}; leave it out")
 
-    def seeds_of(self, entry: Entry) -> tuple[int, ...]:
+    def seeds_of(self, entry: grid_file.Entry) -> tuple[int, ...]:
         """Return the seeds of a row: its own, or those of the benchmark."""
         return entry.seeds or self.seeds
 
@@ -114,7 +108,7 @@ class Grid(Generic[R]):
             scenarios=tuple(scenarios) or self.scenarios,
             seeds=tuple(seeds) or self.seeds,
             settings=shared,
-            command=(*self.command, *command_words(flags, settings or {})),
+            command=(*self.command, *grid_file.command_words(flags, settings or {})),
         )
 
     def repeat(self, out: Path) -> str:
@@ -124,7 +118,7 @@ class Grid(Generic[R]):
 
 def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
     """Read a benchmark's TOML file, with one of its presets; errors name the file."""
-    table = {"title": path.stem, **read_toml(path)}
+    table = {"title": path.stem, **grid_file.read_toml(path)}
     try:
         kind = kind_of(table)
         grid = make_grid(kind, _with_preset(kind, table, preset), path.parent)
@@ -137,7 +131,7 @@ def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
 
 def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> dict[str, Any]:
     """Apply one of the table's presets; `settings` are merged, other keys replaced."""
-    presets = check_keys(table, kind.keys, kind.needed).get("presets", {})
+    presets = grid_file.check_keys(table, kind.keys, kind.needed).get("presets", {})
     rest = {key: value for key, value in table.items() if key != "presets"}
     if name is None:
         return rest
@@ -166,12 +160,12 @@ def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) 
 
     Files that rows name are also looked for in `folder`, which is the file's.
     """
-    found = check_keys(table, kind.keys, kind.needed)
+    found = grid_file.check_keys(table, kind.keys, kind.needed)
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
         rows = [_located(row, folder) for row in (*found["methods"], *found.get("references", ()))]
-        entries = parse_entries(rows, shared, kind.check)
+        entries = grid_file.parse_entries(rows, shared, kind.check)
     published = found.get("published")
     labels = [entry.label for entry in entries]
     methods = tuple(labels[: len(found["methods"])])

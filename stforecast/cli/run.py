@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.base.errors import InputError, Stopped, Words
+from stforecast.cli import options
 from stforecast.cli.commands import (
     command,
     make_list_command,
@@ -18,17 +19,6 @@ from stforecast.cli.commands import (
     to_json,
 )
 from stforecast.cli.lists import LISTS
-from stforecast.cli.options import (
-    EVENTS,
-    JSON,
-    PATH,
-    RUN_FOLDER,
-    check_cubes,
-    check_resumed,
-    from_dataclass,
-    given,
-    peek,
-)
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
@@ -41,12 +31,12 @@ if TYPE_CHECKING:
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
-    check_cubes(args)
+    options.check_cubes(args)
     from stforecast.baselines import BASELINES
     from stforecast.forecasting.config import defaults, sections
 
-    method = peek(args, "--method", DEFAULT_METHOD)
-    model = peek(args, "--model", defaults(method)["model"])
+    method = options.peek(args, "--method", DEFAULT_METHOD)
+    model = options.peek(args, "--model", defaults(method)["model"])
     made_for = defaults(method, model)
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
@@ -62,13 +52,15 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
         "method_options": f"Options of {method}",
         "model_options": f"Options of {model}{unused}",
     }
-    return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
+    return {
+        titles[s]: options.from_dataclass(t, made_for) for s, t in sections(method, model).items()
+    }
 
 
-DATA = click.Option(["--data"], type=PATH, help="Cube written by prepare.  [required]")
+DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
 
 
-@command(DATA, RUN_FOLDER, JSON, sections=run_options)
+@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
 def run_command(
     ctx: click.Context,
     *,
@@ -96,12 +88,12 @@ def run_command(
     from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun
 
-    check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
+    options.check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = [name.strip() for name in (settings["service"] or "").split(",")]
     if len(services) > 1:
         _check_services(data, services)
         _refuse_runs(out, services)
-    settings = given(ctx, settings)
+    settings = options.given(ctx, settings)
     for service in services:
         of = settings | ({"service": service} if service else {})
         folder = out if resume or len(services) == 1 else out / service
@@ -198,16 +190,16 @@ def _find(
 
 TESTED_ON = click.Option(
     ["--history"],
-    type=PATH,
+    type=options.PATH,
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
 )
 
 plot = make_plot_group(
-    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, EVENTS]
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, options.EVENTS]
 )
 
 
-@command(EVENTS)
+@command(options.EVENTS)
 def leaks(run: Path, *, history: Path, events: Path | None) -> None:
     """Check that forecasts do not depend on later values.
 

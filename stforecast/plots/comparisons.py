@@ -30,14 +30,8 @@ from stforecast.comparison.table import (
     rank_clients,
 )
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots import scores
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import (
-    axis_name,
-    error_name,
-    error_rows,
-    pooled_errors,
-    refuse_different_tests,
-)
 
 
 @figure
@@ -63,7 +57,7 @@ def bars(
         width: width of the figure in inches.
     """
     unsorted = as_curves(runs)
-    errors = [pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
+    errors = [scores.pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
     order = np.argsort([some.mean() for some in errors], kind="stable")
     curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
     means = [float(some.mean()) for some in errors]
@@ -71,7 +65,7 @@ def bars(
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
     fig, ax = score_bars(curves, errors, width)
     several = any(len(curve.group.runs) > 1 for curve in curves)
-    ax.set_xlabel(axis_name(metric, runs, selection, seeds=several))
+    ax.set_xlabel(scores.axis_name(metric, runs, selection, seeds=several))
     if reference is not None:
         named = {curve.group.name: mean for curve, mean in zip(curves, means, strict=True)}
         level = _level(reference, named)
@@ -130,7 +124,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
-    name = f"test {error_name(metric, runs)}, per client"
+    name = f"test {scores.error_name(metric, runs)}, per client"
     outer_labels(axes, name, "share of clients", width, HEIGHT)
     add_legend(fig)
     return fig
@@ -157,7 +151,7 @@ def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
 
 def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
     """Return the errors `(clients,)` over the whole horizon."""
-    return by_client(error_rows(run, metric))["value"].to_numpy()
+    return by_client(scores.error_rows(run, metric))["value"].to_numpy()
 
 
 @figure
@@ -179,7 +173,7 @@ def critical_difference(
     as_curves(runs)  # Refuses no runs.
     main = [run for run in runs if not run.table]
     for run in main:
-        error_rows(run, metric)
+        scores.error_rows(run, metric)
     tasks = by_task(main)
     tables = [client_errors([Row(group) for group in rows], metric) for rows in tasks.values()]
     errors = pd.concat(tables, join="inner", keys=tasks) if tables else pd.DataFrame()
@@ -225,9 +219,9 @@ def sweep(
     return draw_sweep(
         runs,
         setting,
-        lambda some: pooled_errors(some, metric, selection),
+        lambda some: scores.pooled_errors(some, metric, selection),
         _default,
-        lambda several: axis_name(metric, runs, selection, seeds=several),
+        lambda several: scores.axis_name(metric, runs, selection, seeds=several),
         width,
     )
 
@@ -273,7 +267,7 @@ def cells(
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    refuse_different_tests(runs)
+    scores.refuse_different_tests(runs)
     base = _errors_of(reference, curves, metric)
     others = [curve for curve in curves if curve.group.name != reference]
     if not others:
@@ -294,7 +288,9 @@ def cells(
     ax.xaxis.set_major_locator(FixedLocator(RATIOS) if high > 2 * low else MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(f"test {error_name(metric, runs)} of a cell, divided by that of {reference}")
+    ax.set_xlabel(
+        f"test {scores.error_name(metric, runs)} of a cell, divided by that of {reference}"
+    )
     return fig
 
 

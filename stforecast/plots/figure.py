@@ -18,15 +18,8 @@ from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
+from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
-from stforecast.bench.drawing import (
-    Look,
-    PlainFigure,
-    current,
-    finish_figure,
-    looking,
-    write_plainly,
-)
 from stforecast.bench.run_groups import group_runs
 from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
@@ -221,7 +214,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
         metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
         if scored:
             found = on_one_scale(found, metric)
-        among = (*current().among, *labels_of(found))
+        among = (*drawing.current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
             if not has_parts:
@@ -229,12 +222,12 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, metric)
-        with looking(Look(ax, _names(highlight), among)):
+        with drawing.looking(drawing.Look(ax, _names(highlight), among)):
             fig = draw(found, **options)
-        if isinstance(fig, PlainFigure):
-            finish_figure(fig, height, title)
+        if isinstance(fig, drawing.PlainFigure):
+            drawing.finish_figure(fig, height, title)
         else:
-            write_plainly(fig)
+            drawing.write_plainly(fig)
             if ax is not None and title:
                 fig.axes[0].set_title(title)
         return fig

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
+from stforecast.bench import drawing
 from stforecast.bench.curves import (
     MOST_TOGETHER,
     PANEL,
@@ -21,15 +22,6 @@ from stforecast.bench.curves import (
     as_curves,
     columns,
     title_panel,
-)
-from stforecast.bench.drawing import (
-    CHARACTERS_PER_INCH,
-    ONE_COLUMN,
-    TWO_COLUMNS,
-    add_legend,
-    byte_axis,
-    count_axis,
-    panels,
 )
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure_of_training
@@ -48,7 +40,7 @@ def communication(
     runs: Sequence[ForecastRun],
     *,
     loss: Literal["training", "validation"] = "training",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Loss against the bytes sent and received by all clients, summed over the rounds.
 
@@ -79,13 +71,13 @@ def communication(
             ax.axhline(level, label=f"{label}, sends nothing", **curve.line)
 
     def scale(ax: Axes) -> None:
-        byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
+        drawing.byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
 
     return _draw_views(views, draw, scale, width, _not_drawn({loss: found[0][1]}))
 
 
 @figure_of_training
-def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
+def rounds(runs: Sequence[ForecastRun], *, width: float = drawing.TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
     Each run is a line; runs that differ only in the seed have the same colour. Training losses of
@@ -116,7 +108,7 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
 
     def scale(ax: Axes) -> None:
         lengths = [np.size(line.get_ydata()) for line in ax.lines]
-        count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
+        drawing.count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
 
     return _draw_views(views, draw, scale, width, _not_drawn(absent))
 
@@ -165,9 +157,9 @@ def _draw_views(
         for view in views
         for own in (_by_loss(view.tables, LOSSES[view.loss]) if several else [""])
     ]
-    in_row = columns(width) if several else 1 if width <= ONE_COLUMN else min(2, len(pairs))
+    in_row = columns(width) if several else 1 if width <= drawing.ONE_COLUMN else min(2, len(pairs))
     height = PANEL if several else HEIGHT
-    fig, axes = panels(width, height, len(pairs), n_columns=in_row)
+    fig, axes = drawing.panels(width, height, len(pairs), n_columns=in_row)
     for ax, (view, own) in zip(axes, pairs, strict=True):
         ax.set_ylabel(view.name)
         for curve, table in view.tables:
@@ -179,11 +171,13 @@ def _draw_views(
             else:
                 draw(ax, curve.behind, table, UNNAMED)
         scale(ax)
-        ax.set_ylabel(textwrap.fill(view.name, int(0.8 * CHARACTERS_PER_INCH * height)))
-        ax.set_xlabel(textwrap.fill(ax.get_xlabel(), int(CHARACTERS_PER_INCH * width / in_row)))
+        ax.set_ylabel(textwrap.fill(view.name, int(0.8 * drawing.CHARACTERS_PER_INCH * height)))
+        ax.set_xlabel(
+            textwrap.fill(ax.get_xlabel(), int(drawing.CHARACTERS_PER_INCH * width / in_row))
+        )
     if several:
         _trim(axes, in_row)
-    add_legend(fig, note)
+    drawing.add_legend(fig, note)
     return fig
 
 

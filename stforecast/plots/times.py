@@ -33,14 +33,8 @@ from stforecast.comparison.hours import busy_hours, hour_spans, hour_title, hour
 from stforecast.comparison.names import time_ahead
 from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots import scores
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import (
-    error_name,
-    error_rows,
-    quantity,
-    refuse_different_tests,
-    seasonal_errors,
-)
 
 BUSY = "#fbe6c2"
 """Background of busy hours: pale, so that no line is lost on it, in print without colour too."""
@@ -64,14 +58,14 @@ def hours(
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    refuse_different_tests(runs)
+    scores.refuse_different_tests(runs)
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
     curves, tables = [curves[i] for i in order], [tables[i] for i in order]
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
-    name = f"test {error_name(metric, runs)}"
+    name = f"test {scores.error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
         table_of = {c.group.name: table for c, (table, _) in zip(curves, tables, strict=True)}
 
@@ -85,7 +79,7 @@ def hours(
         for curve, (table, _), label in zip(curves, tables, labels, strict=True):
             curve.draw_mean(axes[0], table, label=label)
         axes[0].set_ylabel(name)
-        _draw_load(axes[1], first, quantity(runs[:1]))
+        _draw_load(axes[1], first, scores.quantity(runs[:1]))
         axes[1].set_xlabel(_axis(first))
         fig.align_ylabels(axes)
     for ax in axes:
@@ -166,9 +160,9 @@ def horizon(
     tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
-    name = f"test {error_name(metric, runs)}"
+    name = f"test {scores.error_name(metric, runs)}"
     repeated = any(run.method == SEASONAL_METHOD for run in runs)
-    naive = None if repeated else seasonal_errors(runs, metric)
+    naive = None if repeated else scores.seasonal_errors(runs, metric)
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
@@ -245,7 +239,7 @@ def axis_ahead(
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
     """Return the errors `(horizon,)` pooled over clients, by step."""
-    table = by_step(error_rows(run, metric))
+    table = by_step(scores.error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 

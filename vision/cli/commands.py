@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stforecast.cli import options
 from stforecast.cli.commands import (
     command,
     make_list_command,
@@ -23,16 +24,6 @@ from stforecast.cli.lists import (
     summaries,
     titles,
 )
-from stforecast.cli.options import (
-    HELP,
-    JSON,
-    RUN_FOLDER,
-    check_ending,
-    check_runs,
-    from_dataclass,
-    given,
-    peek,
-)
 from vision.plots import PLOTS
 
 if TYPE_CHECKING:
@@ -42,10 +33,10 @@ if TYPE_CHECKING:
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     from vision.config import defaults, sections
 
-    method = peek(args, "--method", "pfpl")
+    method = options.peek(args, "--method", "pfpl")
     made_for = defaults(method)
-    model = peek(args, "--model", made_for["model"])
-    partition = peek(args, "--partition", made_for["partition"])
+    model = options.peek(args, "--model", made_for["model"])
+    partition = options.peek(args, "--partition", made_for["partition"])
     titles = {
         "data": "Images",
         "partition": f"Partition {partition}",
@@ -57,10 +48,10 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
         "model_options": f"Options of {model}",
     }
     found = sections(method, model, partition).items()
-    return {titles[s]: from_dataclass(t, made_for) for s, t in found}
+    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found}
 
 
-@command(RUN_FOLDER, JSON, name="run", sections=_run_options)
+@command(options.RUN_FOLDER, options.JSON, name="run", sections=_run_options)
 def run_images_command(
     ctx: click.Context,
     *,
@@ -95,7 +86,7 @@ def run_images_command(
     from vision.config import resolve
 
     check_resumed(ctx, allowed=["as_json"], needed=["out"])
-    settings = given(ctx, settings)
+    settings = options.given(ctx, settings)
     command = results.ImageRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
@@ -112,9 +103,12 @@ def run_images_command(
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
     from vision.config import ImageOptions, ImageRunOptions, sections
 
-    partition = peek(args, "--partition", ImageRunOptions.partition)
+    partition = options.peek(args, "--partition", ImageRunOptions.partition)
     kind = sections("solo", ImageRunOptions.model, partition)["partition"]
-    return {"Images": from_dataclass(ImageOptions), f"Partition {partition}": from_dataclass(kind)}
+    return {
+        "Images": options.from_dataclass(ImageOptions),
+        f"Partition {partition}": options.from_dataclass(kind),
+    }
 
 
 @command(sections=_divide_options)
@@ -136,9 +130,9 @@ def divide(
     from vision.plots.stream import stages_of
     from vision.streams import TaskStream
 
-    check_ending(out, *FORMATS, ".csv")
+    options.check_ending(out, *FORMATS, ".csv")
     settings |= {"partition": partition, "seed": seed}
-    check_read("solo", given(ctx, settings))
+    check_read("solo", options.given(ctx, settings))
     config = resolve("solo", **settings)
     images, _ = prepared(load_images(config), config)
     parts = config.partition.split(images, config.run.seed)
@@ -225,7 +219,7 @@ def diagnose(run: Path, *, images: Path | None = None) -> None:
     Options:
         images: folder of the images' files, if it has moved.
     """
-    check_runs((run,), "stforecast vision run")
+    options.check_runs((run,), "stforecast vision run")
     from tabulate import tabulate
 
     from vision.convergence import diagnose_run
@@ -240,7 +234,7 @@ def diagnose(run: Path, *, images: Path | None = None) -> None:
     )
 
 
-@click.group(context_settings=HELP)
+@click.group(context_settings=options.HELP)
 def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 

@@ -10,16 +10,8 @@ from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.registry import listed, listed_as
+from stforecast.bench import drawing
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
-from stforecast.bench.drawing import (
-    ONE_COLUMN,
-    SMALL,
-    TEXT,
-    TWO_COLUMNS,
-    add_legend,
-    count_axis,
-    panels,
-)
 from stforecast.bench.ranking import score_bars
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.sweep import draw_sweep
@@ -100,7 +92,7 @@ def accuracy_by_round(
     *,
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy after each round, mean over clients; a band is ± one standard deviation.
 
@@ -112,17 +104,17 @@ def accuracy_by_round(
             images; or, for task streams, `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
-    fig, (ax,) = panels(width, 0.75 * width)
+    fig, (ax,) = drawing.panels(width, 0.75 * width)
     for curve, name in model_curves(runs, view, mask):
         curve.draw_mean(ax, accuracies(curve.group.runs, name, mask))
-    count_axis(ax, "round")
+    drawing.count_axis(ax, "round")
     ax.set_ylabel(f"test accuracy in %, {mask}")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 
 @listed_as("communication")
-def floats_by_method(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
+def floats_by_method(runs: Sequence[ImageRun], *, width: float = drawing.ONE_COLUMN) -> Figure:
     """Number of floats that one client sends and receives in a round (PFPL, Figure 4c).
 
     Args:
@@ -133,13 +125,13 @@ def floats_by_method(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> 
         curve.group.name: [floats(curve.group.runs[0].rounds(), way) for way in ("up", "down")]
         for curve in image_curves(runs)
     }
-    fig, (ax,) = panels(width, 0.25 * len(sent) + 0.6)
+    fig, (ax,) = drawing.panels(width, 0.25 * len(sent) + 0.6)
     places = np.arange(len(sent))
     for shift, (name, color) in enumerate((("sends", COLORS[0]), ("receives", COLORS[3]))):
         values = np.array([v[shift] for v in sent.values()])
         bars = ax.barh(places + 0.38 * (shift - 0.5), values, 0.36, color=color, label=name)
         labels = [f"{v:,.0f}" for v in values]
-        ax.bar_label(bars, labels, padding=2, fontsize=SMALL - 1)
+        ax.bar_label(bars, labels, padding=2, fontsize=drawing.SMALL - 1)
     largest = max(max(v) for v in sent.values())
     if largest:
         ax.set_xscale("symlog", linthresh=1000, linscale=0.5)
@@ -148,7 +140,7 @@ def floats_by_method(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> 
     ax.set_yticks(places, list(sent))
     ax.invert_yaxis()
     ax.set_xlabel("floats a client and round (log scale)")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 
@@ -159,7 +151,7 @@ def accuracy_bars(
     selection: str = "last",
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy of each method, mean over clients and seeds (PFPL, Figure 5).
 
@@ -189,7 +181,7 @@ def accuracy_sweep(
     selection: str = "last",
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy against one setting, a line for each method (PFPL, Figures 3, 4a and 4b).
 
@@ -238,7 +230,7 @@ TITLES = ("over time, KR_t", "among clients, KR_s")
 
 @listed
 def retention(
-    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = TWO_COLUMNS
+    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = drawing.TWO_COLUMNS
 ) -> Figure:
     """Knowledge retention after each stage (FedTA, Figure 4; Eq. 11 and 12), mean over seeds.
 
@@ -253,18 +245,18 @@ def retention(
         width: width of the figure in inches.
     """
     check_mask(runs, mask)
-    fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
+    fig, axes = drawing.panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
         for ax, ratios in zip(axes, _ratios(curve.group.runs, mask), strict=True):
             if ratios:
                 mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
                 ax.plot(mean.index, mean, label=curve.group.label, marker=".", **curve.line)
     for ax, title in zip(axes, TITLES, strict=True):
-        ax.set_title(title, fontsize=TEXT)
-        count_axis(ax, "stage")
+        ax.set_title(title, fontsize=drawing.TEXT)
+        drawing.count_axis(ax, "stage")
         ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
     axes[0].set_ylabel(f"retained in %, {mask}")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 
