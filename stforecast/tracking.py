@@ -13,6 +13,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -60,11 +61,8 @@ class TensorBoard(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Open the event file and write the settings as text."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as e:
-            raise _absent("tensorboard", "'stforecast[tracking]'") from e
-        self._writer = SummaryWriter(self.folder)
+        tensorboard = _installed("torch.utils.tensorboard", "'stforecast[tracking]'")
+        self._writer = tensorboard.SummaryWriter(self.folder)
         lines = [f"| {name} | {value} |" for name, value in settings.items()]
         self._writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *lines]))
 
@@ -93,11 +91,7 @@ class MLflow(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Start the run and log the settings."""
-        try:
-            import mlflow
-        except ImportError as e:
-            raise _absent("mlflow", "mlflow-skinny") from e
-        self._mlflow = mlflow
+        self._mlflow = mlflow = _installed("mlflow", "mlflow-skinny")
         if self.experiment is not None:
             mlflow.set_experiment(self.experiment)
         mlflow.start_run(run_name=self.run_name)
@@ -125,10 +119,7 @@ class WeightsAndBiases(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Start the run with the settings as its config."""
-        try:
-            import wandb
-        except ImportError as e:
-            raise _absent("wandb", "wandb") from e
+        wandb = _installed("wandb", "wandb")
         self._run = wandb.init(**{"config": dict(settings), **self.options})
 
     def after_round(self, report: RoundReport) -> None:
@@ -172,5 +163,10 @@ def errors_by_name(table: pd.DataFrame, selection: str) -> dict[str, float]:
     return dict(zip(names, found["value"].astype(float), strict=True))
 
 
-def _absent(package: str, source: str) -> InputError:
-    return InputError(f"{package} is not installed; pip install {source}")
+def _installed(module: str, source: str) -> Any:
+    """Import a module of an optional package, which `pip install` takes from a source."""
+    try:
+        return import_module(module)
+    except ImportError as e:
+        package = module.rpartition(".")[2]
+        raise InputError(f"{package} is not installed; pip install {source}") from e

@@ -13,19 +13,8 @@ import click
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, some
+from stforecast.cli import info_data
 from stforecast.cli.commands import command, to_json
-from stforecast.cli.info_data import (
-    arrays_text,
-    cube_text,
-    days_text,
-    describe_arrays,
-    describe_days,
-    facts,
-    preview,
-    raw_days,
-    step_text,
-    zone_text,
-)
 from stforecast.cli.options import JSON
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
@@ -99,7 +88,7 @@ def _cube(path: Path) -> Description:
 
     with open_cube(path) as ds:
         about = describe_cube(ds)
-    return Description("cube", about, cube_text(about), _forecast(path, about))
+    return Description("cube", about, info_data.cube_text(about), _forecast(path, about))
 
 
 def _forecast(path: Path, about: dict[str, Any]) -> str:
@@ -117,7 +106,7 @@ def _table(path: Path) -> Description:
     except InputError as e:
         return _unclear(path, e)
     about = describe_cube(ds)
-    text = f"{cube_text(about)}\n\n{preview(ds)}"
+    text = f"{info_data.cube_text(about)}\n\n{info_data.preview(ds)}"
     return Description("table", about, text, _forecast(path, about))
 
 
@@ -130,7 +119,9 @@ def _unclear(path: Path, error: InputError) -> Description:
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}
-    text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
+    text = info_data.facts(
+        {"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"}
+    )
     lines = [f"    {name}: {value}" for name, value in columns.items()]
     if len(lines) > MOST_COLUMNS:
         lines[MOST_COLUMNS:] = [f"    …: {len(lines) - MOST_COLUMNS} more"]
@@ -141,11 +132,11 @@ def _unclear(path: Path, error: InputError) -> Description:
 
 
 def _arrays(path: Path) -> Description:
-    about = describe_arrays(path)
+    about = info_data.describe_arrays(path)
     name = about["data_set"]
     command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
     kind = "raw records" if about["layout"] else "HDF5"
-    return Description(kind, about, arrays_text(about), command)
+    return Description(kind, about, info_data.arrays_text(about), command)
 
 
 def _folder(path: Path) -> Description:
@@ -168,10 +159,10 @@ def _folder(path: Path) -> Description:
         about = describe_unfinished(path)
         command = f"stforecast run --resume {quote(str(path))}"
         return Description("unfinished run", about, unfinished_text(about), command)
-    if found := raw_days(path):
-        about = describe_days(path, *found)
+    if found := info_data.raw_days(path):
+        about = info_data.describe_days(path, *found)
         command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
-        return Description("raw records", about, days_text(about), command)
+        return Description("raw records", about, info_data.days_text(about), command)
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
         rows = describe_runs(folders, path)
         command = f"stforecast compare {quote(str(path))}"
@@ -232,7 +223,7 @@ def run_text(about: Mapping[str, Any]) -> str:
         "data": own.pop("data"),
         "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
     }
-    return facts({**lines, **own})
+    return info_data.facts({**lines, **own})
 
 
 def describe_runs(folders: Sequence[Path], root: Path) -> list[dict[str, Any]]:
@@ -279,7 +270,7 @@ def describe_unfinished(folder: Path) -> dict[str, Any]:
 def unfinished_text(about: Mapping[str, Any]) -> str:
     """Return the description of an unfinished run as text."""
     done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
-    return facts({"method": about["method"], "data": str(about["data"]), "state": done})
+    return info_data.facts({"method": about["method"], "data": str(about["data"]), "state": done})
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
@@ -325,13 +316,13 @@ def model_text(about: Mapping[str, Any]) -> str:
     model = f" of {about['model']}" if about["model"] else ""
     trained = about["trained_on"]
     span = f", {trained['first'][:16]} to {trained['last'][:16]}" if "first" in trained else ""
-    known = counted(about["cells"], "cell")
-    return facts(
+    known, step = counted(about["cells"], "cell"), info_data.step_text(about["step_minutes"])
+    return info_data.facts(
         {
             "method": f"{about['method']}{model}, seed {about['seed']}",
             "forecasts": f"{about['service']}{units}",
-            "ahead": f"{counted(about['horizon'], 'step')} of {step_text(about['step_minutes'])}",
-            "times": zone_text(about["time_zone"]),
+            "ahead": f"{counted(about['horizon'], 'step')} of {step}",
+            "times": info_data.zone_text(about["time_zone"]),
             "cells": f"{known}: {some(about['first_cells'])}"
             + (", …" if about["cells"] > len(about["first_cells"]) else "")
             + ("; adapted to some that it was not trained on" if about["adapted"] else ""),

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.base.text import counted
-from stforecast.baselines import BASELINES
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
@@ -31,7 +30,7 @@ from stforecast.comparison.further_tables import (
 )
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
-from stforecast.comparison.rows import Row, by_seed, folds_of
+from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
 from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.methods import METHODS
@@ -73,12 +72,6 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
         "if it equals that of training alone; not given where these two cannot be told apart."
     )
     return [about, markdown(table), *said]
-
-
-def in_one_client(run: ForecastRun) -> bool:
-    """Return whether a federated method's run has all cells in one client."""
-    method = METHODS.get(run.method)
-    return method is not None and (method.pooled or run.settings.get("clients") == "all")
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
@@ -204,9 +197,7 @@ def _section(
     if differing := [name for name in differing if name != "split"]:
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
-    names = [_name(row) for row in rows]
-    further = [horizon_table(rows, names, published), interval_table(rows, names)]
-    further.append(peak_table(rows, names))
+    further = (horizon_table(rows, published), interval_table(rows), peak_table(rows))
     lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []
@@ -264,7 +255,7 @@ def _errors_table(
     return markdown(
         [
             {
-                "method": _name(row),
+                "method": row.marked_name,
                 "runs": str(len(row.group.runs)),
                 **_measured(row, further),
                 **{heading: numbers[i] for heading, numbers in printed.items()},
@@ -321,10 +312,6 @@ def _views(run: ForecastRun) -> list[str]:
     return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
 
 
-def _name(row: Row) -> str:
-    return f"{row.name} {POOLED_MARK}" if is_pooled(row.first) else row.name
-
-
 def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     """Return further metrics with a heading that any of the runs has."""
     headed = [metric for metric in METRICS.values() if metric.heading]
@@ -358,8 +345,3 @@ def _score(row: Row, metric: str) -> str:
             for runs in by_seed(row.group.runs)
         ]
     )
-
-
-def is_pooled(run: ForecastRun) -> bool:
-    """Return whether the run's method pooled the records of all cells."""
-    return in_one_client(run) or bool(getattr(BASELINES.get(run.method), "pooled", False))

@@ -17,6 +17,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
+from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison.errors import (
     SEASONAL,
     ModelErrors,
@@ -44,6 +45,21 @@ def by_seed(runs: Iterable[ForecastRun]) -> list[list[ForecastRun]]:
     for run in runs:
         found.setdefault(run.seed, []).append(run)
     return list(found.values())
+
+
+def in_one_client(run: ForecastRun) -> bool:
+    """Return whether a federated method's run has all cells in one client."""
+    from stforecast.methods import METHODS  # imports torch
+
+    method = METHODS.get(run.method)
+    return method is not None and (method.pooled or run.settings.get("clients") == "all")
+
+
+def is_pooled(run: ForecastRun) -> bool:
+    """Return whether the run's method pooled the records of all cells."""
+    from stforecast.baselines import BASELINES  # imports torch
+
+    return in_one_client(run) or bool(getattr(BASELINES.get(run.method), "pooled", False))
 
 
 def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
@@ -88,6 +104,11 @@ class Row:
     def name(self) -> str:
         """Name, unique in its comparison."""
         return f"{self.group.name} {self.view}".strip()
+
+    @property
+    def marked_name(self) -> str:
+        """Name, with a mark if its method pooled the records of all cells."""
+        return f"{self.name} {POOLED_MARK}" if is_pooled(self.first) else self.name
 
     @property
     def first(self) -> ForecastRun:
