@@ -190,13 +190,11 @@ def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) 
 
 def _located(row: str | dict[str, Any], folder: Path | None) -> str | dict[str, Any]:
     """Return a row with the paths of those files that lie beside the benchmark's file."""
+
+    def located(value: Any) -> Any:
+        is_absent = isinstance(value, str) and Path(value).suffix and not Path(value).exists()
+        return str(folder / value) if is_absent and (folder / value).is_file() else value
+
     if isinstance(row, str) or folder is None:
         return row
-    return {name: _found(value, folder) for name, value in row.items()}
-
-
-def _found(value: Any, folder: Path) -> Any:
-    if isinstance(value, str) and Path(value).suffix and not Path(value).exists():
-        beside = folder / value
-        return str(beside) if beside.is_file() else value
-    return value
+    return {name: located(value) for name, value in row.items()}

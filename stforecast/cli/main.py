@@ -12,7 +12,7 @@ import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped
 from data_prep.base.registry import Registry
-from stforecast.bench.progress import Heartbeat
+from stforecast.bench.progress import heartbeat
 from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
@@ -63,7 +63,7 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     """
     ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
     if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
-        ctx.call_on_close(Heartbeat().start().stop)
+        ctx.with_resource(heartbeat())
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
     notices = Notices()
     notices.setFormatter(CommandFormatter())

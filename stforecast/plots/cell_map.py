@@ -26,7 +26,7 @@ from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, quantity, refuse_different_tests
+from stforecast.plots.scores import error_name, finite_mean, quantity, refuse_different_tests
 from stforecast.report.places import Places, find_places
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
@@ -69,7 +69,7 @@ def map(  # The command is called so.
     where = _places(curves[0].group.runs[0])
     shown = curves[:1] if show == "load" else curves
     values = [_values(curve, show, metric) for curve in shown]
-    order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
+    order = np.argsort([finite_mean(of_cells) for of_cells in values], kind="stable")
     norm = _scale(values, show, curves)
     in_row = min(columns(width), len(shown))
     height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
@@ -78,7 +78,7 @@ def map(  # The command is called so.
     for ax, i in zip(axes, order, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
         name = "observed" if show == "load" else shown[i].group.label
-        title_panel(ax, f"{name}: mean {_mean(values[i]):{form}}", width / in_row)
+        title_panel(ax, f"{name}: mean {finite_mean(values[i]):{form}}", width / in_row)
     bar = fig.colorbar(
         ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
         extend="both",
@@ -117,11 +117,6 @@ def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
 
     forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.group.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.inf
 
 
 def _scale(

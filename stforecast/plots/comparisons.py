@@ -108,7 +108,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
-    order = np.argsort([_mean(errors) for errors in pooled], kind="stable")
+    order = np.argsort([scores.finite_mean(errors) for errors in pooled], kind="stable")
     errors_of = {curves[i].group.name: pooled[i] for i in order}
     curves = [curves[i] for i in order]
     labels = [_label(curve, errors_of[curve.group.name]) for curve in curves]
@@ -132,11 +132,6 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
 
 def _known(errors: np.ndarray) -> np.ndarray:
     return errors[np.isfinite(errors)]
-
-
-def _mean(errors: np.ndarray) -> float:
-    known = _known(errors)
-    return float(known.mean()) if len(known) else np.inf
 
 
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:

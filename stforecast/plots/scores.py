@@ -36,6 +36,12 @@ def pooled_errors(
     return np.array([float(table["value"].iloc[0]) for table in tables])
 
 
+def finite_mean(errors: np.ndarray) -> float:
+    """Return the mean of finite errors, which infinity sorts last if there are none."""
+    known = errors[np.isfinite(errors)]
+    return float(known.mean()) if len(known) else np.inf
+
+
 def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
     """Return the service with its unit: "speed (mph)", or "internet" without a unit.
 

@@ -149,22 +149,13 @@ def bootstrap(
 ) -> Replicates:
     """Resample the errors of methods that were tested on the same targets.
 
-    The replicates of a method depend on its name, but not on the other methods.
+    The replicates of a method depend on its name, but not on the other methods. There are `n`, and
+    a quarter of that for each factor alone.
 
-    Args:
-        methods: name and sums of each method.
-        finalise: turns sums into errors, such as their ratio or its root.
-        groups: `(clients,)` integer for each client, the same for neighbouring clients, which are
-            drawn together; None if clients are not resampled.
-        n: number of replicates; a quarter of that for each factor alone.
-        seed: seed of the draws.
-        block_length: number of successive days that are drawn together, the last day being followed
-            by the first (circular blocks; Politis and Romano 1992), for errors of one day that
-            depend on those of the day before.
-        level: coverage of the intervals.
-
-    Raises:
-        InputError: if the methods were tested on different targets, or an argument is unusable.
+    `groups` `(clients,)` are whole numbers, the same for neighbouring clients, which are drawn
+    together; without them, clients are not resampled. Blocks of successive days are drawn together,
+    the last day being followed by the first (circular blocks; Politis and Romano 1992), for errors
+    of one day that depend on those of the day before. `level` is the coverage of the intervals.
     """
     _check(n, block_length, level)
     weight = estimate.common_weight(methods)
