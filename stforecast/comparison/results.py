@@ -9,18 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.base.text import counted
+from stforecast.bench import tables
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import (
-    POOLED_MARK,
-    floats_up_and_down,
-    in_sections,
-    left_out,
-    markdown,
-    spread,
-)
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.further_tables import (
     horizon_table,
@@ -71,7 +64,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
         "if it equals that of training alone; not given where these two cannot be told apart."
     )
-    return [about, markdown(table), *said]
+    return [about, tables.markdown(table), *said]
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
@@ -175,7 +168,7 @@ def results_table(
     of a table gives the settings that its rows share and the names of those in which they differ.
     Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
     """
-    return in_sections(
+    return tables.in_sections(
         runs, failures, _test_part, lambda some: _section(some, published, reference)
     )
 
@@ -203,7 +196,7 @@ def _section(
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
-    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(
+    notes += [f"{tables.POOLED_MARK} trained on the data of all cells together"] * any(
         map(is_pooled, runs)
     )
     groups = [row.group for row in rows if not row.view]
@@ -241,7 +234,7 @@ def _fold_dates(rows: Sequence[Row]) -> list[str]:
         {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
         for n, parts in folds.items()
     ]
-    return [markdown(dates)] if any(folds.values()) else []
+    return [tables.markdown(dates)] if any(folds.values()) else []
 
 
 def _errors_table(
@@ -252,7 +245,7 @@ def _errors_table(
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return markdown(
+    return tables.markdown(
         [
             {
                 "method": row.marked_name,
@@ -267,10 +260,10 @@ def _errors_table(
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     """Compare the main methods, then ablations and further models in tables of their own."""
-    tables: dict[str, list[Row]] = {}
+    by_title: dict[str, list[Row]] = {}
     for row in rows:
-        tables.setdefault(FURTHER if row.view else row.first.table, []).append(row)
-    main = tables.pop("", [])
+        by_title.setdefault(FURTHER if row.view else row.first.table, []).append(row)
+    main = by_title.pop("", [])
     if not main or len(rows) < 2:
         return []
     folds = folds_of(run for row in main for run in row.group.runs)
@@ -280,14 +273,14 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
     ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
-    lines = [markdown(comparison_rows(board, ranking))]
+    lines = [tables.markdown(comparison_rows(board, ranking))]
     lines += [*claims(board), *worth_table(main, board)]
     lines += [str(ranking)] if ranking else []
     lines += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
-    for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
+    for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)
-        lines += [f"{title}:", markdown(comparison_rows(own))]
+        lines += [f"{title}:", tables.markdown(comparison_rows(own))]
     return lines
 
 
@@ -304,7 +297,7 @@ def _privacy(group: RunGroup[ForecastRun]) -> str:
 
 
 def _missing(group: RunGroup[ForecastRun]) -> str:
-    return left_out(group.name, [run.rounds() for run in group.runs])
+    return tables.left_out(group.name, [run.rounds() for run in group.runs])
 
 
 def _views(run: ForecastRun) -> list[str]:
@@ -331,7 +324,7 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
         "MSE": _score(row, "mse"),
         "round": first.kept_round if len(first.rounds()) else "-",
         **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
-        "floats a round, up / down": floats_up_and_down(first) if sends else "-",
+        "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
         "predict s": f"{row.mean_of('predict_seconds'):.2f}",
     }
@@ -339,7 +332,7 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
 
 def _score(row: Row, metric: str) -> str:
     """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
-    return spread(
+    return tables.spread(
         [
             float(np.mean([run.score(metric, row.selection) for run in runs]))
             for runs in by_seed(row.group.runs)

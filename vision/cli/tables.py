@@ -6,20 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from stforecast.bench import tables
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
-from stforecast.bench.tables import (
-    POOLED_MARK,
-    floats_up_and_down,
-    for_terminal,
-    in_sections,
-    left_out,
-    markdown,
-    mean_seconds,
-    privacy_sentence,
-    spread,
-    traffic_sentence,
-)
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
 from vision.evaluation import MASKS, TRAINED
@@ -60,10 +49,10 @@ def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
     else:
         name, ratios = "KR_s", [spatial_retention(s, view, local, mask) for s in stages]
     last = [100 * r.iloc[-1] for r in ratios if len(r)]
-    found = {name: spread(last, 2)} if last else {}
+    found = {name: tables.spread(last, 2)} if last else {}
     return {
         "after each stage": " / ".join(f"{100 * a:.1f}" for a in after),
-        "forgetting": spread(lost, 2),
+        "forgetting": tables.spread(lost, 2),
         **{n: found.get(n, "-") for n in ("KR_t", "KR_s")},
     }
 
@@ -94,14 +83,14 @@ def image_summary(run: ImageRun) -> str:
         for mask in run.masks
     ]
     lines = [
-        for_terminal(rows),
+        tables.for_terminal(rows),
         "the images of all clients were pooled in one place"
         if pools_images(run)
-        else traffic_sentence(run),
+        else tables.traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         judged_note({run.judged(view) for view in run.views}),
-        privacy_sentence(run.about),
+        tables.privacy_sentence(run.about),
         f"run in {run.folder}",
     ]
     return "\n".join(filter(None, lines))
@@ -127,7 +116,7 @@ def accuracy_tables(
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
     """
-    return in_sections(
+    return tables.in_sections(
         runs,
         failures,
         lambda run: tuple(run.facts().values()),
@@ -144,8 +133,10 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
             "judged with": run.judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
-            "floats a round, up / down": "-" if pools_images(run) else floats_up_and_down(run),
-            "seconds": mean_seconds(row.group.runs, 0),
+            "floats a round, up / down": "-"
+            if pools_images(run)
+            else tables.floats_up_and_down(run),
+            "seconds": tables.mean_seconds(row.group.runs, 0),
         }
         for row in rows
         for run in row.group.runs[:1]
@@ -160,7 +151,7 @@ def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
         f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
         "client's training images; best: the best round by the test accuracy itself, as in papers; "
         "by domain: all clients' test images together, after the last round",
-        *[f"{POOLED_MARK} trained on the images of all clients together"]
+        *[f"{tables.POOLED_MARK} trained on the images of all clients together"]
         * any(map(pools_images, runs)),
     ]
 
@@ -183,14 +174,14 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
-        markdown(table),
+        tables.markdown(table),
         columns,
         *([published.footnote] if published and printed else []),
         *pooled,
-        *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
+        *filter(None, (tables.left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        lines += [markdown(kept_rows(rows)), NOTE]
+        lines += [tables.markdown(kept_rows(rows)), NOTE]
     if len(rows) > 1:
         lines += compared(rows, name, reference if reference in names else None)
     return "\n\n".join(lines)
@@ -202,16 +193,16 @@ def pools_images(run: ImageRun) -> bool:
 
 
 def _marked(row: ModelRow) -> str:
-    return f"{row.name} {POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
+    return f"{row.name} {tables.POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
     accuracies = {
-        heading: spread([100 * r.accuracy(s, view) for r in runs], 2)
+        heading: tables.spread([100 * r.accuracy(s, view) for r in runs], 2)
         for s, heading in SELECTIONS.items()
     }
     masked = {
-        f"{mask}, last": spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
+        f"{mask}, last": tables.spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
         for mask in masks
     }
     return {**accuracies, **masked, **_by_domain(runs, view)}
@@ -223,11 +214,11 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
     if len(domains) == 1:
         return {}
     columns: dict[str, str] = {}
-    tables = [r.metrics() for r in runs]
+    metrics = [r.metrics() for r in runs]
     for domain in domains:
         found = []
-        for t in tables:
+        for t in metrics:
             own = select(t, view=view, mask=MASKS[0], domain=domain)
             found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = spread(found, 2) if found else "-"
+        columns[domain] = tables.spread(found, 2) if found else "-"
     return columns
