@@ -36,7 +36,8 @@ class ComparedTable:
 
     def markdown(self) -> list[str]:
         """Return the paragraphs of the table and what it shows."""
-        return [markdown(self.rows), *self.claims, *self.basis]
+        table = [markdown(self.rows)] if self.rows else []
+        return [*table, *self.claims, *self.basis]
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
 
-def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> list[str]:
-    """Return paragraphs of Markdown: the table of a comparison, claims and notes."""
+def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> ComparedTable:
+    """Compare rows on the same data, with a row of theirs if it is one; or say why not."""
+    own = reference if reference in {row.name for row in rows} else None
     try:
-        found = compare_accuracies(rows, compared_masks(rows), reference)
+        return compared_table(data, compare_accuracies(rows, compared_masks(rows), own))
     except InputError as e:
-        return [f"Not compared: {e.typed}."]
-    return compared_table(data, found).markdown()
+        return ComparedTable(data, (), [f"Not compared: {e.typed}."])
 
 
 def compared_masks(rows: Sequence[ModelRow]) -> list[str]:

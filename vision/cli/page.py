@@ -20,9 +20,9 @@ from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.series import evenly
 from stforecast.report.sheets import DataSheet, command_of, runs_sheet
 from stforecast.report.tables import Table
-from vision.cli.compare import compared_masks, compared_table
+from vision.cli.compare import compared, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
-from vision.comparison import ModelRow, compare_accuracies, shares_by_client
+from vision.comparison import ModelRow, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
@@ -47,7 +47,9 @@ def image_sections(
 
 def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
     rows = sorted(rows, key=_accuracy, reverse=True)
-    said, tables = _compared(name, rows, reference)
+    found = compared(rows, name, reference)
+    title = "Leaderboard, the highest accuracy first"
+    tables = [Table(title, found.rows, found.basis)] if found.rows else []
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
@@ -57,7 +59,7 @@ def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> Plai
     place = places((row.name, row.group.runs[0].method) for row in rows)
     return PlainSection(
         name,
-        said,
+        found.plain_claims,
         tables,
         {row.name: place[row.name] for row in rows},
         [chart for chart in _charts(rows, in_turn) if chart.lines],
@@ -69,20 +71,6 @@ def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> Plai
 
 def _accuracy(row: ModelRow) -> float:
     return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
-
-
-def _compared(
-    name: str, rows: Sequence[ModelRow], reference: str | None
-) -> tuple[list[str], list[Table]]:
-    """Return what the numbers show, and the leaderboard, or why there is none."""
-    own = reference if reference in {row.name for row in rows} else None
-    try:
-        found = compare_accuracies(rows, compared_masks(rows), own)
-    except InputError as e:
-        return [f"Not compared: {e.typed}."], []
-    table = compared_table(name, found)
-    title = "Leaderboard, the highest accuracy first"
-    return table.plain_claims, [Table(title, table.rows, table.basis)]
 
 
 def _notes(rows: Sequence[ModelRow]) -> list[str]:

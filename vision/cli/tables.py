@@ -183,7 +183,7 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
     if all(stages_in_turn(r) for r in runs):
         lines += [tables.markdown(kept_rows(rows)), NOTE]
     if len(rows) > 1:
-        lines += compared(rows, name, reference if reference in names else None)
+        lines += compared(rows, name, reference).markdown()
     return "\n\n".join(lines)
 
 
