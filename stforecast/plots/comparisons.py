@@ -14,8 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.curves import Curve, as_curves, draw_curves, outer_labels
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
-from stforecast.bench.ranking import draw_ranks as draw_ranks
-from stforecast.bench.ranking import score_bars
+from stforecast.bench.ranking import draw_ranks, score_bars
 from stforecast.bench.run_groups import ALL, by_client
 from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import short
