@@ -96,8 +96,9 @@ class Leaderboard:
 
     @property
     def sorted_lines(self) -> list[Line]:
-        """Lines from the lowest error to the highest; unknown errors are last."""
-        return sorted(self.lines, key=lambda line: (math.isnan(e := line.error.value), e))
+        """Lines from the lowest error to the highest; those of diverged methods are last."""
+        errors = [math.inf if math.isnan(e := line.error.value) else e for line in self.lines]
+        return [self.lines[i] for i in np.argsort(errors, kind="stable")]
 
 
 def leaderboard(
