@@ -194,8 +194,7 @@ class Patience(CheckedOptions):
         enough: clients required to begin after `start` seconds; 0 requires all.
         strikes: rounds in a row without a usable answer after which a node is left out: a silent
             one until it answers again, one that sent something unusable for good; 0 for never.
-        min_parties: nodes required to begin and for each round. With two, each can compute what
-            the other sent, so 3 protects them from each other.
+        min_parties: nodes that each round needs; with 2, each can compute what the other sent.
     """
 
     start: NonNegativeFloat = 600.0
