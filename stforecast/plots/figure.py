@@ -8,6 +8,7 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +22,7 @@ from data_prep.base.registry import listed
 from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
 from stforecast.bench.run_groups import group_runs
-from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
+from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
 from stforecast.plots.scores import pooled_errors
 
@@ -79,6 +80,30 @@ def _run_of(
         lambda: forecaster.rounds_,
         lambda: forecaster.test_forecasts(series),
     )
+
+
+@dataclass(frozen=True)
+class TableRun(ForecastRun):
+    """A table of errors as a run without rounds and forecasts."""
+
+    errors: pd.DataFrame
+
+    def metrics(self) -> pd.DataFrame:
+        """Return the errors."""
+        return self.errors
+
+    def rounds(self) -> pd.DataFrame:
+        """Return no rounds."""
+        return pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
+
+    def open_forecasts(self) -> NoReturn:
+        """Raise, as a table has no forecasts."""
+        raise InputError(
+            f"{self.label}: a table of errors has no forecasts, which this figure needs; give runs "
+            "or fitted forecasters"
+        )
+
+    forecasts = open_forecasts
 
 
 def as_runs(things: Any) -> list[ForecastRun]:
@@ -144,20 +169,8 @@ def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
         }
         text = {name: part[name].astype(str) for name in ("client", "horizon")}
         folder = Path(f"table {place}.{len(runs)}")
-        runs.append(_table_run(folder, about, part.assign(**text)))
+        runs.append(TableRun(folder, about, part.assign(**text)))
     return runs
-
-
-def _table_run(folder: Path, about: dict[str, Any], errors: pd.DataFrame) -> ForecastRun:
-    """Return a table of errors as a run without rounds and forecasts."""
-
-    def forecasts() -> NoReturn:
-        raise InputError(
-            f"{about['label']}: a table of errors has no forecasts, which this figure needs; give "
-            "runs or fitted forecasters"
-        )
-
-    return RunInMemory(folder, about, lambda: errors, pd.DataFrame, forecasts)
 
 
 def part(*, cells: str | None = None, start: str | None = None, end: str | None = None) -> None:
