@@ -13,6 +13,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -60,17 +61,14 @@ class TensorBoard(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Open the event file and write the settings as text."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as e:
-            raise _absent("tensorboard", "'stforecast[tracking]'") from e
-        self._writer = SummaryWriter(self.folder)
+        tensorboard = _installed("torch.utils.tensorboard", "'stforecast[tracking]'")
+        self._writer = tensorboard.SummaryWriter(self.folder)
         lines = [f"| {name} | {value} |" for name, value in settings.items()]
         self._writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *lines]))
 
     def after_round(self, report: RoundReport) -> None:
         """Write the numbers of a round."""
-        for name, value in numbers(report).items():
+        for name, value in finite_numbers(report).items():
             self._writer.add_scalar(name, value, report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
@@ -93,11 +91,7 @@ class MLflow(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Start the run and log the settings."""
-        try:
-            import mlflow
-        except ImportError as e:
-            raise _absent("mlflow", "mlflow-skinny") from e
-        self._mlflow = mlflow
+        self._mlflow = mlflow = _installed("mlflow", "mlflow-skinny")
         if self.experiment is not None:
             mlflow.set_experiment(self.experiment)
         mlflow.start_run(run_name=self.run_name)
@@ -105,7 +99,7 @@ class MLflow(Callback):
 
     def after_round(self, report: RoundReport) -> None:
         """Log the numbers of a round."""
-        self._mlflow.log_metrics(numbers(report), step=report.round)
+        self._mlflow.log_metrics(finite_numbers(report), step=report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
         """Log the errors and end the run."""
@@ -125,15 +119,12 @@ class WeightsAndBiases(Callback):
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Start the run with the settings as its config."""
-        try:
-            import wandb
-        except ImportError as e:
-            raise _absent("wandb", "wandb") from e
+        wandb = _installed("wandb", "wandb")
         self._run = wandb.init(**{"config": dict(settings), **self.options})
 
     def after_round(self, report: RoundReport) -> None:
         """Log the numbers of a round."""
-        self._run.log(numbers(report), step=report.round)
+        self._run.log(finite_numbers(report), step=report.round)
 
     def end(self, errors: Mapping[str, float]) -> None:
         """Write the errors to the summary and finish the run."""
@@ -141,13 +132,13 @@ class WeightsAndBiases(Callback):
         self._run.finish()
 
 
-def numbers(report: RoundReport) -> dict[str, float]:
+def finite_numbers(report: RoundReport) -> dict[str, float]:
     """Return the finite numbers of a report by name, without the number of the round."""
     found = {name: float(value) for name, value in dataclasses.asdict(report).items()}
     return {name: v for name, v in found.items() if name != "round" and math.isfinite(v)}
 
 
-def each(
+def call_all(
     after_round: Callable[[RoundReport], None] | None, callbacks: Sequence[Callback]
 ) -> Callable[[RoundReport], None] | None:
     """Return one function that calls all of them; None if there are none."""
@@ -160,7 +151,7 @@ def each(
     return call_each if functions else None
 
 
-def pooled_errors(table: pd.DataFrame, selection: str) -> dict[str, float]:
+def errors_by_name(table: pd.DataFrame, selection: str) -> dict[str, float]:
     """Return the errors over all cells and steps, by split and metric: `test/mse`.
 
     Args:
@@ -172,5 +163,10 @@ def pooled_errors(table: pd.DataFrame, selection: str) -> dict[str, float]:
     return dict(zip(names, found["value"].astype(float), strict=True))
 
 
-def _absent(package: str, source: str) -> InputError:
-    return InputError(f"{package} is not installed; pip install {source}")
+def _installed(module: str, source: str) -> Any:
+    """Import a module of an optional package, which `pip install` takes from a source."""
+    try:
+        return import_module(module)
+    except ImportError as e:
+        package = module.rpartition(".")[2]
+        raise InputError(f"{package} is not installed; pip install {source}") from e

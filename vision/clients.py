@@ -17,12 +17,11 @@ from vision.datasets.image_set import ImageSet
 from vision.task import AMONG
 
 
-def client_data(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
+def stacked_images(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:
     """Stack the clients' images; clients with fewer images are padded with zeros at the end.
 
-    Returns:
-        `x` `(clients, samples, channels, height, width)` uint8, and `y` (class) and `domain`
-        `(clients, samples)` int64.
+    The tensors are `x` `(clients, samples, channels, height, width)` uint8, and `y` (class) and
+    `domain` `(clients, samples)` int64.
     """
     if not ids:
         raise InputError(f"{images.name}: no clients; give the ids of at least one")
@@ -51,8 +50,7 @@ def for_everyone(state: State, n_clients: int) -> State:
 def among_own_classes(data: ClientData, n_classes: int) -> ClientData:
     """Let training predictions choose among the classes of each client's samples only.
 
-    Returns:
-        The data with `AMONG` `(clients, samples, classes)`, which `Classification.loss` reads.
+    The data get `AMONG` `(clients, samples, classes)`, which `Classification.loss` reads.
     """
     y = data.tensors["y"]
     real = torch.arange(y.shape[1]) < data.sizes[:, None]

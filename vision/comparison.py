@@ -41,13 +41,8 @@ FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Row:
-    """A model of a method in a comparison.
-
-    Attributes:
-        group: its runs, which differ in the seed.
-        view: one of the method's models.
-    """
+class ModelRow:
+    """A model, `view`, of a method in a comparison; the runs of its group differ in the seed."""
 
     group: RunGroup[ImageRun]
     view: str
@@ -63,13 +58,13 @@ class Row:
         return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == REFERENCE
 
 
-def rows_of(groups: Iterable[RunGroup[ImageRun]]) -> list[Row]:
+def rows_of(groups: Iterable[RunGroup[ImageRun]]) -> list[ModelRow]:
     """Return a row for each model of each group."""
-    return [Row(group, view) for group in groups for view in group.runs[0].views]
+    return [ModelRow(group, view) for group in groups for view in group.runs[0].views]
 
 
 @dataclass(frozen=True)
-class Line:
+class Accuracy:
     """Accuracy of one row, choosing from some classes.
 
     Attributes:
@@ -79,7 +74,7 @@ class Line:
             for rows without a common seed.
     """
 
-    row: Row
+    row: ModelRow
     accuracy: Estimate
     points: Estimate | None
 
@@ -101,21 +96,18 @@ class Comparison:
     """
 
     reference: str
-    lines: Mapping[str, Sequence[Line]]
+    lines: Mapping[str, Sequence[Accuracy]]
     clients: int
     seeds: int
 
 
-def compare(
-    rows: Sequence[Row], masks: Sequence[str] = MASKS[:1], reference: str | None = None
+def compare_accuracies(
+    rows: Sequence[ModelRow], masks: Sequence[str] = MASKS[:1], reference: str | None = None
 ) -> Comparison:
-    """Compare rows with one of them.
+    """Compare rows with one of them, choosing from some classes.
 
-    Args:
-        rows: at least one, with different names.
-        masks: classes that predictions choose from.
-        reference: name of the row that the others are compared with; by default the method of the
-            highest accuracy among all classes that is no reference itself, such as chance.
+    By default, the reference is the method of the highest accuracy among all classes that is no
+    reference itself, such as chance.
     """
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:
@@ -123,10 +115,12 @@ def compare(
     compared = names[reference] if reference else _best(rows)
     lines = {}
     for mask in masks:
-        shares = {row.name: by_client(row, mask) for row in rows}
+        shares = {row.name: shares_by_client(row, mask) for row in rows}
         theirs = shares[compared.name]
         lines[mask] = [
-            Line(row, _mean(ours), None if row is compared else _difference(ours, theirs, row.name))
+            Accuracy(
+                row, _mean(ours), None if row is compared else _difference(ours, theirs, row.name)
+            )
             for row in rows
             for ours in [shares[row.name]]
         ]
@@ -134,7 +128,7 @@ def compare(
     return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
 
 
-def _best(rows: Sequence[Row]) -> Row:
+def _best(rows: Sequence[ModelRow]) -> ModelRow:
     candidates = [row for row in rows if not row.is_reference] or rows
     return max(
         candidates,
@@ -142,18 +136,20 @@ def _best(rows: Sequence[Row]) -> Row:
     )
 
 
-def level(row: Row, mask: str, measure: str = ACCURACY) -> Estimate:
+def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:
     """Return a measure of a row in per cent, mean over clients and seeds."""
-    return _mean(by_client(row, mask, measure), 100.0 if measure == ACCURACY else math.inf)
+    return _mean(shares_by_client(row, mask, measure), 100.0 if measure == ACCURACY else math.inf)
 
 
-def points(row: Row, other: Row, mask: str, measure: str = ACCURACY) -> Estimate | None:
+def points_above(
+    row: ModelRow, other: ModelRow, mask: str, measure: str = ACCURACY
+) -> Estimate | None:
     """Return the percentage points by which a row lies above another; None without common seeds."""
-    ours, theirs = (by_client(r, mask, measure) for r in (row, other))
+    ours, theirs = (shares_by_client(r, mask, measure) for r in (row, other))
     return _difference(ours, theirs, row.name)
 
 
-def by_client(row: Row, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
+def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
     """Return `share`, a measure, and the test images of each client, by `seed` and `client`.
 
     `KR_T` and `KR_S` are what is retained after the last stage.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,16 +11,9 @@ from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.registry import find, merged
-from stforecast.federated.core.options import (
-    CheckedOptions,
-    Device,
-    Workers,
-    check_none_unread,
-    distribute,
-    flatten,
-    unmet,
-)
+from stforecast.federated.core.options import CheckedOptions, Device, Workers, flatten
 from stforecast.federated.core.training import Training
+from stforecast.federated.runs.settings import Settings
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.datasets import DATASETS, has_files, names_in
@@ -49,7 +42,7 @@ kept would move parameters without a gradient, such as a head's columns of forme
 
 
 @dataclass(frozen=True)
-class DataOptions(CheckedOptions):
+class ImageOptions(CheckedOptions):
     """Settings of the images.
 
     Attributes:
@@ -74,7 +67,7 @@ class DataOptions(CheckedOptions):
 
 
 @dataclass(frozen=True)
-class RunOptions(CheckedOptions):
+class ImageRunOptions(CheckedOptions):
     """Settings of the run itself.
 
     Attributes:
@@ -102,7 +95,7 @@ class RunOptions(CheckedOptions):
 
 
 @dataclass(frozen=True)
-class Config:
+class ImageConfig:
     """All settings of one image run, resolved.
 
     Attributes:
@@ -118,12 +111,12 @@ class Config:
     """
 
     method: str
-    data: DataOptions
+    data: ImageOptions
     partition: Partitioner | Streamer
     training: Training
     uplink: Uplink
     robust: Robust
-    run: RunOptions
+    run: ImageRunOptions
     method_options: Any
     model_options: Any
 
@@ -145,65 +138,42 @@ def find_division(name: str) -> type[Partitioner] | type[Streamer]:
     return found
 
 
-def sections(method: str, model: str, partition: str) -> dict[str, type]:
-    """Return the dataclass of each section of `Config`, by name."""
-    return {
-        "data": DataOptions,
-        "partition": find_division(partition),
-        "training": Training,
-        "uplink": Uplink,
-        "robust": Robust,
-        "run": RunOptions,
-        "method_options": METHODS.find(method).Options,
-        "model_options": MODELS.find(model).Options,
-    }
+class ImageSettings(Settings[ImageConfig]):
+    """Settings of image runs."""
+
+    depends_on = ("model", "partition")
+
+    def methods(self) -> Iterator[str]:
+        """Yield the names of methods."""
+        yield from METHODS
+
+    def defaults(self, method: str, model: str | None = None) -> dict[str, Any]:
+        """Return a method's default settings for images, with its model and its partition."""
+        chosen = {"model": ImageRunOptions.model, "partition": ImageRunOptions.partition}
+        return {**chosen, **TRAINING, **METHODS.find(method).defaults}
+
+    def sections(self, method: str, *names: str) -> dict[str, type]:
+        """Return the dataclass of each section, for a method, a model and a partition."""
+        model, partition = names
+        return {
+            "data": ImageOptions,
+            "partition": find_division(partition),
+            "training": Training,
+            "uplink": Uplink,
+            "robust": Robust,
+            "run": ImageRunOptions,
+            "method_options": METHODS.find(method).Options,
+            "model_options": MODELS.find(model).Options,
+        }
+
+    def conditions(self, method: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+        """Return what the method never reads, and `images`, read for data sets with files only."""
+        found = dict.fromkeys(METHODS.find(method).unread, "")
+        if any(map(has_files, names_in(str(chosen.get("data", ImageOptions.data))))):
+            return found
+        return {"images": f"data is one of {', '.join(filter(has_files, DATASETS))}", **found}
 
 
-def defaults(method: str) -> dict[str, Any]:
-    """Return a method's default settings for images; they include `model` and `partition`.
-
-    Both the help of the command line and `resolve` start from them.
-    """
-    chosen = {"model": RunOptions.model, "partition": RunOptions.partition}
-    return {**chosen, **TRAINING, **METHODS.find(method).defaults}
-
-
-def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are not read, to the condition that some of them are read on.
-
-    As `stforecast.forecasting.config.unread`; the folder `images` is read for data sets with files
-    only.
-    """
-    chosen = defaults(method) | dict(settings)
-    types = sections(method, str(chosen["model"]), str(chosen["partition"]))
-    found = unmet(types.values(), chosen)
-    if not any(has_files(name) for name in names_in(str(chosen.get("data", DataOptions.data)))):
-        found["images"] = f"data is one of {', '.join(filter(has_files, DATASETS))}"
-    never = dict.fromkeys(METHODS.find(method).unread, "")
-    return {name: why for name, why in (found | never).items() if name in settings}
-
-
-def check_read(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not read."""
-    check_none_unread(
-        method,
-        unread(method, settings),
-        lambda name: (other for other, kind in METHODS.items() if name not in kind.unread),
-    )
-
-
-def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are read, such as those of a record that has all."""
-    left_out = unread(method, settings)
-    return {name: value for name, value in settings.items() if name not in left_out}
-
-
-def resolve(method: str, **settings: Any) -> Config:
-    """Build a `Config` from settings by flat name; check and convert their types.
-
-    Settings that the method does not read are accepted here, since records have all settings; see
-    `check_read` for those that a user gives.
-    """
-    settings = {**defaults(method), **settings}
-    types = sections(method, str(settings["model"]), str(settings["partition"]))
-    return Config(method, **distribute(method, types, settings))
+SETTINGS = ImageSettings(ImageConfig)
+defaults, sections, unread = SETTINGS.defaults, SETTINGS.sections, SETTINGS.unread
+check_read, read_by, resolve = SETTINGS.check_read, SETTINGS.read_by, SETTINGS.resolve

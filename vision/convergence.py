@@ -37,7 +37,7 @@ from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort, State
 from stforecast.federated.core.training import zero_moments
-from vision.clients import client_data
+from vision.clients import stacked_images
 from vision.learner import Learner, load_images, prepared
 from vision.methods.pfpl import PFPL
 from vision.streams import TaskStream
@@ -161,4 +161,4 @@ def diagnose_run(run: Path, images: Path | None = None) -> pd.DataFrame:
     params = state.clients.params
     state.clients.moments = zero_moments(params, config.training)
     device = next(iter(params.values())).device
-    return corollary_1(method, state, client_data(shared, stage).to(device))
+    return corollary_1(method, state, stacked_images(shared, stage).to(device))

@@ -166,7 +166,7 @@ class Counts:
         return table[table["total"] > 0].reset_index()
 
 
-def evaluate(
+def count_correct(
     method: Method,
     state: State,
     test: ClientData,
@@ -179,17 +179,10 @@ def evaluate(
 ) -> Counts:
     """Count the correct predictions of each client's models on its own test samples.
 
-    Args:
-        method: the method.
-        state: the state that predicts (`Federation.ready()`).
-        test: `x`, `y` and `domain` of each client, on the state's device.
-        own: `(clients, classes)` whether a client has training samples of a class.
-        n_domains: number of domains over all clients.
-        cohort_size: largest number of clients that predict together.
-        models: models to evaluate; by default those of `judged_models`.
-        task: `(clients, classes)` classes of the test samples' task, for the mask `TASK`.
-        trained: state after the latest training, for models that are not judged in the method's
-            way, which clients do not first fit to their data; by default `state`.
+    The samples `x`, `y` and `domain` are on the state's device. `own` and `task` `(clients,
+    classes)` are the classes of a client's training samples, and those of the test samples' task,
+    for the mask `TASK`. `trained` is the state after the latest training, for models that are not
+    judged in the method's way, which clients do not first fit to their data; by default `state`.
     """
     models = judged_models(method, state, test) if models is None else models
     masks = dict(zip(MASKS, (torch.ones_like(own), own), strict=True))
@@ -203,10 +196,10 @@ def evaluate(
     for v, model in enumerate(models):
         total.zero_()
         judged = state if model.method_way or trained is None else trained
+        way = None if model.method_way else model.way
         predicted = predictions(
-            method, judged, data, view=model.view, cohort_size=cohort_size,
-            way=None if model.method_way else model.way,
-        )  # fmt: skip
+            method, judged, data, view=model.view, cohort_size=cohort_size, way=way
+        )
         for batch, logits in predicted:
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y

@@ -13,9 +13,9 @@ from torch import Tensor
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
-from vision.clients import client_data, for_everyone
+from vision.clients import for_everyone, stacked_images
 from vision.datasets import ImageSet
-from vision.evaluation import MASKS, TASK, Counts, JudgedModel, evaluate, judged_models
+from vision.evaluation import MASKS, TASK, Counts, JudgedModel, count_correct, judged_models
 from vision.streams import TaskStream
 
 STAGE_COLUMNS = (
@@ -58,7 +58,7 @@ class Evaluator:
     ) -> None:
         self._federation, self._every, self._by_stage = federation, every, by_stage
         self._tests = [
-            client_data(images, ids).to(federation.trainer.device) for ids in stream.test
+            stacked_images(images, ids).to(federation.trainer.device) for ids in stream.test
         ]
         self._own, self._task = stream.own_classes(images), stream.task_classes(images)
         self._n_domains = len(images.domain_names)
@@ -100,10 +100,10 @@ class Evaluator:
         f = self._federation
         test, own = self._tests[on], self._own[stage]
         task = self._task[on] if self._of_task else None
-        return evaluate(
-            f.method, state, test, own, self._n_domains, f.trainer.cohort_size, self.models, task,
-            f.state,
-        )  # fmt: skip
+        sizes, models = f.trainer.cohort_size, self.models
+        return count_correct(
+            f.method, state, test, own, self._n_domains, sizes, models, task, f.state
+        )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
         """Tabulate each client's correct predictions on one stage's test images."""

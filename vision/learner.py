@@ -24,17 +24,10 @@ from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.runs import model_files
 from stforecast.federated.runs.checkpointing import Checkpointer
-from stforecast.federated.runs.model_files import (
-    check_shapes,
-    from_arrays,
-    read_model,
-    restoring,
-    to_arrays,
-    write_model,
-)
-from vision.clients import among_own_classes, client_data
-from vision.config import Config, check_read, read_by, resolve
+from vision.clients import among_own_classes, stacked_images
+from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import ImageSet, load
 from vision.datasets.long_tail import hold_out_for_server, long_tailed
 from vision.evaluation import MASKS
@@ -81,7 +74,7 @@ class Learner:
     """
 
     def __init__(self, method: str = "pfpl", **settings: Any) -> None:
-        self.config: Config = resolve(method, **settings)
+        self.config: ImageConfig = resolve(method, **settings)
         check_read(method, settings)
         self.rounds_ = pd.DataFrame()
         self.stages_: pd.DataFrame | None = None
@@ -90,11 +83,7 @@ class Learner:
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Learner:
-        """Return a learner of recorded settings, of which a method may read only some.
-
-        Args:
-            settings: all settings by flat name, and the method.
-        """
+        """Return a learner of all recorded settings, of which a method may read only some."""
         return cls(**read_by(settings["method"], settings))
 
     def fit(
@@ -121,7 +110,7 @@ class Learner:
         self.images, surrogate = prepared(images, self.config)
         self.partition: Partition | TaskStream = self.config.partition.split(self.images, run.seed)
         self._describe(self.images)
-        self._method = build_method(self.config, self.shape, len(self.class_names), surrogate)
+        self._method = method_for_images(self.config, self.shape, len(self.class_names), surrogate)
         stream = TaskStream.of(self.partition)
         seen = stream.accumulated() if self._method.keeps_data else stream
         seen = seen.pooled() if self._method.pooled else seen
@@ -155,7 +144,7 @@ class Learner:
         return self
 
     def _training_data(self, stream: TaskStream) -> list[ClientData]:
-        data = [client_data(self.images, ids) for ids in stream.train]
+        data = [stacked_images(self.images, ids) for ids in stream.train]
         if not self.config.data.within_task:
             return data
         return [among_own_classes(stage, len(self.class_names)) for stage in data]
@@ -236,7 +225,9 @@ class Learner:
             "classes": self.class_names,
             "round": state.round,
         }
-        write_model(Path(folder), DESCRIPTION, about, to_arrays(method, state))
+        model_files.write_model(
+            Path(folder), DESCRIPTION, about, model_files.to_arrays(method, state)
+        )
         return Path(folder)
 
     @classmethod
@@ -250,20 +241,20 @@ class Learner:
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.
         """
-        folder, about, arrays = read_model(Path(folder), DESCRIPTION, "Learner.save")
-        with restoring(folder):
+        folder, about, arrays = model_files.read_model(Path(folder), DESCRIPTION, "Learner.save")
+        with model_files.restoring(folder):
             self = cls.recorded({**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
             check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
-            self._state = from_arrays(arrays, about["round"], seed, where)
-            self._method = build_method(self.config, self.shape, len(self.class_names))
-            check_shapes(self._method, arrays, len(self._state.clients))
+            self._state = model_files.from_arrays(arrays, about["round"], seed, where)
+            self._method = method_for_images(self.config, self.shape, len(self.class_names))
+            model_files.check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
 
 
-def load_images(config: Config) -> ImageSet:
+def load_images(config: ImageConfig) -> ImageSet:
     """Load and resize the images named in the settings; cached for later runs."""
     data = config.data
     return _load(data.data, data.images, data.size or None)
@@ -272,7 +263,7 @@ def load_images(config: Config) -> ImageSet:
 _load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size))
 
 
-def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | None]:
+def prepared(images: ImageSet, config: ImageConfig) -> tuple[ImageSet, ImageSet | None]:
     """Hold out the server's images and thin the clients' images to a long tail."""
     data, seed = config.data, config.run.seed
     surrogate = None
@@ -281,8 +272,8 @@ def prepared(images: ImageSet, config: Config) -> tuple[ImageSet, ImageSet | Non
     return long_tailed(images, data.imbalance, seed), surrogate
 
 
-def build_method(
-    config: Config,
+def method_for_images(
+    config: ImageConfig,
     shape: tuple[int, int, int],
     n_classes: int,
     surrogate: ImageSet | None = None,

@@ -127,7 +127,7 @@ class ImageRun(Run):
         return found[selection]
 
 
-def run(
+def run_images(
     method: str,
     out: str | os.PathLike[str],
     settings: dict[str, Any],
@@ -159,7 +159,9 @@ def run(
         return UnfinishedImageRun(out, begun).complete(after_round)
 
 
-def resume(folder: str | os.PathLike[str], *, after_round: AfterRound | None = None) -> ImageRun:
+def resume_images(
+    folder: str | os.PathLike[str], *, after_round: AfterRound | None = None
+) -> ImageRun:
     """Resume a stopped run from its newest intact checkpoint.
 
     On the same machine, the results equal those of an uninterrupted run, bit for bit.

@@ -79,7 +79,7 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(-1)
 
 
-def divergence(target: Tensor, prediction: Tensor) -> Tensor:
+def kl_divergence(target: Tensor, prediction: Tensor) -> Tensor:
     """Return KL(target ‖ prediction) in nats of each pair of predictions.
 
     Args:

@@ -167,9 +167,19 @@ def listed(function: Function) -> Function:
     return function
 
 
+def listed_as(name: str) -> Callable[[Function], Function]:
+    """Mark a function as an entry under a shorter name than its own."""
+
+    def mark(function: Function) -> Function:
+        vars(function)["listed"] = name
+        return function
+
+    return mark
+
+
 def is_listed(thing: Any) -> bool:
     """Return whether it is a function marked as `listed`."""
-    return isinstance(thing, FunctionType) and vars(thing).get("listed", False)
+    return isinstance(thing, FunctionType) and bool(vars(thing).get("listed"))
 
 
 def is_named(base: type) -> Callable[[Any], bool]:
@@ -193,6 +203,8 @@ def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
 
 
 def _name(entry: Any) -> str:
+    if isinstance(entry, FunctionType) and isinstance(name := vars(entry).get("listed"), str):
+        return name
     if isinstance(entry, FunctionType | ModuleType):
         return entry.__name__.rpartition(".")[2].replace("_", "-")
     return str(entry.name)

@@ -31,7 +31,7 @@ from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 from experiments.benchmarks.frame import Results, benchmark, in_turns, table, timed
 from experiments.benchmarks.machine import in_own_process, own_memory, processor_time
-from stforecast.bench.ray import cluster, each, ray_map
+from stforecast.bench.ray import cluster, do_each, ray_map
 
 ONE_THREAD = "stforecast, one thread"
 
@@ -197,7 +197,7 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
     start, meeting = time.perf_counter(), out.with_suffix(".workers").resolve()
     meeting.mkdir()
     with cluster(workers):
-        each(_meet, [(meeting, workers)] * workers, "workers")
+        do_each(_meet, [(meeting, workers)] * workers, "workers")
         started = time.perf_counter() - start
         read = partial(milan.prepare, spread=ray_map)
         _, wall, cpu = timed(read, raw, out, cpu=partial(processor_time, [os.getpid()]))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from stforecast.bench.tables import markdown
-from stforecast.cli.commands import OptionSections
+from stforecast.cli.commands import Sectioned
 from stforecast.cli.options import from_dataclass, help_text
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task, overridden
@@ -86,7 +86,7 @@ def _sections(command: click.Command, ctx: click.Context) -> Iterator[str]:
         yield f"{'#' * min(depth, 4)} {ctx.command_path}"
     yield help_text(command.help).replace("\b\n", "")
     yield f"```text\n{' '.join([ctx.command_path, *command.collect_usage_pieces(ctx)])}\n```"
-    more = command.make_sections([]) if isinstance(command, OptionSections) else {}
+    more = command.make_sections([]) if isinstance(command, Sectioned) else {}
     own = [p for p in command.get_params(ctx) if isinstance(p, click.Option)]
     for title, options in {"": own, **more}.items():
         if title:

@@ -1,7 +1,4 @@
-"""Curves: groups of runs in a figure and their style.
-
-Curves in one panel, or as small multiples where they are too many to be told apart.
-"""
+"""Curves: groups of runs in a figure and their style, in one panel or as small multiples."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 from zlib import crc32
 
 import pandas as pd
@@ -68,14 +65,16 @@ def point_look(place: int, markers: Sequence[str] = MARKERS) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Curve(RunGroup[R]):
+class Curve(Generic[R]):
     """A group of runs and its style.
 
     Attributes:
+        group: the runs.
         place: determines colour, line and marker, see `places`.
         faint: whether it is in the background, in grey.
     """
 
+    group: RunGroup[R]
     place: int
     faint: bool = False
 
@@ -102,15 +101,9 @@ class Curve(RunGroup[R]):
         return {"color": self.color, "linestyle": LINE_STYLES[self.dash], "linewidth": 1.2}
 
     def draw_mean(self, ax: Axes, table: pd.DataFrame, **style: Any) -> None:
-        """Draw the mean of several numbers at each x, in a band of one standard deviation.
-
-        Args:
-            ax: axes.
-            table: a row for each x, a column for each number.
-            **style: further properties of the line.
-        """
+        """Draw the mean of a table's columns by its index, in a band of one standard deviation."""
         mean, deviation = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, **{"label": self.label, **self.line, **style})
+        ax.plot(mean.index, mean, **{"label": self.group.label, **self.line, **style})
         if table.shape[1] > 1:
             ax.fill_between(mean.index, mean - deviation, mean + deviation, **self.band)
 
@@ -138,9 +131,6 @@ def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
 
     >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
     {'fedavg': 1, 'fedlean': 0, 'solo, day': 4}
-
-    Args:
-        named: label and method of each.
     """
     found: dict[str, int] = {}
     pairs = sorted(set(named), key=lambda pair: (pair[0] != pair[1], pair))
@@ -171,14 +161,7 @@ def _of_hue(place: int, taken: Collection[int]) -> int:
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
-    """Return a curve for each group of the runs.
-
-    Args:
-        runs: finished runs; a folder given twice counts once.
-
-    Raises:
-        InputError: if there are no runs, or a highlighted name is unknown.
-    """
+    """Return a curve for each group of runs, of which there must be at least one."""
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     groups = group_runs(runs)
@@ -201,12 +184,12 @@ def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
     curves: list[Curve[R]] = []
     for group in groups:
         place = of_label[group.base]
-        if any(curve.base == group.base for curve in curves):
+        if any(curve.group.base == group.base for curve in curves):
             start = crc32(group.name.encode())
             place = _of_hue(place, taken) if len(labels) > 1 else _free(start, taken)
             taken.add(place)
         faint = bool(shown) and not shown & {group.name, group.base}
-        curves.append(Curve(group.base, group.tags, group.runs, place, faint))
+        curves.append(Curve(group, place, faint))
     return curves
 
 
@@ -231,41 +214,29 @@ def draw_curves(
     draw: Draw[R],
     width: float,
     height: float,
-    *,
-    sharey: bool = True,
-    behind: Callable[[Curve[R], Curve[R]], bool] = lambda curve, other: True,
 ) -> tuple[PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
-    Args:
-        curves: the curves.
-        labels: text of each in the legend, or the title of its panel.
-        draw: draws one curve.
-        width: width of the figure in inches.
-        height: height of a single panel in inches.
-        sharey: whether small panels have one y axis.
-        behind: whether the second curve is drawn behind the first.
+    A label is a text in the legend, or the title of a panel.
     """
     if len(curves) <= MOST_TOGETHER:
         fig, (ax,) = panels(width, height)
         for curve, label in zip(curves, labels, strict=True):
             draw(ax, curve, label)
         return fig, [ax]
-    fig, axes = small_panels(width, len(curves), sharey=sharey)
+    fig, axes = small_panels(width, len(curves))
     for ax, curve, label in zip(axes, curves, labels, strict=True):
         for other in curves:
-            if other is not curve and behind(curve, other):
+            if other is not curve:
                 draw(ax, other.behind, UNNAMED)
         draw(ax, curve.alone, UNNAMED)
         title_panel(ax, label, width / columns(width))
     return fig, axes
 
 
-def small_panels(
-    width: float, n: int, *, sharey: bool = True, height: float = PANEL
-) -> tuple[PlainFigure, list[Axes]]:
-    """Create small panels that share their x axis."""
-    return panels(width, height, n, n_columns=columns(width), sharex=True, sharey=sharey)
+def small_panels(width: float, n: int) -> tuple[PlainFigure, list[Axes]]:
+    """Create small panels that share their axes."""
+    return panels(width, PANEL, n, n_columns=columns(width), sharex=True, sharey=True)
 
 
 def columns(width: float) -> int:
@@ -283,13 +254,6 @@ def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: flo
     """Label the axes at the left and in the last row of a grid of panels.
 
     Panels above a gap in the last row have numbers alone.
-
-    Args:
-        axes: the panels, row by row.
-        x: label of the x axes.
-        y: label of the y axes, in lines as long as a panel is high.
-        width: width of the figure in inches.
-        height: height of a single panel in inches.
     """
     in_row = columns(width) if len(axes) > 1 else 1
     lines = textwrap.fill(y, int(CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8))

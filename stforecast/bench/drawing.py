@@ -1,12 +1,7 @@
-"""Panels, axes, legend and file of a figure.
+"""Panels, axes, legend and file of a figure, and what a user asks of its look.
 
-Pyplot is not used: figures need no display and may be drawn in threads.
-
-Look of the figure that is being drawn: given axes, highlighted curves, and others' looks.
-
-Functions that make panels and curves read it, so that figures need not pass it on.
-
-Figure type of all plots, of forecasts and of images.
+Pyplot is not used: figures need no display and may be drawn in threads. Functions that make panels
+and curves read the look, so that figures need not pass it on.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ import math
 import os
 import textwrap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,12 +73,8 @@ class PlainFigure(Figure):
 
     def draw(self, renderer: RendererBase) -> None:
         """Draw the figure with plain texts."""
-        self.write_plainly()
-        super().draw(renderer)
-
-    def write_plainly(self) -> None:
-        """Disable formulas in all texts, except powers of ten along logarithmic axes."""
         write_plainly(self)
+        super().draw(renderer)
 
 
 def write_plainly(fig: Figure) -> None:
@@ -127,43 +118,34 @@ _saving = threading.Lock()
 
 
 def check_width(width: float) -> None:
-    """Refuse a figure that is too narrow or too wide.
-
-    Raises:
-        InputError: if it is too narrow or too wide.
-    """
+    """Refuse a figure that is too narrow or too wide."""
     if not NARROWEST <= width <= WIDEST:
         raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
 
 
 def panels(
-    width: float, height: float, n: int = 1, *, n_columns: int = 1, sharex: bool = False,
-    sharey: bool = False, height_ratios: Sequence[float] | None = None,
-) -> tuple[PlainFigure, list[Axes]]:  # fmt: skip
-    """Create a figure with `n` empty panels.
+    width: float,
+    height: float,
+    n: int = 1,
+    *,
+    n_columns: int = 1,
+    sharex: bool = False,
+    sharey: bool = False,
+    height_ratios: Sequence[float] | None = None,
+) -> tuple[PlainFigure, list[Axes]]:
+    """Create a figure with `n` empty panels; widths and heights are in inches.
 
-    Args:
-        width: width of the figure in inches.
-        height: mean height of a row of panels in inches.
-        n: number of panels.
-        n_columns: panels in a row.
-        sharex: whether all have one x axis.
-        sharey: whether all have one y axis.
-        height_ratios: heights of the rows relative to each other; by default equal.
-
-    Raises:
-        InputError: if it is too narrow or too wide.
+    `height` is the mean height of a row, `height_ratios` are those of the rows.
     """
+    shared: dict[str, Any] = {"sharex": sharex, "sharey": sharey}
     n_rows = math.ceil(n / n_columns)
     if current().ax is not None:
-        axes = _divided(current(), n, n_columns, sharex, sharey, height_ratios)
+        axes = _divided(current(), n, n_columns, shared, height_ratios)
         # The user's own figure may be of any type.
         return axes[0].get_figure(), _styled(axes)  # type: ignore[return-value]
     check_width(width)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
-    grid = fig.subplots(
-        n_rows, n_columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
-    )
+    grid = fig.subplots(n_rows, n_columns, squeeze=False, height_ratios=height_ratios, **shared)
     axes = list(grid.flat)
     for ax in axes[n:]:
         ax.remove()
@@ -171,14 +153,9 @@ def panels(
 
 
 def _divided(
-    look: Look, n: int, n_columns: int, sharex: bool, sharey: bool,
-    height_ratios: Sequence[float] | None,
-) -> list[Axes]:  # fmt: skip
-    """Return `n` panels in the place of given axes, which they are themselves if `n` is one.
-
-    Raises:
-        InputError: if the axes are in no grid, which several panels could divide.
-    """
+    look: Look, n: int, n_columns: int, shared: Mapping[str, bool], ratios: Sequence[float] | None
+) -> list[Axes]:
+    """Return `n` panels in the place of given axes, which they are themselves if `n` is one."""
     given = look.ax
     assert given is not None
     if n == 1:
@@ -188,13 +165,12 @@ def _divided(
     if place is None or figure is None:
         raise InputError(f"this figure has {n} panels; give axes made by plt.subplots, or none")
     n_rows = math.ceil(n / n_columns)
-    grid = place.subgridspec(n_rows, n_columns, height_ratios=height_ratios)
+    grid = place.subgridspec(n_rows, n_columns, height_ratios=ratios)
     given.remove()
     axes: list[Axes] = []
     for i in range(n):
-        first = axes[0] if axes else None
-        shared = {"sharex": first if sharex else None, "sharey": first if sharey else None}
-        axes.append(figure.add_subplot(grid[divmod(i, n_columns)], **shared))
+        same = {axis: axes[0] if axes and share else None for axis, share in shared.items()}
+        axes.append(figure.add_subplot(grid[divmod(i, n_columns)], **same))
     look.panels[:] = axes
     return axes
 
@@ -225,13 +201,9 @@ def count_axis(ax: Axes, label: str, *, logarithmic: bool = False) -> None:
 
 
 def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> None:
-    """Format the x axis for days and hours, with the year in its label.
+    """Format the x axis for days and hours in a zone, with the year in its label.
 
-    Args:
-        ax: axes with UTC times, or times without a zone.
-        label: label of the axis.
-        zone: IANA name of the zone of the labels; "UTC" leaves the times as they are.
-        most_ticks: maximum number of labelled times.
+    Times are in UTC, or have no zone; the zone "UTC" leaves them as they are.
     """
     tz = ZoneInfo(zone)
     locator = AutoDateLocator(tz, minticks=min(3, most_ticks - 1), maxticks=most_ticks)
@@ -251,13 +223,7 @@ def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> N
 
 
 def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
-    """Format a logarithmic x axis in kB, MB, GB.
-
-    Args:
-        ax: axes.
-        n_bytes: values on the axis; they determine the labelled ticks.
-        label: label of the axis.
-    """
+    """Format a logarithmic x axis in kB, MB, GB; the values on it determine its ticks."""
     ax.set_xscale("log")
     subs = (1.0,) if n_bytes.max() / n_bytes.min() > 100 else (1.0, 2.0, 5.0)
     ax.xaxis.set_major_locator(LogLocator(subs=subs))
@@ -275,20 +241,16 @@ def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:
 def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) -> None:
     """Add a legend below the panels, in as few rows as fit the width, and make room for it.
 
-    Args:
-        fig: figure from `panels` with labelled artists; equal labels share one entry.
-        note: lines of further notes.
-        points: first entries, which are not artists of the figure.
+    Equal labels share one entry. `note` has further lines; `points` come first.
     """
     entries: dict[str, Artist] = {str(point.get_label()): point for point in points}
     for ax in current().panels or fig.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
+    handles, style = list(entries.values()), {"frameon": False, "fontsize": SMALL}
     if current().panels:
-        own = current().panels[0].legend(
-            list(entries.values()), list(entries), fontsize=SMALL, frameon=False, title=note,
-            title_fontsize=SMALL,
-        )  # fmt: skip
+        first = current().panels[0]
+        own = first.legend(handles, list(entries), title=note, title_fontsize=SMALL, **style)
         own.set_in_layout(False)
         return
     n_characters = int(CHARACTERS_PER_INCH * fig.get_figwidth())
@@ -296,16 +258,15 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     title = "\n".join(textwrap.fill(line, n_characters) for line in note.splitlines())
     for n_rows in range(1, max(1, len(entries)) + 1):
         legend = fig.legend(
-            list(entries.values()),
+            handles,
             labels,
             loc="outside lower center",
             ncols=max(1, math.ceil(len(entries) / n_rows)),
-            frameon=False,
-            fontsize=SMALL,
             title=title,
             title_fontproperties={"size": SMALL, "style": "italic"},
+            **style,
         )
-        fig.write_plainly()
+        write_plainly(fig)
         box = legend.get_window_extent()
         if box.width <= fig.bbox.width or n_rows >= len(entries):
             break
@@ -314,16 +275,7 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
 
 
 def finish_figure(fig: Figure, height: float | None, title: str) -> None:
-    """Give a drawn figure a height and a title.
-
-    Args:
-        fig: the figure.
-        height: height in inches; None leaves it as it is.
-        title: title; none if empty.
-
-    Raises:
-        InputError: if it is too low or too high.
-    """
+    """Give a drawn figure a title, and a height in inches unless it is None."""
     if height is not None:
         if not NARROWEST <= height <= WIDEST:
             raise InputError(f"height is {height}; give {NARROWEST} to {WIDEST} inches")
@@ -336,20 +288,9 @@ def finish_figure(fig: Figure, height: float | None, title: str) -> None:
 def save_figure(
     fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = PNG_DPI
 ) -> Path:
-    """Write a figure atomically, as PDF, PNG or SVG by the extension.
+    """Write a figure atomically, as PDF, PNG or SVG by the extension, and return the path.
 
-    Args:
-        fig: any figure.
-        path: file to write; missing folders are created.
-        note: small text at the top, such as the dates of the data.
-        dpi: dots per inch of a PNG.
-
-    Returns:
-        The path.
-
-    Raises:
-        InputError: if the extension is unknown, listing the known ones, or if `dpi` is too low or
-            too high.
+    `note` is a small text at the top, such as the dates of the data.
     """
     if not LOWEST_DPI <= dpi <= HIGHEST_DPI:
         raise InputError(f"dpi is {dpi:g}; give {LOWEST_DPI} to {HIGHEST_DPI} dots per inch")

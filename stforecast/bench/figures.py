@@ -54,16 +54,7 @@ class FigureSpec:
 def parse_figures(
     entries: Sequence[str | dict[str, Any]], labels: Iterable[str], plots: Plots
 ) -> tuple[FigureSpec, ...]:
-    """Parse the key `figures` of a benchmark.
-
-    Args:
-        entries: names of plots, or `{ plot, name, methods, seeds, options… }`.
-        labels: labels of the benchmark's rows.
-        plots: plot functions by name.
-
-    Raises:
-        InputError: for an unknown plot, option or label, or two figures with one name.
-    """
+    """Parse the key `figures`: names, or `{ plot, name, methods, seeds, options… }`."""
     labels = set(labels)
     specs = tuple(_spec(entry, labels, plots) for entry in entries)
     names = [slug(spec.name) for spec in specs]
@@ -96,12 +87,7 @@ def _spec(entry: str | dict[str, Any], labels: set[str], plots: Plots) -> Figure
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures of a benchmark and those that failed.
-
-    Attributes:
-        drawn: files of the figures.
-        undrawn: one-line error of each failed figure, by name.
-    """
+    """Files of a benchmark's figures, and the one-line error of each failed one, by name."""
 
     drawn: Sequence[Path] = ()
     undrawn: Mapping[str, str] = field(default_factory=dict)
@@ -130,14 +116,7 @@ def draw_figures(
     folder: Path,
     plots: Plots,
 ) -> Gallery:
-    """Draw every figure of every data set and scenario; a failed one does not stop the others.
-
-    Args:
-        specs: figures to draw.
-        runs: finished runs.
-        folder: folder of the files `DATA-SCENARIO-NAME.png`.
-        plots: plot functions by name.
-    """
+    """Draw `DATA-SCENARIO-NAME.png` for each figure; a failed one does not stop the others."""
     runs = list(runs)
     groups: dict[str, list[R]] = {}
     for run in runs:

@@ -11,14 +11,8 @@ from typing import Any, Generic
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.text import shown
+from stforecast.bench import grid_file
 from stforecast.bench.figures import FigureSpec, parse_figures
-from stforecast.bench.grid_file import (
-    Entry,
-    check_keys,
-    command_words,
-    parse_entries,
-    read_toml,
-)
 from stforecast.bench.kind import Kind, Scenario, kind_of, packaged
 from stforecast.bench.published import Published, parse_published
 from stforecast.bench.run_groups import R
@@ -50,7 +44,7 @@ class Grid(Generic[R]):
     data: tuple[Any, ...]
     scenarios: tuple[Scenario, ...]
     seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[grid_file.Entry, ...]
     settings: dict[str, Any]
     figures: tuple[FigureSpec, ...] = ()
     published: Published | None = None
@@ -75,14 +69,14 @@ class Grid(Generic[R]):
         for shared in self.kind.shared_settings(self):
             for entry in self.entries:
                 settings = self.kind.settings_of(entry.method, shared, entry.settings)
-                self.kind.check_read(entry.method, settings)
+                self.kind.settings.check_read(entry.method, settings)
                 read |= settings.keys()
         for name, value in self.settings.items():
             if name not in read:
-                self.kind.check_read(self.entries[0].method, {name: value})
+                self.kind.settings.check_read(self.entries[0].method, {name: value})
                 raise InputError(f"no row reads {name}; leave it out")
 
-    def seeds_of(self, entry: Entry) -> tuple[int, ...]:
+    def seeds_of(self, entry: grid_file.Entry) -> tuple[int, ...]:
         """Return the seeds of a row: its own, or those of the benchmark."""
         return entry.seeds or self.seeds
 
@@ -95,10 +89,7 @@ class Grid(Generic[R]):
     ) -> Grid[R]:
         """Return the grid with other data, services, seeds or shared settings, if given.
 
-        Rows with seeds of their own keep these.
-
-        Raises:
-            InputError: if a seed or a setting is unknown or out of range.
+        Rows with seeds of their own keep these. Unknown and invalid settings are refused.
         """
         shared = {**self.settings, **(settings or {})}
         for scenario in scenarios or self.scenarios:
@@ -107,7 +98,7 @@ class Grid(Generic[R]):
                     own = {**shared, **scenario.settings, **entry.settings, "seed": seed}
                     self.kind.check(entry.method, **own)
         flags: dict[str, Sequence[Any]] = {
-            "--data": [shown(item) if isinstance(item, Path) else item for item in data],
+            "--data": [shown(Path(item)) for item in data],
             "--service": [scenario.name for scenario in scenarios],
             "--seed": seeds,
         }
@@ -117,7 +108,7 @@ class Grid(Generic[R]):
             scenarios=tuple(scenarios) or self.scenarios,
             seeds=tuple(seeds) or self.seeds,
             settings=shared,
-            command=(*self.command, *command_words(flags, settings or {})),
+            command=(*self.command, *grid_file.command_words(flags, settings or {})),
         )
 
     def repeat(self, out: Path) -> str:
@@ -126,16 +117,8 @@ class Grid(Generic[R]):
 
 
 def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
-    """Read a benchmark's TOML file.
-
-    Args:
-        path: path of the file.
-        preset: name of one of the file's presets.
-
-    Raises:
-        InputError: naming the file and its error.
-    """
-    table = {"title": path.stem, **read_toml(path)}
+    """Read a benchmark's TOML file, with one of its presets; errors name the file."""
+    table = {"title": path.stem, **grid_file.read_toml(path)}
     try:
         kind = kind_of(table)
         grid = make_grid(kind, _with_preset(kind, table, preset), path.parent)
@@ -148,7 +131,7 @@ def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
 
 def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> dict[str, Any]:
     """Apply one of the table's presets; `settings` are merged, other keys replaced."""
-    presets = check_keys(table, kind.keys, kind.needed).get("presets", {})
+    presets = grid_file.check_keys(table, kind.keys, kind.needed).get("presets", {})
     rest = {key: value for key, value in table.items() if key != "presets"}
     if name is None:
         return rest
@@ -173,22 +156,16 @@ def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> di
 
 
 def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) -> Grid[R]:
-    """Make a benchmark from the keys of a file.
+    """Make a benchmark from the keys of a file, with a title and without presets.
 
-    Args:
-        kind: kind of the runs.
-        table: contents of the file, with a title and without presets.
-        folder: the file's folder, where files that rows name are looked for, too.
-
-    Raises:
-        InputError: naming the error.
+    Files that rows name are also looked for in `folder`, which is the file's.
     """
-    found = check_keys(table, kind.keys, kind.needed)
+    found = grid_file.check_keys(table, kind.keys, kind.needed)
     settings, scenarios = found.get("settings", {}), kind.scenarios(found)
     for scenario in scenarios:
         shared = {**settings, **scenario.settings}
         rows = [_located(row, folder) for row in (*found["methods"], *found.get("references", ()))]
-        entries = parse_entries(rows, shared, kind.check)
+        entries = grid_file.parse_entries(rows, shared, kind.check)
     published = found.get("published")
     labels = [entry.label for entry in entries]
     methods = tuple(labels[: len(found["methods"])])
@@ -213,13 +190,11 @@ def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) 
 
 def _located(row: str | dict[str, Any], folder: Path | None) -> str | dict[str, Any]:
     """Return a row with the paths of those files that lie beside the benchmark's file."""
+
+    def located(value: Any) -> Any:
+        is_absent = isinstance(value, str) and Path(value).suffix and not Path(value).exists()
+        return str(folder / value) if is_absent and (folder / value).is_file() else value
+
     if isinstance(row, str) or folder is None:
         return row
-    return {name: _found(value, folder) for name, value in row.items()}
-
-
-def _found(value: Any, folder: Path) -> Any:
-    if isinstance(value, str) and Path(value).suffix and not Path(value).exists():
-        beside = folder / value
-        return str(beside) if beside.is_file() else value
-    return value
+    return {name: located(value) for name, value in row.items()}

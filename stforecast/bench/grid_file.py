@@ -70,11 +70,7 @@ MAX_BYTES = 2**16
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Raises:
-        InputError: naming the file and its error.
-    """
+    """Read a TOML file; errors name it."""
     try:
         text = read_bounded(path, MAX_BYTES)
     except OSError as e:
@@ -86,11 +82,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[str, Any]:
-    """Return the values of a file's keys, converted to their types.
-
-    Raises:
-        InputError: for a key that is unknown, missing, empty or of another type.
-    """
+    """Return a file's keys converted to their types; refuse unknown, missing and empty ones."""
     if unknown := table.keys() - keys.keys():
         raise choose("key", min(unknown), keys)
     if missing := needed - table.keys():
@@ -120,15 +112,9 @@ def parse_entries(
     shared: Mapping[str, Any],
     check: Callable[..., Any],
 ) -> tuple[Entry, ...]:
-    """Parse the key `methods`.
+    """Parse the key `methods`: names, or `{ method, label, table, seeds, settings… }`.
 
-    Args:
-        entries: names, or `{ method, label, table, seeds, settings… }`.
-        shared: settings of all methods.
-        check: called with the method and its settings, to find errors before the first run.
-
-    Raises:
-        InputError: for an entry without a method, a label given twice, or an error from `check`.
+    `check` is called with each method and its settings, to find errors before the first run.
     """
     if "method" in shared:
         raise InputError("settings has a method; name it in methods, where each has a row")

@@ -1,7 +1,4 @@
-"""Execution of a benchmark's runs: finished runs are kept, failures recorded.
-
-Execution of a benchmark: missing runs, tables and figures.
-"""
+"""Execution of a benchmark: finished runs are kept, failures recorded, tables and figures made."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from stforecast.bench.progress import doing, rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import write_page
-from stforecast.federated.runs.run_folder import Run, is_begun, is_finished, read_begun, write_csv
+from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun, write_csv
 from stforecast.federated.runs.unfinished_run import locked
 
 log = logging.getLogger(__name__)
@@ -38,17 +35,7 @@ FAILED = "failed.txt"
 
 @dataclass(frozen=True)
 class Job(Generic[R]):
-    """A run of a benchmark, finished or not.
-
-    Attributes:
-        kind: kind of the run.
-        folder: the run's folder.
-        entry: its row in the file.
-        settings: all of its settings, including the seed.
-        data: its data.
-        scenario: name of the scenario, if it has one.
-        fold: its fold in a backtest.
-    """
+    """A run of a benchmark, finished or not; its settings include the seed."""
 
     kind: Kind[R]
     folder: Path
@@ -66,7 +53,7 @@ class Job(Generic[R]):
 
     def run(self, progress: bool) -> R:
         """Execute or resume the run."""
-        rounds = self.kind.rounds(self.kind.resolve(self.entry.method, **self.settings))
+        rounds = self.kind.settings.resolve(self.entry.method, **self.settings).total_rounds
         label = f"{self.name}, rounds"
         with rounds_bar(
             rounds, progress=progress and rounds > 0, label=label, keep=False
@@ -76,11 +63,7 @@ class Job(Generic[R]):
             return self.kind.begin(self, after_round)
 
     def finished(self) -> R | None:
-        """Return the run if it is finished.
-
-        Raises:
-            InputError: if the folder holds another run, finished or not, or one on other data.
-        """
+        """Return the run if it is finished; refuse another one in its folder, or other data."""
         if is_begun(self.folder):
             self._refuse_other(read_begun(self.folder, self.kind.run_type.command))
         if not is_finished(self.folder):
@@ -114,8 +97,8 @@ class Job(Generic[R]):
 
         Settings that an older version lacks have their defaults.
         """
-        read = self.kind.read_by(about["settings"]["method"], about["settings"])
-        flat: dict[str, Any] = json.loads(json.dumps(self.kind.resolve(**read).flat()))
+        read = self.kind.settings.read_by(about["settings"]["method"], about["settings"])
+        flat: dict[str, Any] = json.loads(json.dumps(self.kind.settings.resolve(**read).flat()))
         ignored = self.kind.run_type.no_difference - {"seed"}
         return {n: v for n, v in flat.items() if n not in ignored} | self.kind.identity(about)
 
@@ -125,14 +108,6 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 
     The first seed of the first fold of every row and data set comes first, then that of the further
     folds, then the further seeds, so a benchmark that is stopped has a balanced table.
-
-    Args:
-        grid: the benchmark.
-        out: its folder.
-        progress: whether to show progress bars.
-
-    Raises:
-        InputError: if the folds of a backtest do not fit, or data cannot be created.
     """
     jobs = [
         (turn, _job(grid, out, entry, data, scenario, fold, seed))
@@ -146,9 +121,14 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 
 
 def _job(
-    grid: Grid[R], out: Path, entry: Entry, data: Any, scenario: Scenario, fold: Fold | None,
+    grid: Grid[R],
+    out: Path,
+    entry: Entry,
+    data: Any,
+    scenario: Scenario,
+    fold: Fold | None,
     seed: int,
-) -> Job[R]:  # fmt: skip
+) -> Job[R]:
     names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
     folder = out.joinpath("runs", *map(slug, names))
     settings = {**grid.kind.job_settings(grid, entry, scenario, data), "seed": seed}
@@ -161,24 +141,10 @@ def _job(
 def do_jobs(
     jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
 ) -> tuple[list[R], dict[str, str]]:
-    """Execute every unfinished job.
+    """Return the finished runs, and the one-line error of each failed one by its place in `folder`.
 
     A failed run is recorded in its folder and does not stop the others; it is retried the next
-    time.
-
-    Args:
-        jobs: jobs in order.
-        title: title of the benchmark, for the progress bar.
-        folder: parent of all jobs' folders; failures are named relative to it.
-        progress: whether to show progress bars.
-        engine: `local`, or `ray` for jobs in parallel (`stforecast.bench.ray`).
-
-    Returns:
-        Finished runs, and the one-line error of each failed one by its folder.
-
-    Raises:
-        InputError: if two jobs share a folder, a folder holds another run, or data of an unfinished
-            run are missing.
+    time. Twins, other runs in the folders and missing data are refused before the first run.
     """
     _refuse_twins(jobs)
     for job in jobs:
@@ -221,14 +187,7 @@ def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:
 
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
-    """Result of a benchmark.
-
-    Attributes:
-        runs: finished runs.
-        failures: one-line error of each failed run, by its folder below `runs/`.
-        table: table of the results, as Markdown.
-        gallery: its figures.
-    """
+    """Result of a benchmark: finished runs, one-line errors by folder, table and figures."""
 
     runs: Sequence[R]
     failures: Mapping[str, str]
@@ -241,18 +200,7 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    A failed run is recorded in its folder and in the table and does not stop the others; it is
-    retried the next time.
-
-    Args:
-        grid: the benchmark.
-        out: folder for `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
-        progress: whether to show progress bars.
-        engine: `local`, or `ray` for runs in parallel.
-
-    Raises:
-        InputError: if `out` holds runs with other settings or another process writes there, two
-            runs would share a folder, or data cannot be created.
+    `out` gets `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)
@@ -266,16 +214,12 @@ def run_grid(
 
 
 def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
-    """Write the tables of all runs, one file for each kind of table."""
+    """Write the tables of all runs, with their facts, one file for each kind of table."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run in runs:
+        facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
         for name, table in grid.kind.tables(run).items():
-            parts.setdefault(name, []).append(_identified(table, run))
+            absent = {fact: value for fact, value in facts.items() if fact not in table}
+            parts.setdefault(name, []).append(table.assign(**absent))
     for name, tables in parts.items():
         write_csv(pd.concat(tables), out / f"{name}.csv")
-
-
-def _identified(table: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return a table with further columns that identify the run."""
-    facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
-    return table.assign(**{name: fact for name, fact in facts.items() if name not in table})

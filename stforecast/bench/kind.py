@@ -7,7 +7,7 @@ the kind, and its benchmarks as TOML files in the folder `configs` of its top pa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,11 +21,13 @@ from data_prep.base.registry import find
 if TYPE_CHECKING:
     import pandas as pd
 
+    from stforecast.bench.compared import Compared
     from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
     from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
     from stforecast.federated.runs.run_folder import Run
+    from stforecast.federated.runs.settings import Settings
     from stforecast.federated.runs.unfinished_run import AfterRound
 
 R = TypeVar("R", bound="Run")
@@ -33,12 +35,7 @@ R = TypeVar("R", bound="Run")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A variant of each data set, such as one of its services or a partition of it.
-
-    Attributes:
-        name: name; None or empty if there is only one.
-        settings: its flat settings.
-    """
+    """A variant of each data set, such as one of its services; the only one may have no name."""
 
     name: str | None
     settings: dict[str, Any]
@@ -57,21 +54,6 @@ class Fold:
     number: int
     settings: dict[str, Any]
     description: str
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of `stforecast compare`.
-
-    Attributes:
-        text: tables and what they show, for the terminal.
-        numbers: every number, a row for each table and method.
-        write: function that writes the tables to a folder, and figures, whose number it returns.
-    """
-
-    text: str
-    numbers: pd.DataFrame
-    write: Callable[[Path], int]
 
 
 class Kind(ABC, Generic[R]):
@@ -101,26 +83,16 @@ class Kind(ABC, Generic[R]):
     plots: ClassVar[Plots]
     """Plot functions by name."""
 
-    resolve: Callable[..., Any]
-    """Function from a method and its flat settings to a config."""
+    settings: ClassVar[Settings[Any]]
+    """Its settings."""
 
     @abstractmethod
     def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:
         """Tabulate the finished runs of a grid, and the errors of failed ones, as Markdown."""
 
-    check_read: Callable[[str, Mapping[str, Any]], None]
-    """Function that refuses settings that a method does not read."""
-
-    read_by: Callable[[str, Mapping[str, Any]], dict[str, Any]]
-    """Function that returns those of a method's settings that it reads."""
-
     def check(self, method: str, **settings: Any) -> None:
-        """Refuse invalid settings.
-
-        Raises:
-            InputError: naming an invalid setting.
-        """
-        self.resolve(method, **settings)
+        """Refuse invalid settings."""
+        self.settings.resolve(method, **settings)
 
     def shared_settings(self, grid: Grid[R]) -> Iterator[dict[str, Any]]:
         """Yield the settings that all rows share, for each scenario."""
@@ -131,14 +103,10 @@ class Kind(ABC, Generic[R]):
         self, method: str, shared: Mapping[str, Any], own: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the shared settings that a row's method reads, and the row's own."""
-        return self.read_by(method, {**shared, **own}) | dict(own)
+        return self.settings.read_by(method, {**shared, **own}) | dict(own)
 
     def check_grid(self, grid: Grid[R]) -> None:
-        """Refuse a benchmark whose keys contradict each other.
-
-        Raises:
-            InputError: naming the key.
-        """
+        """Refuse a benchmark whose keys contradict each other."""
         return
 
     @abstractmethod
@@ -162,20 +130,8 @@ class Kind(ABC, Generic[R]):
         return ()
 
     def folds(self, grid: Grid[R], scenario: Scenario, data: Any) -> Sequence[Fold | None]:
-        """Return the folds of a data set, oldest first; a single None without a backtest.
-
-        Raises:
-            InputError: if the folds do not fit the data or the methods.
-        """
+        """Return the folds of a data set, oldest first; a single None without a backtest."""
         return (None,)
-
-    def open_data(self, text: str) -> Any:
-        """Return the data set of an option `--data`."""
-        return text
-
-    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
-        """Return the scenarios of the options `--service`."""
-        return ()
 
     @abstractmethod
     def data_name(self, data: Any) -> str:
@@ -189,11 +145,7 @@ class Kind(ABC, Generic[R]):
 
     @abstractmethod
     def check_data(self, job: Job[R]) -> None:
-        """Refuse missing data.
-
-        Raises:
-            InputError: naming them.
-        """
+        """Refuse missing data."""
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that identify a run, besides its settings."""
@@ -208,10 +160,6 @@ class Kind(ABC, Generic[R]):
         return {"metrics": run.metrics()}
 
     @abstractmethod
-    def rounds(self, config: Any) -> int:
-        """Return the number of rounds, for a progress bar; 0 if there are none."""
-
-    @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:
         """Execute a new run."""
 
@@ -223,12 +171,7 @@ class Kind(ABC, Generic[R]):
     def compare(
         self, folders: Sequence[Path], metric: str | None, reference: str | None
     ) -> Compared:
-        """Compare the finished runs in folders.
-
-        Raises:
-            InputError: if the reference or the metric is unknown, or runs were tested on different
-                data.
-        """
+        """Compare the finished runs in folders, which must be tested on the same data."""
 
     @abstractmethod
     def add_to_page(
@@ -253,11 +196,7 @@ DEFAULT = "forecasts"
 
 
 def kind_of(about: Mapping[str, Any]) -> Kind[Any]:
-    """Return the kind that a benchmark's file or the description of a run names.
-
-    Raises:
-        InputError: if no installed package has such a kind.
-    """
+    """Return the kind that a benchmark's file or the description of a run names."""
     known = _kinds()
     if not known:
         raise InputError("the package stforecast is not installed whole; run pip install again")

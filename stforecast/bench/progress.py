@@ -1,7 +1,4 @@
-"""Progress bar over the rounds of a run.
-
-A line a minute on what a long command does, where no terminal shows a progress bar.
-"""
+"""Progress of long commands: a bar over the rounds, or a line a minute without a terminal."""
 
 from __future__ import annotations
 
@@ -29,33 +26,24 @@ def doing(text: str) -> None:
     _doing = text
 
 
-class Heartbeat:
-    """Logs a line at regular times in a thread, until it is stopped.
+@contextmanager
+def heartbeat(every: float = MINUTE) -> Iterator[None]:
+    """Log a line at regular times, in a thread, within the context."""
+    doing("")
+    begin, ended = time.monotonic(), threading.Event()
 
-    Args:
-        every: seconds between lines.
-    """
-
-    def __init__(self, every: float = MINUTE) -> None:
-        self._every = every
-        self._begin = time.monotonic()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def start(self) -> Heartbeat:
-        """Begin to log."""
-        doing("")
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """End at once."""
-        self._stopped.set()
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(self._every):
-            minutes = (time.monotonic() - self._begin) / MINUTE
+    def beat() -> None:
+        while not ended.wait(every):
+            minutes = (time.monotonic() - begin) / MINUTE
             log.info("still running, %.0f min%s", minutes, f": {_doing}" if _doing else "")
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
@@ -64,11 +52,7 @@ def rounds_bar(
 ) -> Iterator[Callable[[RoundReport], None]]:
     """Yield a function to call after each round, which moves the bar and shows the latest loss.
 
-    Args:
-        rounds: number of rounds.
-        progress: whether to show the bar.
-        label: text before the bar.
-        keep: whether the finished bar stays on the screen.
+    A finished bar stays on the screen with `keep`.
     """
     from tqdm import tqdm  # slow to import, which short commands need not wait for
 

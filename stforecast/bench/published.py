@@ -45,14 +45,9 @@ class Published:
     note: str = NOT_OURS
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
-        """Return a column for each metric that the paper reports for a service.
+        """Return the columns of the metrics that the paper reports for a service, by heading.
 
-        Args:
-            service: name of the service.
-            labels: labels of the rows; "" for a row without a published number.
-
-        Returns:
-            The number of each label, or "-", by heading; all padded to equal length.
+        Columns are equally long; a label without a published number has "-".
         """
         return {
             f"{METRICS[metric]} as published{MARK}": _column(by_service[service], labels)
@@ -81,15 +76,9 @@ def parse_published(
 ) -> Published:
     """Parse the section `[published]` of a benchmark.
 
-    Args:
-        table: `source`, an optional `note` in place of the default one, and for each metric a table
-            of services with numbers by label; in `horizons`, tables of `minutes = number` by label,
-            also of methods that are not in the benchmark.
-        labels: labels of the benchmark's rows.
-        services: services of the benchmark; if they include None, any name is valid.
-
-    Raises:
-        InputError: for an unknown label, service or metric, or a value that is not a number.
+    It has a `source`, an optional `note`, and for each metric a table of services with numbers by
+    label; in `horizons`, tables of `minutes = number` by label, also of methods that are not in the
+    benchmark. If the services include None, any name is valid.
     """
     parts = dict(table)
     source = parts.pop("source", None)
@@ -110,21 +99,22 @@ def parse_published(
 
 
 def _horizons(part: Any) -> ByHorizon:
-    try:
-        return TypeAdapter(dict[str, dict[str, dict[str, StrictFloat]]]).validate_python(part)
-    except ValidationError as e:
-        raise InputError(
-            "published.horizons must hold, by service and label, numbers by minutes ahead or mean"
-        ) from e
+    words = "by service and label, numbers by minutes ahead or mean"
+    return _validated("horizons", dict[str, dict[str, dict[str, StrictFloat]]], part, words)
 
 
 def _numbers(metric: str, part: Any) -> Numbers:
     if metric not in METRICS:
         raise InputError(f"published: {choose('metric', metric, METRICS)}")
-    try:
-        found = TypeAdapter(dict[str, dict[str, StrictFloat]]).validate_python(part)
-    except ValidationError as e:
-        raise InputError(f"published.{metric} must hold, by service, a number by label") from e
+    words = "by service, a number by label"
+    found = _validated(metric, dict[str, dict[str, StrictFloat]], part, words)
     if not all(found.values()):
         raise InputError(f"published.{metric}: a service has no numbers; leave it out")
     return found
+
+
+def _validated(name: str, kind: Any, part: Any, words: str) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(part)
+    except ValidationError as e:
+        raise InputError(f"published.{name} must hold, {words}") from e

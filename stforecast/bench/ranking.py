@@ -1,8 +1,6 @@
-"""Critical difference diagrams of mean ranks.
+"""Bar charts of curves, and critical difference diagrams of mean ranks.
 
 Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, Figure 1.
-
-Bar charts with one bar for each curve and a text next to it.
 """
 
 from __future__ import annotations
@@ -28,13 +26,7 @@ LINE_HEIGHT = 0.12
 def score_bars(
     curves: Sequence[Curve[R]], scores: Sequence[np.ndarray], width: float
 ) -> tuple[PlainFigure, Axes]:
-    """Draw means of scores as bars, with whiskers of one standard deviation (with n - 1) and texts.
-
-    Args:
-        curves: curves to draw as bars.
-        scores: `(runs,)` scores of each curve.
-        width: width of the figure in inches.
-    """
+    """Draw the means of each curve's scores `(runs,)` as bars, with whiskers of one deviation."""
     found = [mean_and_spread(some) for some in scores]
     whiskers = [None if len(s) == 1 else reach for s, (_, reach) in zip(scores, found, strict=True)]
     means, texts = np.array([mean for mean, _ in found]), [plus_minus(*score) for score in found]
@@ -50,14 +42,9 @@ def bar_panel(
 ) -> tuple[PlainFigure, Axes]:
     """Draw one bar for each curve, the first on top, and a column of texts to their right.
 
-    Args:
-        curves: curves to draw as bars.
-        values: `(curves,)` lengths.
-        whiskers: lengths of each bar's whiskers `(2, 1)`, to the left and right, or None.
-        texts: text to the right of each bar.
-        width: width of the figure in inches.
+    A whisker is one length, or two `(2, 1)` to the left and right.
     """
-    labels = [textwrap.fill(curve.label, int(8 * width)) for curve in curves]
+    labels = [textwrap.fill(curve.group.label, int(8 * width)) for curve in curves]
     slots = np.array([label.count("\n") + 1.6 for label in labels])
     middles = slots.cumsum() - slots / 2
     fig, (ax,) = panels(width, 0.5 + LINE_HEIGHT * slots.sum())
@@ -65,14 +52,8 @@ def bar_panel(
         middles, curves, values, whiskers, texts, strict=True
     ):
         ax.barh(middle, value, 1.2, xerr=reach, color=curve.color, ecolor="0.3", capsize=2)
-        ax.text(
-            1.01,
-            middle,
-            text,
-            va="center_baseline",
-            fontsize=SMALL,
-            transform=ax.get_yaxis_transform(),
-        )
+        beside = ax.get_yaxis_transform()
+        ax.text(1.01, middle, text, va="center_baseline", fontsize=SMALL, transform=beside)
     ax.set_yticks(middles, labels)
     ax.set_ylim(slots.sum(), 0)
     ax.grid(visible=False, axis="y")
@@ -98,21 +79,11 @@ To_x = Callable[[float], float]
 """Turns a rank into inches from the left."""
 
 
-def critical_difference(
-    ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMNS
-) -> PlainFigure:
+def draw_ranks(ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMNS) -> PlainFigure:
     """Draw mean ranks on an axis, and bars across methods that do not differ (Nemenyi).
 
     1, the best rank, is at the left. The ruler above the axis is as long as the critical
     difference. Names of the better half stand at the left, those of the others at the right.
-
-    Args:
-        ranking: ranking of at least two methods.
-        names: name of each method, in the order of the ranks.
-        width: width of the figure in inches.
-
-    Raises:
-        InputError: if there is not one name for each rank, or the figure is too narrow or too wide.
     """
     n = len(ranking.ranks)
     if len(names) != n:
@@ -203,16 +174,19 @@ def _draw_bars(ax: Axes, bars: Sequence[tuple[float, float]], levels: Sequence[i
 
 
 def _draw_names(
-    ax: Axes, labels: Sequence[str], x: Sequence[float], places: Sequence[int], top: float,
-    end: float, align: str,
-) -> None:  # fmt: skip
+    ax: Axes,
+    labels: Sequence[str],
+    x: Sequence[float],
+    places: Sequence[int],
+    top: float,
+    end: float,
+    align: str,
+) -> None:
     """Draw the names of one side, from the top, and lines from the axis to them."""
     outwards = GAP if align == "left" else -GAP
     for place in places:
         middle = top + _height(labels[place]) / 2
         top += _height(labels[place])
         ax.plot((x[place], x[place], end + outwards / 2), (AXIS, middle, middle), **LINE)
-        ax.text(
-            end + outwards, middle, labels[place], fontsize=SMALL, ha=align, va="center",
-            multialignment=align,
-        )  # fmt: skip
+        text = ax.text(end + outwards, middle, labels[place], fontsize=SMALL, ha=align, va="center")
+        text.set(multialignment=align)

@@ -35,14 +35,7 @@ RETRIES = 3
 
 @contextmanager
 def cluster(n_cpus: int | None = None) -> Iterator[Any]:
-    """Connect to Ray; stop it at the end if it was started here.
-
-    Args:
-        n_cpus: cores to use if Ray is started here; by default all.
-
-    Raises:
-        InputError: if Ray is not installed or does not start.
-    """
+    """Connect to Ray; stop it at the end if it was started here, with all cores by default."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -70,21 +63,12 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
             ray.shutdown()
 
 
-def each(
+def do_each(
     do: Callable[[T], None], items: Sequence[T], title: str, *, progress: bool = False
 ) -> dict[int, str]:
-    """Call a function with each item, one task each.
+    """Call a module's function with each item, one task each; return one-line errors by position.
 
     A task that raises does not stop the others, and is not repeated.
-
-    Args:
-        do: a function of a module; its result is ignored.
-        items: arguments of the calls.
-        title: title of the progress bar.
-        progress: whether to show it.
-
-    Returns:
-        One-line error of each failed item, by position.
     """
     from tqdm import tqdm  # slow to import, which short commands need not wait for
 
@@ -110,10 +94,6 @@ def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield a function's results for the items, in order, one task each.
 
     A task that was lost too often is done here. What a task raises is raised here.
-
-    Args:
-        do: the function, which can be pickled.
-        items: arguments of the calls.
     """
     with cluster() as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_there)
@@ -151,18 +131,13 @@ def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
 
 
 def do_runs(jobs: Sequence[Any], title: str, *, progress: bool = False) -> None:
-    """Execute every unfinished run of a benchmark, one task each.
+    """Execute every unfinished `Job`, one task each.
 
     Failures are left to `stforecast.bench.jobs.do_jobs`, which is called afterwards: it collects
     finished runs, retries the others and records failures.
-
-    Args:
-        jobs: see `stforecast.bench.jobs.Job`.
-        title: title of the benchmark, for the progress bar.
-        progress: whether to show it.
     """
     todo = [job for job in jobs if job.finished() is None]
-    for i, problem in each(_do_run, todo, title, progress=progress).items():
+    for i, problem in do_each(_do_run, todo, title, progress=progress).items():
         log.warning("%s: %s; it is tried again here", todo[i].name, problem)
 
 

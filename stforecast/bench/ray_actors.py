@@ -21,15 +21,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
-    """Connect to Ray, or start it, and end the actors afterwards.
+    """Connect to Ray, or start it, and end its `n` actors afterwards.
 
-    Args:
-        n: number of actors; 0 takes as many as the cluster has cores for.
-        threads: cores of each actor.
-        most: largest number of actors if `n` is 0.
-
-    Raises:
-        InputError: if Ray is not installed or has too few cores.
+    Each has `threads` cores. With 0, as many as there are cores for are started, up to `most`.
     """
     with cluster(n * threads or None) as ray:
         cores = int(ray.cluster_resources().get("CPU", 0))
@@ -51,13 +45,7 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
 
 
 class RayActors:
-    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`.
-
-    Args:
-        ray: the connected package.
-        n: number of actors.
-        threads: cores of each actor.
-    """
+    """Actors of Ray; see `stforecast.federated.engine.actors.Actors`."""
 
     def __init__(self, ray: Any, n: int, threads: int) -> None:
         self._ray, self._n, self._threads = ray, n, threads

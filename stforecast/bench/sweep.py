@@ -37,20 +37,8 @@ def draw_sweep(
 
     Each point is the mean of the runs that differ only in the seed, in a band of one standard
     deviation (with n - 1). Runs are grouped into lines by method and other settings, not by label.
-    A method without the setting is a horizontal line.
-
-    Args:
-        runs: finished runs.
-        setting: numeric setting on the x axis, logarithmic if its values span more than two
-            decades; None if the runs differ in only one number.
-        score: function from runs to scores `(runs,)`.
-        default: function from a run and a setting to the setting's default.
-        y_name: label of the y axis, given whether a point has several seeds.
-        width: width of the figure in inches.
-
-    Raises:
-        InputError: if the setting is unknown, listing the known ones, or if no two runs differ only
-            in the setting.
+    A method without the setting is a horizontal line. Without a setting, the only number in which
+    the runs differ is taken. `y_name` is given whether a point has several seeds.
     """
     as_curves(runs)
     setting = setting or _swept(runs)
@@ -67,7 +55,7 @@ def draw_sweep(
         _draw(ax, line, setting)
     swept = sorted({value for line in lines for value in line.points})
     _scale(ax, swept)
-    defaults = [default(line.curve.runs[0], setting) for line in lines if line.points]
+    defaults = [default(line.curve.group.runs[0], setting) for line in lines if line.points]
     note = _mark_defaults(ax, [d for d in defaults if _is_number(d)], swept)
     ax.set_xlabel(setting)
     several = any(len(scores) > 1 for line in lines for scores in line.all_scores)
@@ -77,14 +65,8 @@ def draw_sweep(
 
 
 @dataclass(frozen=True, eq=False)
-class Line(Generic[R]):
-    """Scores of one method.
-
-    Attributes:
-        curve: style of the line.
-        points: scores `(runs,)` by value of the setting, in order.
-        level: scores `(runs,)` of a method without the setting, else None.
-    """
+class SweepLine(Generic[R]):
+    """Scores `(runs,)` of one method by value of the setting, or its level without the setting."""
 
     curve: Curve[R]
     points: Mapping[float, np.ndarray]
@@ -148,26 +130,26 @@ def _line(
     curve: Curve[R],
     values: Mapping[Path, float | None],
     score: Callable[[Sequence[R]], np.ndarray],
-) -> Line[R]:
+) -> SweepLine[R]:
     groups: dict[float, list[R]] = {}
     without: list[R] = []
-    for run in curve.runs:
+    for run in curve.group.runs:
         value = values[run.folder]
         (without if value is None else groups.setdefault(value, [])).append(run)
     if not groups:
-        return Line(curve, {}, score(without))
+        return SweepLine(curve, {}, score(without))
     if without:
         raise InputError(
-            f"{without[0].folder}: lacks the setting that other runs of {curve.name} have; run it "
-            "again, or leave it out"
+            f"{without[0].folder}: lacks the setting that other runs of {curve.group.name} have; "
+            "run it again, or leave it out"
         )
-    return Line(curve, {v: score(groups[v]) for v in sorted(groups)})
+    return SweepLine(curve, {v: score(groups[v]) for v in sorted(groups)})
 
 
-def _draw(ax: Axes, line: Line[R], setting: str) -> None:
+def _draw(ax: Axes, line: SweepLine[R], setting: str) -> None:
     mean, spread = np.array([mean_and_spread(scores) for scores in line.all_scores]).T
     low, high, style, band = mean - spread, mean + spread, line.curve.line, line.curve.band
-    name = line.curve.name
+    name = line.curve.group.name
     label = name if np.isfinite(mean).all() else f"{name}, not finite everywhere"
     if line.level is not None:
         ax.axhline(mean[0], label=f"{label}, has no {setting}", **style)

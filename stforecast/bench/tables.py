@@ -1,9 +1,4 @@
-"""Tables of results as Markdown, and the page of a benchmark.
-
-Format of numbers in tables and figures: means with their spread.
-
-Communication and missing uploads, from the rounds' reports.
-"""
+"""Tables of results as Markdown, numbers in them, and the page of a benchmark."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from tabulate import tabulate
 from data_prep.base.files import atomic_path
 from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
-from stforecast.federated.runs.run_folder import Run, write_csv
+from stforecast.federated.runs.run_folder import Run
 
 MOST_DECIMALS = 6
 """Maximum number of decimals of a number next to a bar."""
@@ -31,9 +26,7 @@ MOST_DECIMALS = 6
 def spread(values: Sequence[float], decimals: int | None = None) -> str:
     """Format the mean, and the standard deviation if there are several values.
 
-    Args:
-        values: one or more values.
-        decimals: number of decimals; by default those of the mean's first four digits.
+    By default it has the decimals of the mean's first four digits.
 
     >>> spread([0.25]), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
     ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
@@ -114,23 +107,13 @@ def floats(rounds: pd.DataFrame, way: str) -> float:
     return float(_by_round(rounds, way).max())
 
 
-def floats_sent(rounds: pd.DataFrame) -> float:
-    """Return the floats that a client sends in all rounds together, if it takes part in all."""
-    return float(_by_round(rounds, "up").sum())
-
-
 def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
     clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
     return rounds[f"bytes_{way}"] / clients / 4
 
 
 def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
-    """Return a note on the number of missing uploads; empty if none is missing.
-
-    Args:
-        name: name of the method or variant.
-        runs: the rounds of each of its runs.
-    """
+    """Return a note on the uploads that a method's runs miss; empty if none is missing."""
     tables = [rounds for rounds in runs if len(rounds)]
     failed = sum(int(_failed(rounds).sum()) for rounds in tables)
     if not failed:
@@ -151,20 +134,13 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
-def sections(
+def in_sections(
     runs: Sequence[R],
     failures: Mapping[str, str],
     key: Callable[[R], tuple[str, ...]],
     section: Callable[[Sequence[R]], str],
 ) -> str:
-    """Return Markdown with a section for the runs of each key, then the failures.
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        key: function from a run to the key of its section.
-        section: function from the runs of one section to Markdown.
-    """
+    """Return Markdown with a section for the runs of each key, then the failed runs by name."""
     members: dict[tuple[str, ...], list[R]] = {}
     for run in runs:
         members.setdefault(key(run), []).append(run)
@@ -179,7 +155,7 @@ def markdown(rows: Sequence[Mapping[str, str]]) -> str:
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
 
 
-def plain(rows: Sequence[Mapping[str, str]]) -> str:
+def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table for a terminal."""
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
@@ -197,7 +173,8 @@ def floats_up_and_down(run: Run) -> str:
 def traffic_sentence(run: Run) -> str:
     """Return the floats that a client sends and receives in a round, as a sentence."""
     rounds = run.rounds()
-    sent, received, in_all = floats(rounds, "up"), floats(rounds, "down"), floats_sent(rounds)
+    sent, received = floats(rounds, "up"), floats(rounds, "down")
+    in_all = float(_by_round(rounds, "up").sum())
     if math.isclose(in_all, sent * len(rounds)):
         return f"in a round a client sends {sent:,.0f} floats and receives {received:,.0f}"
     return (
@@ -211,7 +188,7 @@ def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
     return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
 
 
-def facts(runs: Sequence[Run]) -> str:
+def facts_to_repeat(runs: Sequence[Run]) -> str:
     """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
@@ -249,34 +226,7 @@ def _listed(seeds: Iterable[int]) -> str:
 def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures.
-
-    Args:
-        out: the benchmark's folder.
-        title: its heading.
-        command: command that repeats it.
-        runs: finished runs.
-        table: table of their results, as Markdown.
-        gallery: its figures.
-    """
-    parts = [f"# {title}", f"    {command}", facts(runs), table, gallery.markdown(out)]
+    """Write `table.md`: command and facts of the runs, the table, the figures."""
+    parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
     with atomic_path(out / "table.md") as part:
         part.write_text("\n\n".join(filter(None, parts)) + "\n")
-
-
-def write_comparison(
-    out: Path, page: Sequence[str], tables: Sequence[str], numbers: pd.DataFrame
-) -> None:
-    """Write `comparison.md`, `comparison.tex` and `comparison.csv`.
-
-    Args:
-        out: folder for them; made if it is not there.
-        page: paragraphs of the page.
-        tables: LaTeX tables.
-        numbers: all numbers, not rounded.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    for ending, parts in ((".md", page), (".tex", tables)):
-        with atomic_path(out / f"comparison{ending}") as part:
-            part.write_text("\n\n".join(parts) + "\n")
-    write_csv(numbers, out / "comparison.csv")

@@ -12,22 +12,27 @@ import click
 from data_prep.base.errors import InputError, close_to
 from data_prep.base.text import counted
 from stforecast.bench import LOCAL, RAY
-from stforecast.cli.commands import OptionSections, say_next, to_json
-from stforecast.cli.options import HELP, JSON, PATH, check_cubes, from_dataclass
+from stforecast.cli.commands import command, say_next, to_json
+from stforecast.cli.options import JSON, check_cubes, from_dataclass
 
 if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
 
 
-MORE = click.option(
-    "--set", "more", multiple=True, metavar="NAME=VALUE",
+MORE = click.Option(
+    ["--set", "more"],
+    multiple=True,
+    metavar="NAME=VALUE",
     help="Use this setting for all methods. Repeatable.",
-)  # fmt: skip
+)
 
-ENGINE = click.option(
-    "--engine", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
+ENGINE = click.Option(
+    ["--engine"],
+    type=click.Choice([LOCAL, RAY]),
+    default=LOCAL,
+    show_default=True,
     help="Execution of runs: one by one locally, or in parallel by Ray.",
-)  # fmt: skip
+)
 
 
 def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
@@ -40,33 +45,32 @@ def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool)
         ctx.exit()
 
 
-@click.command(context_settings=HELP)
-@click.argument("config", type=PATH)
-@click.option(
-    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_benchmarks,
+LIST = click.Option(
+    ["--list"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_benchmarks,
     help="List the benchmarks of the package.",
-)  # fmt: skip
-@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
-@click.option("--preset", help="Use one of the file's presets, such as small.")
-@click.option(
-    "--data", multiple=True, help="Use this cube or image set, not the file's. Repeatable."
 )
-@click.option("--service", multiple=True, help="Use this service, not the file's. Repeatable.")
-@click.option("--images", type=PATH, help="Folder of the image sets' files.")
-@click.option(
-    "--seed", type=int, multiple=True,
-    help="Use this seed, not the file's, except in rows that have seeds of their own. Repeatable.",
-)  # fmt: skip
-@click.option("--rounds", type=int, help="Use this number of rounds, not the file's.")
-@MORE
-@ENGINE
-@JSON
-@click.pass_obj
+
+
+@command(LIST, MORE, ENGINE, JSON)
 def bench(
-    obj: dict[str, bool], config: Path, out: Path, preset: str | None, data: tuple[str, ...],
-    service: tuple[str, ...], images: Path | None, seed: tuple[int, ...], rounds: int | None,
-    more: tuple[str, ...], engine: str, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    config: Path,
+    *,
+    out: Path,
+    preset: str | None = None,
+    data: tuple[str, ...] = (),
+    service: tuple[str, ...] = (),
+    images: Path | None = None,
+    seed: tuple[int, ...] = (),
+    rounds: int | None = None,
+    more: tuple[str, ...],
+    engine: str,
+    as_json: bool,
+) -> None:
     """Run a benchmark: methods × data × seeds from a TOML file.
 
     It ends with a table of results. Finished runs are kept: run the same command again to resume. A
@@ -74,6 +78,16 @@ def bench(
 
     CONFIG is a file, or the name of a benchmark of the package, such as quick; --list
     shows them.
+
+    Options:
+        out: folder for runs and tables.
+        preset: use one of the file's presets, such as small.
+        data: use this cube or image set, not the file's. Repeatable.
+        service: use this service, not the file's. Repeatable.
+        images: folder of the image sets' files.
+        seed: use this seed, not the file's, except in rows that have seeds of their own.
+            Repeatable.
+        rounds: use this number of rounds, not the file's.
     """
     from stforecast.bench.grid import load_grid
     from stforecast.federated.runs.run_folder import check_folder
@@ -88,9 +102,9 @@ def bench(
                 f"{config} is a benchmark of {kind.name}, which has no --{name}."
             )
     settings = chosen_settings(more, images=images and str(images), rounds=rounds)
-    chosen = list(map(kind.open_data, data))
-    grid = grid.replace(chosen, kind.named_scenarios(service), seed, settings)
-    execute(grid, out, engine, as_json=as_json, progress=obj["progress"])
+    scenarios = kind.scenarios({"services": service}) if service else ()
+    grid = grid.replace(data, scenarios, seed, settings)
+    execute(grid, out, engine, as_json=as_json, progress=ctx.obj["progress"])
 
 
 def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
@@ -127,10 +141,10 @@ def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
 
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
     """Write `report.html`, if there are runs."""
-    from stforecast.report.write import Page, try_report
+    from stforecast.report.write import ReportPage, try_report
 
     def write() -> Path:
-        page = Page()
+        page = ReportPage()
         grid.kind.add_to_page(page, runs, None, _finished(grid, runs))
         return page.write(out / "report.html", grid.title, grid.repeat(out))
 
@@ -182,31 +196,23 @@ def fold_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {"Folds": from_dataclass(FoldOptions)}
 
 
-@click.command(cls=OptionSections, sections=fold_options, context_settings=HELP)
-@click.option("--data", multiple=True, required=True, help="Cube written by prepare. Repeatable.")
-@click.option("--service", multiple=True, help="Variable of the cubes. Repeatable.")
-@click.option(
-    "--method", multiple=True, required=True, help="See: stforecast list methods. Repeatable."
-)
-@click.option("--out", type=PATH, required=True, help="Folder for runs and tables.")
-@click.option("--seed", type=int, multiple=True, help="Random seed, by default 1. Repeatable.")
-@click.option("--horizon", type=int, help="Number of steps ahead.")
-@click.option("--rounds", type=int, help="Rounds of federated methods.")
-@MORE
-@click.option(
-    "--reference",
-    help="Method that the others are compared with, or 'seasonal naive'; by default the method "
-    "with the lowest error.",
-)
-@ENGINE
-@JSON
-@click.pass_obj
+@command(MORE, ENGINE, JSON, sections=fold_options)
 def backtest(
-    obj: dict[str, bool], data: tuple[str, ...], service: tuple[str, ...],
-    method: tuple[str, ...], out: Path, seed: tuple[int, ...], horizon: int | None,
-    rounds: int | None, more: tuple[str, ...], reference: str | None, engine: str, as_json: bool,
+    ctx: click.Context,
+    *,
+    data: tuple[str, ...],
+    service: tuple[str, ...] = (),
+    method: tuple[str, ...],
+    out: Path,
+    seed: tuple[int, ...] = (),
+    horizon: int | None = None,
+    rounds: int | None = None,
+    more: tuple[str, ...],
+    reference: str | None = None,
+    engine: str,
+    as_json: bool,
     **folds: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Test methods on several spans of time, each with models trained before it.
 
     Every fold has a training, a validation and a test span; the test spans follow each other and
@@ -214,21 +220,36 @@ def backtest(
     again to resume.
 
     Example: stforecast backtest --data milan.nc --method ridge --test 7d --out results/
+
+    Options:
+        data: cube written by prepare. Repeatable.
+        service: variable of the cubes. Repeatable.
+        method: see: stforecast list methods. Repeatable.
+        out: folder for runs and tables.
+        seed: random seed, by default 1. Repeatable.
+        horizon: number of steps ahead.
+        rounds: rounds of federated methods.
+        reference: method that the others are compared with, or 'seasonal naive'; by default the
+            method with the lowest error.
     """
     from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
     settings = chosen_settings(more, rounds=rounds, horizon=horizon)
-    grid = backtest_grid(
-        data, service, list(dict.fromkeys(method)), seed, settings, folds, reference
-    )
-    execute(grid, out, engine, as_json=as_json, progress=obj["progress"])
+    methods = list(dict.fromkeys(method))
+    grid = backtest_grid(data, service, methods, seed, settings, folds, reference)
+    execute(grid, out, engine, as_json=as_json, progress=ctx.obj["progress"])
 
 
 def backtest_grid(
-    data: Sequence[str], services: Sequence[str], methods: Sequence[str], seeds: Sequence[int],
-    settings: dict[str, Any], folds: dict[str, Any], reference: str | None,
-) -> Grid[Any]:  # fmt: skip
+    data: Sequence[str],
+    services: Sequence[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    settings: dict[str, Any],
+    folds: dict[str, Any],
+    reference: str | None,
+) -> Grid[Any]:
     """Build the benchmark of a backtest, whose folds are the fields of `FoldOptions`."""
     from stforecast.bench.grid import make_grid
     from stforecast.bench.grid_file import command_words
@@ -236,11 +257,15 @@ def backtest_grid(
     from stforecast.cli.kind import services as scenarios
 
     names = ", ".join(Path(path).stem for path in data)
-    table = {
-        "title": f"Backtest of {names}", "data": list(data), "methods": list(methods),
-        "figures": FIGURES, "backtest": folds,
-    }  # fmt: skip
-    grid = make_grid(FORECAST_KIND, table | ({"reference": reference} if reference else {}))
+    table: dict[str, Any] = {
+        "title": f"Backtest of {names}",
+        "data": list(data),
+        "methods": list(methods),
+        "figures": FIGURES,
+        "backtest": folds,
+        **({"reference": reference} if reference else {}),
+    }
+    grid = make_grid(FORECAST_KIND, table)
     flags: dict[str, Sequence[Any]] = {"--method": methods}
     flags |= {f"--{name}": [value] for name, value in folds.items() if value}
     flags |= {"--reference": [reference]} if reference else {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,7 @@ from stforecast.cli.options import (
     KEYWORDS,
     PATH,
     SuggestingChoice,
+    arguments,
     check_ending,
     check_runs,
     from_function,
@@ -37,14 +39,15 @@ DECISIVE = ("--method", "--model", "--partition")
 """Options on which others depend."""
 
 
-CONFIG = click.option(
-    "--config", type=PATH,
+CONFIG = click.Option(
+    ["--config"],
+    type=PATH,
     help="TOML file with these options, written with _ for -. Options on the command line "
     "override its values. Its paths are relative to its folder.",
-)  # fmt: skip
+)
 
 
-class OptionSections(click.Command):
+class Sectioned(click.Command):
     """A command with options that depend on its arguments, shown in sections of its help.
 
     If it has the option `CONFIG`, the keys of that file are the names of its options.
@@ -107,6 +110,54 @@ class OptionSections(click.Command):
             if records:
                 with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+class SectionedCommand(Sectioned):
+    """A command with options in sections."""
+
+
+class SectionedGroup(Sectioned, click.Group):
+    """A command with options in sections that also has subcommands, which take none of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options, unless a subcommand is named."""
+        if args and args[0] in self.commands:
+            return click.Group.parse_args(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the subcommands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def command(
+    *declared: click.Option,
+    name: str | None = None,
+    cls: type[click.Command] = SectionedCommand,
+    flags: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function a command: its keyword-only parameters are options, others are arguments.
+
+    The docstring describes the options, except those that are `declared`. `flags` renames some. A
+    parameter `ctx` is the context. Further `settings` are those of the command's class.
+    """
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        places = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
+        known = tuple(str(option.name) for option in declared)
+        made = [*arguments(function), *from_function(function, known, flags)]
+        return cls(
+            name or function.__name__.removesuffix("_command"),
+            params=sorted([*declared, *made], key=lambda p: places.get(str(p.name), -1)),
+            callback=click.pass_context(function) if "ctx" in places else function,
+            help=help_text(function.__doc__),
+            context_settings=HELP,
+            **settings,
+        )
+
+    return make
 
 
 class SuggestingGroup(click.Group):
@@ -214,28 +265,6 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-C = TypeVar("C", bound=Callable[..., Any])
-
-
-def run_folder_options(method: str, listed_by: str) -> Callable[[C], C]:
-    """Return the options common to all commands that train; `listed_by` lists their methods."""
-    options = (
-        click.option("--method", default=method, show_default=True, help=f"See: {listed_by}."),
-        click.option("--out", type=PATH, help="Folder for the run.  [required]"),
-        click.option("--label", help="Name in tables and figures; by default the method's."),
-        click.option(
-            "--resume", type=PATH, help="Resume this unfinished run instead of starting a new one."
-        ),
-    )
-
-    def add(command: C) -> C:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
 def make_plot_group(
     help: str,
     plots: Registry[Callable[..., Any]],
@@ -261,9 +290,11 @@ def make_plot_group(
 
 
 def _plot_command(
-    name: str, draw: Callable[..., Any], find: Callable[..., Sequence[Run]],
+    name: str,
+    draw: Callable[..., Any],
+    find: Callable[..., Sequence[Run]],
     further: Sequence[click.Option],
-) -> click.Command:  # fmt: skip
+) -> click.Command:
     """Return a command with the function's keyword-only parameters as options."""
 
     def command(runs: tuple[Any, ...], out: Any, dpi: float, **options: Any) -> None:
@@ -301,12 +332,10 @@ def _plot_command(
 def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
     """Return the command `list` of the functions that return the lists, by name."""
 
-    @click.command("list", context_settings=HELP)
-    @click.argument("what", type=SuggestingChoice(list(lists)))
-    @JSON
-    def command(what: str, as_json: bool) -> None:
+    def show(what: str, as_json: bool) -> None:
         """List the available names of a kind."""
         found = lists[what]()
         click.echo(to_json(found.records()) if as_json else found)
 
-    return command
+    known = click.Argument(["what"], type=SuggestingChoice(list(lists)))
+    return click.Command("list", HELP, show, [known, JSON], help=show.__doc__)

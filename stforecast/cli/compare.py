@@ -8,34 +8,32 @@ from pathlib import Path
 import click
 
 from data_prep.base.text import counted
-from stforecast.cli.commands import say_next
-from stforecast.cli.options import HELP, JSON, PATH, check_ending, check_runs
+from stforecast.cli.commands import command, say_next
+from stforecast.cli.options import JSON, check_ending, check_runs
 
 
-@click.command(context_settings=HELP)
-@click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option(
-    "--metric",
-    help="Error of forecasts to compare, see: stforecast list metrics. mse and mae are of "
-    "z-scores, raw_… are in the data's units.  [default: mase]",
-)  # fmt: skip
-@click.option(
-    "--reference",
-    help="Label of the row that the others are compared with, or 'seasonal naive'; by default the "
-    "row with the lowest error.",
-)
-@click.option("--out", type=PATH, help="Folder for comparison.md, .csv and .tex, and figures.")
-@JSON
-def compare(
-    runs: tuple[Path, ...], metric: str | None, reference: str | None, out: Path | None,
+@command(JSON)
+def compare_command(
+    runs: tuple[Path, ...],
+    *,
+    metric: str | None = None,
+    reference: str | None = None,
+    out: Path | None = None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Compare finished runs: one sorted table for each data set, with intervals and tests.
 
     RUNS are folders of runs, benchmarks or backtests. Runs that differ only in the seed or the fold
     are one row. All runs on one data set must be tested on the same targets.
 
     Image runs are compared by their accuracy and have no --metric.
+
+    Options:
+        metric: error of forecasts to compare, see: stforecast list metrics. mse and mae are of
+            z-scores, raw_… are in the data's units.  [default: mase]
+        reference: label of the row that the others are compared with, or 'seasonal naive'; by
+            default the row with the lowest error.
+        out: folder for comparison.md, .csv and .tex, and figures.
     """
     check_runs(runs)
     from stforecast.bench.kind import kind_of
@@ -65,20 +63,14 @@ def compare(
 METRIC = "mase"
 
 
-@click.command(context_settings=HELP)
-@click.argument("runs", nargs=-1, required=True, type=PATH)
-@click.option("--out", type=PATH, required=True, help="Page to write: .html.")
-@click.option("--title", help="Heading.  [default: Forecasts, Images or Runs compared]")
-@click.option(
-    "--metric", default=METRIC, show_default=True,
-    help="Error to compare, see: stforecast list metrics. mse and mae are of z-scores, raw_… are "
-    "in the data's units.",
-)  # fmt: skip
-@click.option(
-    "--reference", help="Label of the row that the others are compared with, as for compare."
-)
+@command()
 def report(
-    runs: tuple[Path, ...], out: Path, title: str | None, metric: str, reference: str | None
+    runs: tuple[Path, ...],
+    *,
+    out: Path,
+    title: str | None = None,
+    metric: str = METRIC,
+    reference: str | None = None,
 ) -> None:
     """Write an HTML page about finished runs that opens without a network.
 
@@ -87,18 +79,25 @@ def report(
 
     RUNS are folders of runs, benchmarks or backtests. For image runs, the page has a leaderboard,
     accuracies by round, client and class, the images of each client, settings and commands.
+
+    Options:
+        out: page to write: .html.
+        title: heading.  [default: Forecasts, Images or Runs compared]
+        metric: error to compare, see: stforecast list metrics. mse and mae are of z-scores, raw_…
+            are in the data's units.
+        reference: label of the row that the others are compared with, as for compare.
     """
     check_ending(out, ".html")
     check_runs(runs)
     from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import find_folders, read_about
-    from stforecast.report.write import Page
+    from stforecast.report.write import ReportPage
 
     kinds: dict[str, list[Path]] = {}
     folders = find_folders(runs, "stforecast run")
     for folder in folders:
         kinds.setdefault(kind_of(read_about(folder, "stforecast run")).name, []).append(folder)
-    page, wanted = Page(), reference
+    page, wanted = ReportPage(), reference
     for name in sorted(kinds):
         kind = kind_of({"task": name})
         kind.add_to_page(page, list(map(kind.run_type.open, kinds[name])), metric, wanted)

@@ -13,9 +13,10 @@ from data_prep import DATA_SETS
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, in_minutes
 from stforecast.bench import LOCAL, RAY
-from stforecast.cli.commands import OptionSections, Subcommands, say_next, to_json
+from stforecast.cli.commands import Subcommands, command, say_next, to_json
 from stforecast.cli.options import (
     HELP,
+    JSON,
     PATH,
     check_ending,
     check_free,
@@ -34,42 +35,49 @@ def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {"City": from_function(simulate, leave_out=("progress",))}
 
 
-@click.command("simulate", cls=OptionSections, sections=_simulate_options, context_settings=HELP)
-@click.option("--out", type=PATH, required=True, help="Folder for the daily files.")
-@click.pass_obj
-def simulate_command(obj: dict[str, bool], out: Path, **options: Any) -> None:
-    """Write records of a simulated city in the published raw layout."""
+@command(sections=_simulate_options)
+def simulate_command(ctx: click.Context, *, out: Path, **options: Any) -> None:
+    """Write records of a simulated city in the published raw layout.
+
+    Options:
+        out: folder for the daily files.
+    """
     from data_prep.city.simulate import simulate
 
-    files = simulate(out, progress=obj["progress"], **options)
+    files = simulate(out, progress=ctx.obj["progress"], **options)
     click.echo(f"{len(files)} files in {out}")
     name = options.get("city", "milan")
     say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
 
 
-@click.command(context_settings=HELP)
-@click.argument("name", metavar="DATA_SET")
-@click.option("--out", type=PATH, required=True, help="Folder for the files.")
-@click.option("--source", help="Mirror to use instead: a base URL or a local folder.")
-@click.option("--only", help="Download only files whose names match, e.g. '*2013-11-0*'.")
-@click.pass_obj
-def download(
-    obj: dict[str, bool], name: str, out: Path, source: str | None, only: str | None
+@command()
+def download_command(
+    ctx: click.Context,
+    data_set: str,
+    *,
+    out: Path,
+    source: str | None = None,
+    only: str | None = None,
 ) -> None:
     """Download and verify a data set's official files; run it again to resume.
 
     `stforecast list data` says which data sets have a download. Where no checksum is published, the
     file's own is recorded in SHA256SUMS at its first download and checked afterwards.
-    """
-    from data_prep.download.fetch import download as fetch
 
-    data_set = DATA_SETS.find(name)
-    if not data_set.SOURCES:
-        reason = getattr(data_set, "BY_HAND", "it is a file of your own")
-        raise InputError(f"{name}: there is nothing to download; {reason}")
-    files = fetch(data_set.SOURCES, out, source=source, only=only, progress=obj["progress"])
+    Options:
+        out: folder for the files.
+        source: mirror to use instead: a base URL or a local folder.
+        only: download only files whose names match, e.g. '*2013-11-0*'.
+    """
+    from data_prep.download.fetch import download
+
+    found = DATA_SETS.find(data_set)
+    if not found.SOURCES:
+        reason = getattr(found, "BY_HAND", "it is a file of your own")
+        raise InputError(f"{data_set}: there is nothing to download; {reason}")
+    files = download(found.SOURCES, out, source=source, only=only, progress=ctx.obj["progress"])
     click.echo(f"{len(files)} files in {out}")
-    say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
+    say_next("prepare", data_set, "--raw", out, "--out", f"{data_set}.nc")
 
 
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
@@ -81,10 +89,16 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     read = getattr(data_set, "read", None)
 
     @click.pass_obj
-    def command(
-        obj: dict[str, bool], raw: Path, out: Path | None, overwrite: bool,
-        as_json: bool, engine: str = LOCAL, dry_run: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+    def prepare_one(
+        obj: dict[str, bool],
+        raw: Path,
+        out: Path | None,
+        overwrite: bool,
+        as_json: bool,
+        engine: str = LOCAL,
+        dry_run: bool = False,
+        **options: Any,
+    ) -> None:
         if dry_run and read:
             _preview(read(raw, **options), raw, as_json)
             return
@@ -98,29 +112,24 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
             options["spread"] = ray_map
         _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options), as_json)
 
-    paths = [
+    params: list[click.Parameter] = [
         click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
         click.Option(["--out"], type=PATH, help="Cube to write, a .nc file.  [required]"),
         click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts."),
-    ]  # fmt: skip
+        JSON,
+    ]
     if "spread" in inspect.signature(data_set.prepare).parameters:
         text = "Reading of raw files: one by one locally, or in parallel by Ray."
         engines = click.Choice([LOCAL, RAY])
-        paths.append(
+        params.append(
             click.Option(["--engine"], type=engines, default=LOCAL, show_default=True, help=text)
         )
     if read:
         text = "Print what was understood and the first rows, and write nothing."
-        paths.append(click.Option(["--dry-run"], is_flag=True, help=text))
-    return click.Command(
-        name,
-        params=[*paths, *from_function(read or data_set.prepare, leave_out=("progress", "spread"))],
-        callback=command,
-        help=help_text(data_set.__doc__),
-        short_help=title(data_set.__doc__),
-        context_settings=HELP,
-    )
+        params.append(click.Option(["--dry-run"], is_flag=True, help=text))
+    params += from_function(read or data_set.prepare, leave_out=("progress", "spread"))
+    about = data_set.__doc__
+    return click.Command(name, HELP, prepare_one, params, help_text(about), short_help=title(about))
 
 
 def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
@@ -163,12 +172,14 @@ prepare = Subcommands(
 )
 
 
-@click.command(context_settings=HELP)
-@click.argument("cube", type=PATH)
-@click.option("--out", type=PATH, required=True, help="File to write, e.g. milano.h5.")
-@click.option("--fill-missing", type=float, help="Value of missing entries; refused by default.")
-def export(cube: Path, out: Path, fill_missing: float | None) -> None:
-    """Write a Telecom Italia cube in the layout that FedDA's code reads."""
+@command()
+def export(cube: Path, *, out: Path, fill_missing: float | None = None) -> None:
+    """Write a Telecom Italia cube in the layout that FedDA's code reads.
+
+    Options:
+        out: file to write, e.g. milano.h5.
+        fill_missing: value of missing entries; refused by default.
+    """
     from data_prep.cube import open_cube
     from data_prep.sets.fedda_h5 import write
 

@@ -11,9 +11,9 @@ import click
 
 from data_prep.base.errors import for_command, no_file
 from stforecast.cli.bench import MORE, chosen_settings
-from stforecast.cli.commands import OptionSections, to_json
+from stforecast.cli.commands import command, to_json
 from stforecast.cli.info_data import facts
-from stforecast.cli.options import HELP, JSON, PATH, from_function, limit_options
+from stforecast.cli.options import JSON, LIMITS, from_function, given
 from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -33,31 +33,33 @@ def table_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {"Table": from_function(read)}
 
 
-@click.command(cls=OptionSections, sections=table_options, context_settings=HELP)
-@click.argument("data", type=PATH)
-@click.option("--horizon", type=int, default=24, show_default=True, help="Steps to forecast.")
-@click.option("--out", type=PATH, required=True, help="Folder to write.")
-@click.option("--service", help="Variable to forecast; by default the first that is not all zeros.")
-@click.option(
-    "--method", default=DEFAULT_METHOD, show_default=True, help="See: stforecast list methods."
-)
-@click.option(
-    "--folds", type=click.IntRange(min=0), default=0, show_default=True,
+FOLDS = click.Option(
+    ["--folds"],
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
     help="Number of further models to train for a backtest, such as 3. Each is tested on the span "
     "after its training, and the check then has intervals.",
-)  # fmt: skip
-@click.option(
-    "--events", help="Table (.csv) of events known in advance, also for the times to forecast."
 )
-@limit_options
-@MORE
-@JSON
-@click.pass_context
-def forecast(
-    ctx: click.Context, data: Path, horizon: int, out: Path, service: str | None, method: str,
-    folds: int, events: str | None, lower_limit: float | None, upper_limit: float | None,
-    more: tuple[str, ...], as_json: bool, **table: Any,
-) -> None:  # fmt: skip
+
+
+@command(FOLDS, *LIMITS, MORE, JSON, sections=table_options)
+def forecast_command(
+    ctx: click.Context,
+    data: Path,
+    *,
+    horizon: int = 24,
+    out: Path,
+    service: str | None = None,
+    method: str = DEFAULT_METHOD,
+    folds: int,
+    events: str | None = None,
+    lower_limit: float | None,
+    upper_limit: float | None,
+    more: tuple[str, ...],
+    as_json: bool,
+    **table: Any,
+) -> None:
     """Forecast what follows a table or a cube, and check it.
 
     It trains the default method, compares it on the last part of the data with the value one day
@@ -66,12 +68,19 @@ def forecast(
 
     DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
     `stforecast prepare table`.
+
+    Options:
+        horizon: steps to forecast.
+        out: folder to write.
+        service: variable to forecast; by default the first that is not all zeros.
+        method: see: stforecast list methods.
+        events: table (.csv) of events known in advance, also for the times to forecast.
     """
     if not data.is_file():
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
     from stforecast.bench.progress import rounds_bar
-    from stforecast.cli.predict import made, write_forecast
+    from stforecast.cli.predict import forecast_sentence, write_forecast
     from stforecast.comparison.summary import interval_line
     from stforecast.federated.runs.run_folder import check_new
     from stforecast.forecasting import runs
@@ -81,9 +90,9 @@ def forecast(
 
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)
-    given = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
+    chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
     with open_cube(cube) as ds:
-        plan = make_plan(ds, horizon, service, method, given)
+        plan = make_plan(ds, horizon, service, method, chosen)
     config = resolve(method, **plan.settings)
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")
@@ -91,7 +100,7 @@ def forecast(
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
     check = check_forecasts(run.forecasts())
-    written = write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST, given.get("events"))
+    written = write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST, chosen.get("events"))
     tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
     has_report = _write_report(run, out, data) is not None
     if as_json:
@@ -99,11 +108,11 @@ def forecast(
         return
     click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
     click.echo(interval_line(run))
-    click.echo(made(out / FORECAST, *written))
+    click.echo(forecast_sentence(out / FORECAST, *written))
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")
     again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc", "--out", FORECAST]
-    again += ["--events", "NEWER.csv"] if "events" in given else []
+    again += ["--events", "NEWER.csv"] if "events" in chosen else []
     click.echo(f"model and test results in {out / RUN}")
     click.echo(f"\nnext: {shlex.join(again)}")
 
@@ -118,11 +127,13 @@ def _described(
     """Describe the folder as `stforecast info --json` does other things."""
     names = {"forecast": FORECAST, "run": RUN} | ({"report": REPORT} if has_report else {})
     return {
-        "path": str(out), "kind": "checked forecast", "assumed": _assumed(plan),
+        "path": str(out),
+        "kind": "checked forecast",
+        "assumed": _assumed(plan),
         "check": {**check._asdict(), "skill": check.skill},
         "backtest": tested and {n: asdict(found) for n, found in tested.estimates.items()},
         **{name: str(out / file) for name, file in names.items()},
-    }  # fmt: skip
+    }
 
 
 def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -> Path:
@@ -131,9 +142,8 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     from data_prep.sets.table import read
 
     if data.suffix == ".nc":
-        given = [n for n in table if ctx.get_parameter_source(n) is not _DEFAULT]
-        if given:
-            flag = f"--{given[0].replace('_', '-')}"
+        if found := [*given(ctx, table)]:
+            flag = f"--{found[0].replace('_', '-')}"
             raise click.UsageError(f"{data} is a cube, for which there is no {flag}.", ctx)
         return data
     ds = read(data, **table)
@@ -148,6 +158,3 @@ def _write_report(run: ForecastRun, out: Path, data: Path) -> Path | None:
     command = shlex.join(["stforecast", "report", str(out / RUN), "--out", str(page)])
     title = f"Forecast of {data.name}"
     return try_report(lambda: write_report([run], page, title=title, command=command), page)
-
-
-_DEFAULT = click.core.ParameterSource.DEFAULT

@@ -13,20 +13,9 @@ import click
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import counted, some
-from stforecast.cli.commands import to_json
-from stforecast.cli.info_data import (
-    arrays_text,
-    cube_text,
-    days_text,
-    describe_arrays,
-    describe_days,
-    facts,
-    find_days,
-    preview,
-    step_text,
-    zone_text,
-)
-from stforecast.cli.options import HELP, JSON, PATH
+from stforecast.cli import info_data
+from stforecast.cli.commands import command, to_json
+from stforecast.cli.options import JSON
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
 ARRAYS = (".h5", ".hdf5")
@@ -36,14 +25,7 @@ MOST_COLUMNS = 12
 
 
 class Description(NamedTuple):
-    """What was found at a path.
-
-    Attributes:
-        kind: such as "cube".
-        about: its description, as JSON can hold it.
-        text: the same for readers.
-        next_command: what to type next; empty if there is nothing to suggest.
-    """
+    """What was found at a path, for JSON and for readers, and the command to type next, if any."""
 
     kind: str
     about: dict[str, Any]
@@ -55,10 +37,8 @@ class Description(NamedTuple):
         return to_json({"path": str(path), "kind": self.kind, **self.about})
 
 
-@click.command(context_settings=HELP)
-@click.argument("path", type=PATH)
-@JSON
-def info(path: Path, as_json: bool) -> None:
+@command(JSON)
+def info(path: Path, *, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
@@ -108,7 +88,7 @@ def _cube(path: Path) -> Description:
 
     with open_cube(path) as ds:
         about = describe_cube(ds)
-    return Description("cube", about, cube_text(about), _forecast(path, about))
+    return Description("cube", about, info_data.cube_text(about), _forecast(path, about))
 
 
 def _forecast(path: Path, about: dict[str, Any]) -> str:
@@ -126,7 +106,7 @@ def _table(path: Path) -> Description:
     except InputError as e:
         return _unclear(path, e)
     about = describe_cube(ds)
-    text = f"{cube_text(about)}\n\n{preview(ds)}"
+    text = f"{info_data.cube_text(about)}\n\n{info_data.preview(ds)}"
     return Description("table", about, text, _forecast(path, about))
 
 
@@ -139,7 +119,9 @@ def _unclear(path: Path, error: InputError) -> Description:
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}
-    text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
+    text = info_data.facts(
+        {"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"}
+    )
     lines = [f"    {name}: {value}" for name, value in columns.items()]
     if len(lines) > MOST_COLUMNS:
         lines[MOST_COLUMNS:] = [f"    …: {len(lines) - MOST_COLUMNS} more"]
@@ -150,11 +132,11 @@ def _unclear(path: Path, error: InputError) -> Description:
 
 
 def _arrays(path: Path) -> Description:
-    about = describe_arrays(path)
+    about = info_data.describe_arrays(path)
     name = about["data_set"]
     command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
     kind = "raw records" if about["layout"] else "HDF5"
-    return Description(kind, about, arrays_text(about), command)
+    return Description(kind, about, info_data.arrays_text(about), command)
 
 
 def _folder(path: Path) -> Description:
@@ -177,10 +159,10 @@ def _folder(path: Path) -> Description:
         about = describe_unfinished(path)
         command = f"stforecast run --resume {quote(str(path))}"
         return Description("unfinished run", about, unfinished_text(about), command)
-    if found := find_days(path):
-        about = describe_days(path, *found)
+    if found := info_data.raw_days(path):
+        about = info_data.describe_days(path, *found)
         command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
-        return Description("raw records", about, days_text(about), command)
+        return Description("raw records", about, info_data.days_text(about), command)
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
         rows, damaged = describe_runs(folders, path)
         about = {"runs": rows, "damaged": damaged}
@@ -242,7 +224,7 @@ def run_text(about: Mapping[str, Any]) -> str:
         "data": own.pop("data"),
         "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
     }
-    return facts({**lines, **own})
+    return info_data.facts({**lines, **own})
 
 
 def describe_runs(
@@ -291,13 +273,13 @@ def describe_unfinished(folder: Path) -> dict[str, Any]:
     from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS, read_begun
 
     about = read_begun(folder, "stforecast run", ())
-    rounds = sorted(int(p.name.partition("-")[2]) for p in (folder / CHECKPOINTS).rglob("round-*")
-                    if p.name.partition("-")[2].isdigit())  # fmt: skip
+    numbers = (p.name.removeprefix("round-") for p in (folder / CHECKPOINTS).rglob("round-*"))
+    rounds = [int(number) for number in numbers if number.isdigit()]
     return {
         "file": BEGUN,
         "method": about["settings"]["method"],
         "data": about.get("data", about["settings"].get("data")),
-        "rounds_done": rounds[-1] if rounds else 0,
+        "rounds_done": max(rounds, default=0),
         "rounds": about["settings"].get("rounds"),
     }
 
@@ -305,7 +287,7 @@ def describe_unfinished(folder: Path) -> dict[str, Any]:
 def unfinished_text(about: Mapping[str, Any]) -> str:
     """Return the description of an unfinished run as text."""
     done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
-    return facts({"method": about["method"], "data": str(about["data"]), "state": done})
+    return info_data.facts({"method": about["method"], "data": str(about["data"]), "state": done})
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
@@ -339,11 +321,10 @@ def describe_model(folder: Path) -> dict[str, Any]:
             "adapted": about.get("adapted") is True,
             "trained_on": about.get("trained_on", {}),
             "saved": saved.isoformat(timespec="seconds"),
-            **{name: list(names) for name, names in {
-                "inputs": config.window.services, "static": config.window.columns,
-                "events": config.window.kinds,
-            }.items()},
-        }  # fmt: skip
+            "inputs": list(config.window.services),
+            "static": list(config.window.columns),
+            "events": list(config.window.kinds),
+        }
 
 
 def model_text(about: Mapping[str, Any]) -> str:
@@ -352,13 +333,13 @@ def model_text(about: Mapping[str, Any]) -> str:
     model = f" of {about['model']}" if about["model"] else ""
     trained = about["trained_on"]
     span = f", {trained['first'][:16]} to {trained['last'][:16]}" if "first" in trained else ""
-    known = counted(about["cells"], "cell")
-    return facts(
+    known, step = counted(about["cells"], "cell"), info_data.step_text(about["step_minutes"])
+    return info_data.facts(
         {
             "method": f"{about['method']}{model}, seed {about['seed']}",
             "forecasts": f"{about['service']}{units}",
-            "ahead": f"{counted(about['horizon'], 'step')} of {step_text(about['step_minutes'])}",
-            "times": zone_text(about["time_zone"]),
+            "ahead": f"{counted(about['horizon'], 'step')} of {step}",
+            "times": info_data.zone_text(about["time_zone"]),
             "cells": f"{known}: {some(about['first_cells'])}"
             + (", …" if about["cells"] > len(about["first_cells"]) else "")
             + ("; adapted to some that it was not trained on" if about["adapted"] else ""),

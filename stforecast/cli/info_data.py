@@ -167,7 +167,7 @@ LAYOUTS = {
 }
 
 
-def find_days(folder: Path) -> tuple[str, list[Path]] | None:
+def raw_days(folder: Path) -> tuple[str, list[Path]] | None:
     """Return the data set and the files of raw days in a folder; None without any."""
     for name, prefix in DAYS.items():
         if files := sorted(p for p in folder.glob(f"{prefix}*") if p.is_file()):

@@ -51,10 +51,11 @@ from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import counted, slug
 from data_prep.city.simulate import simulate
+from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import Compared, Fold, Kind, Scenario
+from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL
@@ -69,11 +70,11 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import distribute
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.forecasting.config import Config, check_read, read_by, resolve
+from stforecast.forecasting.config import SETTINGS, resolve
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
-from stforecast.report.write import Page
+from stforecast.report.write import ReportPage
 
 METRIC = "mase"
 """Error that `stforecast compare` and `report` compare by default."""
@@ -83,7 +84,7 @@ ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
 
 
 @dataclass(frozen=True)
-class City:
+class SimulatedCity:
     """A simulated city in place of a cube; see `data_prep.city.simulate`.
 
     Attributes:
@@ -120,7 +121,7 @@ class ForecastKind(Kind[ForecastRun]):
     run_type = ForecastRun
     keys = COMMON_KEYS | {
         "data": (
-            list[str | City],
+            list[str | SimulatedCity],
             "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
         ),
         "services": (list[str], "a list of names"),
@@ -128,9 +129,7 @@ class ForecastKind(Kind[ForecastRun]):
     }
     needed = frozenset({"data", "methods"})
     plots = PLOTS
-    resolve = staticmethod(resolve)
-    check_read = staticmethod(check_read)
-    read_by = staticmethod(read_by)
+    settings = SETTINGS
 
     def results_table(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
@@ -162,7 +161,7 @@ class ForecastKind(Kind[ForecastRun]):
     ) -> Iterator[tuple[Path, Scenario]]:
         """Yield each cube and service, after simulating cities."""
         for item in grid.data:
-            data = simulated(item, out, progress) if isinstance(item, City) else Path(item)
+            data = simulated(item, out, progress) if isinstance(item, SimulatedCity) else Path(item)
             for scenario in grid.scenarios:
                 yield data, scenario
 
@@ -185,22 +184,13 @@ class ForecastKind(Kind[ForecastRun]):
             ).window
             for entry in grid.entries
         }
-        cube = open_cube(data)
-        with cube:
+        with open_cube(data) as cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
         plan = plan_folds(n_steps, calendar, windows, grid.backtest)
         return [
             Fold(number, {"split": split}, plan.description)
             for number, split in enumerate(plan.splits, start=1)
         ]
-
-    def open_data(self, text: str) -> Path:
-        """Return the path of a cube."""
-        return Path(text)
-
-    def named_scenarios(self, names: Sequence[str]) -> tuple[Scenario, ...]:
-        """Return the services."""
-        return services(names)
 
     def data_name(self, data: Path) -> str:
         """Return the name of the cube's file."""
@@ -215,7 +205,8 @@ class ForecastKind(Kind[ForecastRun]):
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""
-        _check_service(job.data, job.settings.get("service"))
+        with open_cube(job.data) as cube:
+            choose_service(cube, job.settings.get("service"), name_of(job.data))
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cube's path."""
@@ -235,10 +226,6 @@ class ForecastKind(Kind[ForecastRun]):
         hours["selection"] = run.selection()
         metrics = run.metrics()
         return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
-
-    def rounds(self, config: Config) -> int:
-        """Return the number of rounds; 0 for reference forecasters."""
-        return config.training.rounds if config.federated else 0
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""
@@ -267,7 +254,11 @@ class ForecastKind(Kind[ForecastRun]):
         return compare_forecasts(ForecastRun.find(folders), metric or METRIC, reference)
 
     def add_to_page(
-        self, page: Page, runs: Sequence[ForecastRun], metric: str | None, reference: str | None
+        self,
+        page: ReportPage,
+        runs: Sequence[ForecastRun],
+        metric: str | None,
+        reference: str | None,
     ) -> None:
         """Add a section for each data set."""
         page.add_forecasts(runs, metric or METRIC, reference)
@@ -300,12 +291,6 @@ class ForecastKind(Kind[ForecastRun]):
         return {**lines, "split": str(about["split"]), "errors": errors}
 
 
-def _check_service(data: Path, service: str | None) -> None:
-    cube, name = open_cube(data), name_of(data)
-    with cube:
-        choose_service(cube, service, name)
-
-
 @cache
 def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSpec) -> str:
     """Return the fingerprint of a series, once for all runs that read the same."""
@@ -314,7 +299,7 @@ def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSp
     return fingerprint(*series.identity())
 
 
-def simulated(city: City, out: Path, progress: bool) -> Path:
+def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:
     """Return the cube of a simulated city, which is simulated only once."""
     name = slug(city.name)
     cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"

@@ -13,13 +13,8 @@ TEXT_WIDTH = 71
 Names = Mapping[str, Any]
 
 
-class Table(NamedTuple):
-    """Names of one kind.
-
-    Attributes:
-        headers: of the columns; the first is the kind, the second what is said of a name.
-        rows: a row for each name.
-    """
+class NameTable(NamedTuple):
+    """Names of one kind: the first header is the kind, the second what is said of a name."""
 
     headers: list[str]
     rows: list[list[str]]
@@ -40,7 +35,7 @@ class Table(NamedTuple):
 class Listing(NamedTuple):
     """A list of names: tables, and a note below them."""
 
-    tables: list[Table]
+    tables: list[NameTable]
     note: str = ""
 
     def __str__(self) -> str:
@@ -59,8 +54,8 @@ def methods_list() -> Listing:
     federated, baselines = method_rows(METHODS), summaries(BASELINES)
     return Listing(
         [
-            Table(["federated method", "what it does"], federated),
-            Table(["reference forecaster", "what it forecasts"], baselines),
+            NameTable(["federated method", "what it does"], federated),
+            NameTable(["reference forecaster", "what it forecasts"], baselines),
         ]
     )
 
@@ -80,14 +75,14 @@ def data_list() -> Listing:
     from data_prep import DATA_SETS
 
     rows = [[n, title(m.__doc__), _yes_no(bool(m.SOURCES))] for n, m in DATA_SETS.items()]
-    return Listing([Table(["data set", "what it is", "download"], rows)])
+    return Listing([NameTable(["data set", "what it is", "download"], rows)])
 
 
 def models_list() -> Listing:
     """List all models of federated methods."""
     from stforecast.models import MODELS
 
-    return Listing([Table(["model", "what it is"], summaries(MODELS))])
+    return Listing([NameTable(["model", "what it is"], summaries(MODELS))])
 
 
 def metrics_list() -> Listing:
@@ -96,14 +91,16 @@ def metrics_list() -> Listing:
 
     rows = summaries(METRICS) + summaries(INTERVAL_METRICS)
     note = "These names are errors of z-scores; raw_… are in the data's units."
-    return Listing([Table(["metric", "what it is"], rows)], note)
+    return Listing([NameTable(["metric", "what it is"], rows)], note)
 
 
 def splits_list() -> Listing:
     """List all forms of `--split`."""
     from stforecast.data.splits import SPLITS
 
-    table = Table(["split", "training, validation and test"], [[*item] for item in SPLITS.items()])
+    table = NameTable(
+        ["split", "training, validation and test"], [[*item] for item in SPLITS.items()]
+    )
     note = (
         "Except with steps: and windows:, all targets of a window lie in one part, its inputs may\n"
         "lie in earlier parts, and the test targets do not depend on the lags."
@@ -120,7 +117,7 @@ def benchmarks_list() -> Listing:
     for name, path in packaged().items():
         table = read_toml(path)
         rows.append([name, table.get("title", ""), table.get("task", DEFAULT)])
-    return Listing([Table(["benchmark", "title", "of"], rows)])
+    return Listing([NameTable(["benchmark", "title", "of"], rows)])
 
 
 LISTS: dict[str, Callable[[], Listing]] = {

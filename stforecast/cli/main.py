@@ -13,17 +13,16 @@ import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped
 from data_prep.base.registry import FOREIGN, Registry
-from stforecast.bench.progress import Heartbeat
+from stforecast.bench.progress import heartbeat
+from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
-from stforecast.cli.compare import compare, report
-from stforecast.cli.data import download, export, prepare, simulate_command
-from stforecast.cli.federate import federate, node
-from stforecast.cli.forecast import forecast
+from stforecast.cli.compare import compare_command, report
+from stforecast.cli.federate import federate_command, node
+from stforecast.cli.forecast import forecast_command
 from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
-from stforecast.cli.predict import adapt, predict
-from stforecast.cli.run import leaks, list_command, plot, run_command
+from stforecast.cli.predict import adapt_command, predict
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +50,12 @@ class Notices(logging.StreamHandler):
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress bars and no notices.")
 @click.option("--debug", is_flag=True, help="Show automatic choices, and errors with tracebacks.")
 @click.option(
-    "--log-format", type=SuggestingChoice(["text", "json"]), default="text", show_default=True,
+    "--log-format",
+    type=SuggestingChoice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="Format of notices on standard error: text, or one line of JSON per notice.",
-)  # fmt: skip
+)
 @click.pass_context
 def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     """Federated forecasting of cellular and road traffic, from raw records to figures.
@@ -62,7 +64,7 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     """
     ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
     if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
-        ctx.call_on_close(Heartbeat().start().stop)
+        ctx.with_resource(heartbeat())
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
     notices = Notices()
     notices.setFormatter(CommandFormatter())
@@ -76,17 +78,17 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
         logging.getLogger(package.partition(".")[0]).setLevel(level)
 
 
-COMMANDS = (
-    simulate_command, download, prepare, export, info, forecast, run_command, plot, leaks,
-    list_command, predict, adapt, bench, backtest, compare, report, federate, node,
-)  # fmt: skip
-
 BROUGHT: Registry[click.Command] = Registry(
     "command", is_entry=lambda thing: isinstance(thing, click.Command), group="stforecast.commands"
 )
 """Commands that other packages bring."""
 
-for command in (*COMMANDS, *BROUGHT.values()):
+OF_DATA = (data.simulate_command, data.download_command, data.prepare, data.export, info)
+OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
+OF_MODELS = (forecast_command, predict, adapt_command)
+OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
+
+for command in (*OF_DATA, *OF_RUNS, *OF_MODELS, *OF_BENCHMARKS_AND_NODES, *BROUGHT.values()):
     cli.add_command(command)
 
 

@@ -27,19 +27,24 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 PATH = click.Path(path_type=Path)
 
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
-EVENTS_HELP = "Table (.csv) of the events known for these times, for a run that reads events."
+RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
 
-EVENTS = click.option("--events", type=PATH, help=EVENTS_HELP)
+EVENTS = click.Option(
+    ["--events"],
+    type=PATH,
+    help="Table (.csv) of the events known for these times, for a run that reads events.",
+)
 
-
-def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of the lowest and the highest possible value."""
-    for which in ("upper", "lower"):
-        text = f"{which.capitalize()} limit of the service: no forecast or bound goes beyond it."
-        command = click.option(f"--{which}-limit", type=float, help=text)(command)
-    return command
+LIMITS = tuple(
+    click.Option(
+        [f"--{which}-limit"],
+        type=float,
+        help=f"{which.capitalize()} limit of the service: no forecast or bound goes beyond it.",
+    )
+    for which in ("lower", "upper")
+)
 
 
 HELP_WIDTH = 78
@@ -49,15 +54,15 @@ HELP_WIDTH = 78
 def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
     """Return an option for each field, described by the docstring's `Attributes`.
 
-    Args:
-        options: a dataclass; inherited fields are described by the docstring of their class.
-        defaults: values by field name that replace the dataclass's own.
+    Inherited fields are described by the docstring of their class. `defaults` replace the
+    dataclass's.
     """
     # Pydantic takes a while to import, and commands without such options need none.
     from stforecast.federated.core.options import range_of, type_hints
 
-    missing, fields = dataclasses.MISSING, dataclasses.fields(options)
-    values = {f.name: None if f.default is missing else f.default for f in fields}
+    absent, missing = inspect.Parameter.empty, dataclasses.MISSING
+    fields = dataclasses.fields(options)
+    values = {f.name: absent if f.default is missing else f.default for f in fields}
     values |= defaults or {}
     texts: dict[str, str] = {}
     for cls in reversed(options.__mro__):
@@ -83,9 +88,12 @@ def from_function(
     leave_out: tuple[str, ...] = (),
     flags: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
-    """Return an option for each keyword-only parameter, described by the docstring's `Args`."""
-    named = flags or {}
-    hints, texts = typing.get_type_hints(function), entries(function.__doc__, "Args")
+    """Return an option for each keyword-only parameter, described by the docstring.
+
+    Its section is `Args`, or `Options` if shared options are left out of it.
+    """
+    named, hints = flags or {}, typing.get_type_hints(function)
+    texts = entries(function.__doc__, "Args") | entries(function.__doc__, "Options")
     return [
         _option(
             p.name, hints[p.name], p.default, texts.get(p.name, ""), flag=named.get(p.name, p.name)
@@ -95,11 +103,22 @@ def from_function(
     ]
 
 
+def arguments(function: Callable[..., Any]) -> list[click.Argument]:
+    """Return an argument for each parameter that is not keyword-only, except `ctx`."""
+    hints, found = typing.get_type_hints(function), []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "ctx":
+            n = -1 if typing.get_origin(hints[p.name]) is tuple else 1
+            kind = _click_type(hints[p.name])
+            found.append(click.Argument([p.name], type=kind, nargs=n, required=True))
+    return found
+
+
 def entries(doc: str | None, section: str) -> dict[str, str]:
     """Return names and texts of one section of a Google-style docstring.
 
-    >>> entries(peek.__doc__, "Args")
-    {'args': 'raw arguments.', 'flag': 'such as `--method`.', 'default': 'value if it is absent.'}
+    >>> entries(RangedOption.__doc__, "Args")
+    {'takes': 'text of the range; empty without bounds.'}
     """
     body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
     body = re.split(r"\n(?=\S)", body)[0]
@@ -109,7 +128,8 @@ def entries(doc: str | None, section: str) -> dict[str, str]:
 
 def help_text(doc: str | None) -> str:
     """Return a docstring's text before its sections for click; lists and code are kept."""
-    text = re.split(r"\n(?:Args|Attributes|Returns|Raises):\n", inspect.cleandoc(doc or ""))[0]
+    sections = r"\n(?:Args|Attributes|Options|Returns|Raises):\n"
+    text = re.split(sections, inspect.cleandoc(doc or ""))[0]
     paragraphs = []
     for paragraph in text.strip().split("\n\n"):
         if paragraph.startswith("    "):
@@ -156,15 +176,17 @@ def _option(
     switch = getattr(hint, "__origin__", hint) is bool
     if switch and default:
         flag = f"{flag}/--no-{flag[2:]}"
-    missing = default is inspect.Parameter.empty
+    missing, several = default is inspect.Parameter.empty, typing.get_origin(hint) is tuple
     return RangedOption(
         [flag, name],
         takes=takes,
         type=_click_type(hint),
         is_flag=switch,
-        default=None if missing else default,
-        show_default=not (missing or default is None or default is False or default == ""),
+        multiple=several,
+        required=missing,
+        show_default=not (missing or default in (None, "", ()) or default is False),
         help=_sentence(text),
+        **({} if missing else {"default": default}),
     )
 
 
@@ -174,10 +196,12 @@ def _sentence(text: str) -> str:
     >>> _sentence("name of the `x`"), _sentence("`sum`: of all")
     ('Name of the x', 'sum: of all')
     """
-    return (text[:1].upper() + text[1:]).replace("`", "")
+    return (text[:1].upper() + text[1:]).replace("`", "").replace(". [", ".  [")
 
 
 def _click_type(hint: Any) -> click.ParamType | None:
+    if typing.get_origin(hint) is tuple:
+        return _click_type(typing.get_args(hint)[0])
     if typing.get_origin(hint) is Literal:
         return SuggestingChoice(typing.get_args(hint))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -204,12 +228,7 @@ class SuggestingChoice(click.Choice[str]):
 
 
 def peek(args: list[str], flag: str, default: str) -> str:
-    """Return the value of `flag` among raw arguments, before they are parsed.
-
-    Args:
-        args: raw arguments.
-        flag: such as `--method`.
-        default: value if it is absent.
+    """Return the value of `flag`, such as `--method`, among raw arguments, before they are parsed.
 
     >>> peek(["--rounds", "5", "--method=solo"], "--method", "fuels")
     'solo'

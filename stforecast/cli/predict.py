@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.text import counted, some
-from stforecast.cli.commands import OptionSections, say_next, to_json
+from stforecast.cli.commands import command, say_next, to_json
 from stforecast.cli.options import (
     EVENTS,
-    HELP,
     JSON,
-    PATH,
+    LIMITS,
     check_cubes,
     check_ending,
     check_run,
     from_dataclass,
-    limit_options,
 )
 
 if TYPE_CHECKING:
@@ -36,44 +34,45 @@ DECIMALS = 4
 """Decimals of probabilities, which follow from the bounds alone and are no surer than these."""
 
 
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube to forecast from, after its end.")
-@click.option(
-    "--out", type=PATH, required=True, help="CSV to write: time, cell, service, and bounds."
-)
-@EVENTS
-@click.option("--steps", type=int, help="Steps to forecast; by default the model's horizon.")
-@click.option(
-    "--clock", type=click.Choice(["local", "utc"]), default="local", show_default=True,
-    help="Clock of the times: the cube's own time zone, with its offset where it is known, or UTC.",
-)  # fmt: skip
-@click.option(
-    "--non-negative/--any-sign", default=None,
+SIGN = click.Option(
+    ["--non-negative/--any-sign"],
+    default=None,
     help="Whether to replace forecasts and bounds below 0 by 0; by default if the training data "
     "have no value below 0, as with counts, traffic and speeds.",
-)  # fmt: skip
-@limit_options
-@click.option(
-    "--threshold",
-    help="Capacity or limit in the data's units: a number, or a CSV with columns cell and "
-    "threshold. Adds the probability of exceeding it, from the bounds.",
 )
-@click.option(
-    "--plan", "plan_file", type=PATH,
-    help="CSV to write for a planner: busy hour, peak, and headroom below --threshold of each "
-    "cell.",
-)  # fmt: skip
-@JSON
+
+
+@command(EVENTS, SIGN, *LIMITS, JSON, flags={"plan_file": "plan"})
 def predict(
-    run: Path, history: Path, out: Path, steps: int | None, clock: str, non_negative: bool | None,
-    lower_limit: float | None, upper_limit: float | None, threshold: str | None,
-    plan_file: Path | None, as_json: bool, events: Path | None,
-) -> None:  # fmt: skip
+    run: Path,
+    *,
+    history: Path,
+    out: Path,
+    events: Path | None,
+    steps: int | None = None,
+    clock: Literal["local", "utc"] = "local",
+    non_negative: bool | None,
+    lower_limit: float | None,
+    upper_limit: float | None,
+    threshold: str | None = None,
+    plan_file: Path | None = None,
+    as_json: bool,
+) -> None:
     """Forecast the steps after a history, in the data's own units.
 
     A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
     horizon. Busy hours are the clock hours with the highest mean forecast.
+
+    Options:
+        history: cube to forecast from, after its end.
+        out: CSV to write: time, cell, service, and bounds.
+        steps: steps to forecast; by default the model's horizon.
+        clock: clock of the times: the cube's own time zone, with its offset where it is known, or
+            UTC.
+        threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
+            threshold. Adds the probability of exceeding it, from the bounds.
+        plan_file: CSV to write for a planner: busy hour, peak, and headroom below --threshold of
+            each cell.
     """
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv")
@@ -117,7 +116,7 @@ def predict(
         plans = by_cell.reset_index().to_dict("records")
         click.echo(to_json({**about, "plan": plans}))
         return
-    click.echo(made(out, table, interval))
+    click.echo(forecast_sentence(out, table, interval))
     if limit is not None:
         click.echo(_above(by_cell))
     if plan_file is not None:
@@ -127,11 +126,16 @@ def predict(
 def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None) -> dict[str, Any]:
     """Describe a forecast file as `stforecast info --json` does other files."""
     return {
-        "path": str(out), "kind": "forecast", "service": table.attrs["service"],
-        "units": table.attrs["units"], "steps": len(table), "cells": table.shape[1],
-        "first": table.index[0].isoformat(), "last": table.index[-1].isoformat(),
-        "coverage": None if interval is None else interval.lower.attrs["coverage"],
-    }  # fmt: skip
+        "path": str(out),
+        "kind": "forecast",
+        "service": table.attrs["service"],
+        "units": table.attrs["units"],
+        "steps": len(table),
+        "cells": table.shape[1],
+        "first": table.index[0].isoformat(),
+        "last": table.index[-1].isoformat(),
+        "coverage": interval and interval.lower.attrs["coverage"],
+    }
 
 
 def write_forecast(
@@ -175,7 +179,7 @@ def read_threshold(text: str) -> Threshold:
     return dict(zip(table["cell"], table["threshold"], strict=True))
 
 
-def made(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
+def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:
     """Say what was written."""
     import numpy as np
 
@@ -218,21 +222,20 @@ def adapt_options(args: list[str]) -> dict[str, list[click.Option]]:
     return {"New cells": from_dataclass(AdaptOptions)}
 
 
-@click.command(cls=OptionSections, sections=adapt_options, context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option(
-    "--history", type=PATH, required=True,
-    help="Cube of new cells, with or without cells that the model knows.",
-)  # fmt: skip
-@click.option("--out", type=PATH, required=True, help="Folder of the model to write.")
-@EVENTS
-def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
+@command(EVENTS, sections=adapt_options)
+def adapt_command(
+    run: Path, *, history: Path, out: Path, events: Path | None, **options: Any
+) -> None:
     """Adapt a model to cells that it has not seen, from a few days of history or none.
 
     The new model forecasts the cells of the history: known ones as before, new ones by the shared
     part of the method and a personal part that is trained on their last days. Nothing is sent. A
     history shorter than the model's inputs is enough. `stforecast predict` accepts the new model
     like any other.
+
+    Options:
+        history: cube of new cells, with or without cells that the model knows.
+        out: folder of the model to write.
     """
     check_run(run)
     check_cubes(["--history", str(history)], "--history")
@@ -243,7 +246,7 @@ def adapt(run: Path, history: Path, out: Path, **options: Any) -> None:
         raise InputError(f"{out} is the run itself; choose another --out")
     check_new(out, "stforecast adapt")
     model = Forecaster.load(run)
-    adapted = model.adapt(history, **options)
+    adapted = model.adapt(history, events=events, **options)
     adapted.save(out)
     known = set(model.cells.tolist())
     n_known = sum(cell in known for cell in adapted.cells.tolist())

@@ -10,27 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.base.errors import InputError, Stopped, Words
+from stforecast.cli import options
 from stforecast.cli.commands import (
-    OptionSections,
+    command,
     make_list_command,
     make_plot_group,
-    run_folder_options,
     say_next,
     to_json,
 )
 from stforecast.cli.lists import LISTS
-from stforecast.cli.options import (
-    EVENTS,
-    EVENTS_HELP,
-    HELP,
-    JSON,
-    PATH,
-    check_cubes,
-    check_resumed,
-    from_dataclass,
-    given,
-    peek,
-)
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
@@ -43,49 +31,69 @@ if TYPE_CHECKING:
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
-    check_cubes(args)
+    options.check_cubes(args)
     from stforecast.baselines import BASELINES
     from stforecast.forecasting.config import defaults, sections
 
-    method = peek(args, "--method", DEFAULT_METHOD)
-    model = peek(args, "--model", defaults(method)["model"])
+    method = options.peek(args, "--method", DEFAULT_METHOD)
+    model = options.peek(args, "--model", defaults(method)["model"])
     made_for = defaults(method, model)
     unused = f" (not used by {method})" if method in BASELINES else ""
     titles = {
-        "data": "Data", "window": "Windows", "training": f"Training{unused}",
-        "loss": f"Loss{unused}", "uplink": f"Uploads{unused}", "robust": f"Defence{unused}",
-        "interval": "Intervals", "rolling": "Rolling evaluation", "run": "Computation",
-        "method_options": f"Options of {method}", "model_options": f"Options of {model}{unused}",
-    }  # fmt: skip
-    return {titles[s]: from_dataclass(t, made_for) for s, t in sections(method, model).items()}
+        "data": "Data",
+        "window": "Windows",
+        "training": f"Training{unused}",
+        "loss": f"Loss{unused}",
+        "uplink": f"Uploads{unused}",
+        "robust": f"Defence{unused}",
+        "interval": "Intervals",
+        "rolling": "Rolling evaluation",
+        "run": "Computation",
+        "method_options": f"Options of {method}",
+        "model_options": f"Options of {model}{unused}",
+    }
+    return {
+        titles[s]: options.from_dataclass(t, made_for) for s, t in sections(method, model).items()
+    }
 
 
-@click.command("run", cls=OptionSections, sections=run_options, context_settings=HELP)
-@click.option("--data", type=PATH, help="Cube written by prepare.  [required]")
-@run_folder_options(DEFAULT_METHOD, "stforecast list methods")
-@JSON
-@click.pass_context
+DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
+
+
+@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
 def run_command(
-    ctx: click.Context, data: Path, method: str, out: Path, label: str | None,
-    resume: Path | None, as_json: bool, **settings: Any,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    *,
+    data: Path,
+    method: str = DEFAULT_METHOD,
+    out: Path,
+    label: str | None = None,
+    resume: Path | None = None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Train a method, evaluate it on the test part and save the run.
 
     Several services, as in --service internet,call, are forecast one after the other, each in a
     folder of its name within --out. The last options depend on --method and --model: give these
     with --help to list them.
+
+    Options:
+        method: see: stforecast list methods.
+        label: name in tables and figures; by default the method's.
+        resume: resume this unfinished run instead of starting a new one.
     """
     from stforecast.cli.info import describe_run
     from stforecast.comparison.summary import summary
     from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun
 
-    check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
+    options.check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = [name.strip() for name in (settings["service"] or "").split(",")]
     if len(services) > 1:
         _check_services(data, services)
         _refuse_runs(out, services)
-    settings = given(ctx, settings)
+    settings = options.given(ctx, settings)
     for service in services:
         of = settings | ({"service": service} if service else {})
         folder = out if resume or len(services) == 1 else out / service
@@ -125,9 +133,10 @@ def _refuse_runs(out: Path, services: Sequence[str]) -> None:
     if found := [name for name in services if name in done or is_begun(out / name)]:
         left = "" if done == services else f"{_left(out, services)}; or "
         raise InputError(
-            f"{out} holds runs of {', '.join(found)}, finished: {', '.join(done) or 'none'}; "
-            f"{left}", Words("choose another {out}")
-        )  # fmt: skip
+            f"{out} holds runs of {', '.join(found)}, finished: {', '.join(done) or 'none'}; ",
+            left,
+            Words("choose another {out}"),
+        )
 
 
 def _left(out: Path, services: Sequence[str]) -> str:
@@ -152,8 +161,7 @@ def _progress(
     from stforecast.forecasting.config import resolve
 
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
-    progress = ctx.obj["progress"] and config.federated
-    return rounds_bar(config.training.rounds, progress=progress)
+    return rounds_bar(config.total_rounds, progress=ctx.obj["progress"] and config.federated)
 
 
 def _find(
@@ -161,7 +169,7 @@ def _find(
 ) -> list[ForecastRun]:
     """Open finished runs, and test models without results on a history."""
     from stforecast.forecasting.results import ForecastRun, is_model
-    from stforecast.plots.figure import FittedRun
+    from stforecast.plots.figure import model_run
 
     if (history or events) and not any(map(is_model, folders)):
         raise InputError(
@@ -172,7 +180,7 @@ def _find(
     found = ForecastRun.find(runs) if runs else []
     for folder in filter(is_model, folders):
         if history is not None:
-            found.append(FittedRun.of_model(folder, history, events))
+            found.append(model_run(folder, history, events))
         else:
             raise InputError(
                 f"{folder}: a model without test results; give --history, a cube to test it on"
@@ -181,26 +189,26 @@ def _find(
 
 
 TESTED_ON = click.Option(
-    ["--history"], type=PATH,
+    ["--history"],
+    type=options.PATH,
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
-)  # fmt: skip
+)
 
 plot = make_plot_group(
-    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run",
-    [TESTED_ON, click.Option(["--events"], type=PATH, help=EVENTS_HELP)],
-)  # fmt: skip
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, options.EVENTS]
+)
 
 
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option("--history", type=PATH, required=True, help="Cube whose last quarter is tested.")
-@EVENTS
-def leaks(run: Path, history: Path, events: Path | None) -> None:
+@command(options.EVENTS)
+def leaks(run: Path, *, history: Path, events: Path | None) -> None:
     """Check that forecasts do not depend on later values.
 
     All values from a window's first target on, including those of further services, are replaced
     at random; the window's inputs and forecast must not change. The calendar and a table of events
     are known in advance and stay as they are.
+
+    Options:
+        history: cube whose last quarter is tested.
     """
     from stforecast.forecasting.forecaster import Forecaster
 

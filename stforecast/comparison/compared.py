@@ -12,18 +12,16 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import slug
+from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested
-from stforecast.bench.kind import Compared
 from stforecast.bench.statistics.estimate import with_ends
-from stforecast.bench.tables import latex, markdown, plain, write_comparison
-from stforecast.comparison.leaderboard import APART, Task, compare, overall
+from stforecast.comparison.leaderboard import APART, Leaderboard, claims, compare, overall
 from stforecast.comparison.names import by_task, horizon_ahead
 from stforecast.comparison.table import (
     basis,
     comparison_rows,
-    conclusions,
     legend,
     overall_rows,
 )
@@ -38,72 +36,43 @@ FIGURES = ("critical-difference", "horizon", "hours", "cells")
 
 
 def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str | None) -> Compared:
-    """Compare finished forecasts: a sorted table for each data set, with intervals and tests.
-
-    Args:
-        runs: finished runs.
-        metric: error to compare, as in `metrics.csv`.
-        reference: label of the row that the others are compared with, see `compare`.
-
-    Raises:
-        InputError: as for `compare`.
-    """
-    tasks = compare(runs, metric, reference)
-    several = overall_rows(overall(tasks), metric) if len(tasks) > 1 else []
-    parts = []
-    for task in tasks:
-        said = [claim.replace("**", "") for claim in conclusions(task.board, task.name)]
-        parts += [task.name, plain(comparison_rows(task.board)), *said, *basis(task.board)]
-    parts += [f"all {len(tasks)} tasks\n\n{plain(several)}"] if several else []
-    columns = "\n".join(legend([task.board for task in tasks]))
-    text = "\n\n".join(filter(None, [*parts, columns]))
-    return Compared(text, _numbers(tasks), partial(_write, runs, tasks, several))
+    """Compare finished forecasts: a sorted table for each data set, with intervals and tests."""
+    boards = compare(runs, metric, reference)
+    tables = [ComparedTable(b.task, comparison_rows(b), claims(b), basis(b)) for b in boards]
+    if len(boards) > 1 and (rows := overall_rows(overall(boards), metric)):
+        tables.append(ComparedTable(f"all {len(boards)} tasks", rows))
+    return Compared(tables, legend(boards), _numbers(boards), partial(_draw, runs, metric))
 
 
-def _write(
-    runs: Sequence[ForecastRun], tasks: Sequence[Task], several: list[dict[str, str]], out: Path
-) -> int:
-    """Write the tables as Markdown, LaTeX and CSV; return the number of figures drawn."""
-    page, tables = ["# Comparison"], []
-    for task in tasks:
-        rows = comparison_rows(task.board)
-        page += [f"## {task.name}", markdown(rows), *conclusions(task.board, task.name)]
-        page += basis(task.board)
-        tables += [f"% {task.name}\n{latex(rows)}"]
-    if several:
-        page += [f"## All {len(tasks)} tasks", markdown(several)]
-        tables += [f"% all tasks\n{latex(several)}"]
-    page += legend([task.board for task in tasks])
-    write_comparison(out, page, tables, _numbers(tasks))
-    return len(_draw(out, runs, tasks[0].board.metric))
-
-
-def _numbers(tasks: Sequence[Task]) -> pd.DataFrame:
+def _numbers(boards: Sequence[Leaderboard]) -> pd.DataFrame:
     """Return every number of the comparison, one row for each task and method."""
     rows = []
-    for task in tasks:
-        for line in task.board.lines:
+    for board in boards:
+        for line in board.lines:
             estimates = {
                 "error": line.error,
                 "percent_above_reference": line.against,
                 "skill_percent": line.skill and line.skill.times(100),
                 "wins_percent": line.wins.times(100),
-            }  # fmt: skip
-            rows.append(
-                {
-                    "task": task.name, "horizon": horizon_ahead(line.row.first),
-                    "method": line.name, "metric": task.board.metric,
-                    "error_name": error_name(task.board.metric, line.row.group.runs),
-                    "runs": len(line.row.group.runs), "reference": task.board.reference,
-                    **with_ends(estimates), "p_value": line.p_value,
-                    "train_seconds": line.row.mean_of("train_seconds"),
-                    "predict_seconds": line.row.mean_of("predict_seconds"),
-                }
-            )  # fmt: skip
+            }
+            row = {
+                "task": board.task,
+                "horizon": horizon_ahead(line.row.first),
+                "method": line.name,
+                "metric": board.metric,
+                "error_name": error_name(board.metric, line.row.group.runs),
+                "runs": len(line.row.group.runs),
+                "reference": board.reference,
+                **with_ends(estimates),
+                "p_value": line.p_value,
+                "train_seconds": line.row.mean_of("train_seconds"),
+                "predict_seconds": line.row.mean_of("predict_seconds"),
+            }
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
+def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
     """Draw the figures, those of single tasks once for each; a failed one is only logged."""
     parts = {
         slug(name): [run for group in groups for run in group.runs]
@@ -111,14 +80,15 @@ def _draw(out: Path, runs: Sequence[ForecastRun], metric: str) -> list[Path]:
     }
     wanted = [("heatmap", "all", list(runs))]
     wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]
-    drawn = []
+    drawn = 0
     for figure, name, some in wanted:
         draw = PLOTS.find(figure)
         options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
         try:
             path = out / f"{name}-{figure}.png"
             with looking(Look(among=labels_of(runs))):
-                drawn.append(save_figure(draw(some, **options), path, dates_tested(some)))
+                save_figure(draw(some, **options), path, dates_tested(some))
+            drawn += 1
         except InputError as e:
             log.warning("figure %s of %s: %s", figure, name, e)
     return drawn

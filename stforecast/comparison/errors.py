@@ -97,17 +97,10 @@ class ModelErrors:
 
 
 def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = None) -> ModelErrors:
-    """Compute errors from `forecasts.nc`.
+    """Compute errors from the contents of `forecasts.nc`.
 
-    Args:
-        forecasts: contents of the file.
-        metric: name of the error as in `metrics.csv`: `mse` of z-scores, `raw_mse` in the data's
-            units, `mase`.
-        selection: model, such as `last`; `SEASONAL` for seasonal naive; by default the model that
-            the run selected.
-
-    Raises:
-        InputError: if the metric or selection is unknown, or the file is of an older version.
+    The metric is named as in `metrics.csv`: `mse` of z-scores, `raw_mse` in the data's units. The
+    model is a selection, such as `last`, or `SEASONAL`; by default the one that the run selected.
     """
     found = METRICS.find(metric.removeprefix("raw_"))
     y, y_hat = (forecasts[name].to_numpy() for name in ("y", _variable(forecasts, selection)))
@@ -123,9 +116,6 @@ def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
 
     Times have the zone of the forecasts, if they give one: a step added to such a time stays right
     when the clock is changed.
-
-    Raises:
-        InputError: if the file is of an older version.
     """
     if "step_minutes" not in forecasts.attrs:
         raise _outdated(forecasts, "step_minutes")
@@ -185,13 +175,9 @@ def _outdated(forecasts: xr.Dataset, absent: str) -> InputError:
 
 
 def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Sum `(cells, windows)` over the windows of each place, `(cells, places)`.
+    """Sum `(cells, windows)` over the windows `(windows,)` of each place, `(cells, places)`.
 
     A sum that is not finite may make the cell's others NaN.
-
-    Args:
-        values: `(cells, windows)`.
-        place: `(windows,)` number of the place of each window, from 0.
     """
     belongs = place[:, None] == np.arange(place.max() + 1)
     with np.errstate(invalid="ignore"):  # Where the method diverged.

@@ -11,7 +11,7 @@ import pandas as pd
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
-from stforecast.comparison.hours import busy_hours
+from stforecast.comparison.hours import busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun, units_of
@@ -25,23 +25,12 @@ MEAN = "mean"
 """Column of the mean of the errors at all steps."""
 
 
-def horizon_table(
-    rows: Sequence[Row],
-    names: Sequence[str],
-    published: Published | None = None,
-) -> str:
+def horizon_table(rows: Sequence[Row], published: Published | None = None) -> str:
     """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
 
     The mean is over the errors of all steps, each pooled over the whole test part, and over the
-    folds of a backtest. Published numbers have their own rows.
-
-    Args:
-        rows: models with the same horizon.
-        names: names of the rows.
-        published: numbers of a paper.
-
-    Returns:
-        The table under a describing line; "" if there is only one step.
+    folds of a backtest. Published numbers have their own rows. With only one step, the table is
+    empty.
     """
     run = rows[0].first
     steps = shown_steps(int(run.settings["horizon"]))
@@ -52,8 +41,8 @@ def horizon_table(
         return ""
     columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
     body = [
-        {"method": name, **_cells(members, columns)}
-        for name, members in zip(names, tables, strict=True)
+        {"method": row.marked_name, **_cells(members, columns)}
+        for row, members in zip(rows, tables, strict=True)
     ]
     printed = published.horizons.get(run.about["service"], {}) if published else {}
     body += [{"method": f"{label}{MARK}", **_printed(n, run)} for label, n in printed.items()]
@@ -103,25 +92,18 @@ HEADINGS = {
 """Means in the table."""
 
 
-def interval_table(rows: Sequence[Row], names: Sequence[str]) -> str:
-    """Tabulate coverage, width, pinball loss and CRPS as Markdown.
+def interval_table(rows: Sequence[Row]) -> str:
+    """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals as Markdown.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
     `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
-
-    Args:
-        rows: models; those without intervals are left out.
-        names: names of the rows.
-
-    Returns:
-        The table under a describing line; "" if no row has intervals.
     """
     body = []
-    for row, name in zip(rows, names, strict=True):
+    for row in rows:
         seeds = by_seed(row.group.runs)
         tables = [_interval_errors(runs, row.selection) for runs in seeds]
         if all(len(t) for t in tables):
-            body.append({"method": name, **_interval_cells(row, seeds, tables)})
+            body.append({"method": row.marked_name, **_interval_cells(row, seeds, tables)})
     if not body:
         return ""
     return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
@@ -199,15 +181,10 @@ def _furthest_bound(run: ForecastRun) -> float:
     return float(np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values)))
 
 
-def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
+def peak_table(rows: Sequence[Row]) -> str:
     """Tabulate the MAE in peak hours, whose mean load lies above the day's mean, and in the others.
 
-    Args:
-        rows: rows that were tested on the same targets.
-        names: name of each row in the table.
-
-    Returns:
-        Markdown; an empty string if all hours have the same load.
+    The rows must be tested on the same targets. If all hours have the same load, it is empty.
     """
     targets = joined_targets(run for row in rows for run in row.group.runs)
     busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")
@@ -215,25 +192,15 @@ def peak_table(rows: Sequence[Row], names: Sequence[str]) -> str:
         return ""
     others = [hour for hour in range(24) if hour not in busy]
     body = []
-    for row, name in zip(rows, names, strict=True):
+    for row in rows:
         errors = [joined_errors(r, "raw_mae", row.selection) for r in by_seed(row.group.runs)]
         peak, off_peak = (
             spread([of_seed.in_hours(hours) for of_seed in errors]) for hours in (busy, others)
         )
-        body.append({"method": name, "peak": peak, "off-peak": off_peak})
+        body.append({"method": row.marked_name, "peak": peak, "off-peak": off_peak})
+    spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
     caption = (
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
-        f"({spans(busy)}, {zone}), and off-peak."
+        f"({spans}, {zone}), and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"
-
-
-def spans(hours: Sequence[int]) -> str:
-    """Return hours of the day as spans of time.
-
-    >>> spans([0, 8, 9, 10, 22, 23])
-    '00:00–01:00, 08:00–11:00, 22:00–24:00'
-    """
-    begins = [hour for hour in hours if hour - 1 not in hours]
-    ends = [hour + 1 for hour in hours if hour + 1 not in hours]
-    return ", ".join(f"{b:02}:00–{e:02}:00" for b, e in zip(begins, ends, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -39,8 +41,7 @@ def hour_title(zone: str | None) -> str:
 def hourly_load(forecasts: xr.Dataset) -> pd.Series:
     """Return the mean observed value of each hour of local time `(24,)`, NaN where there is none.
 
-    Args:
-        forecasts: contents of `forecasts.nc`; as for errors, each window counts once.
+    As for errors, each window counts once.
     """
     y = forecasts["y"].transpose("cell", "time", "horizon").to_numpy()
     hours = target_hours(*local_times(forecasts), y.shape[2])
@@ -55,9 +56,6 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     """Return the hours of local time whose mean load lies above the mean of all hours.
 
     Of a speed, the hours below the mean: roads are slow when they are busy.
-
-    Args:
-        forecasts: contents of `forecasts.nc`.
     """
     load = hourly_load(forecasts)
     above = load - load.mean()
@@ -65,15 +63,22 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     return tuple(int(hour) for hour in load.index[busy])
 
 
+def hour_spans(hours: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first hour of each span of successive hours, and the one after its last.
+
+    >>> hour_spans([0, 1, 22])
+    [(0, 2), (22, 23)]
+    """
+    begins = [hour for hour in hours if hour - 1 not in hours]
+    ends = [hour + 1 for hour in hours if hour + 1 not in hours]
+    return list(zip(begins, ends, strict=True))
+
+
 def hourly_errors(forecasts: xr.Dataset) -> pd.DataFrame:
     """Tabulate the test errors of each hour of local time.
 
-    Args:
-        forecasts: contents of `forecasts.nc`.
-
-    Returns:
-        One row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets;
-        columns `client`, `hour`, `metric` and `value`.
+    A row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets has the
+    columns `client`, `hour`, `metric` and `value`.
     """
     clients = pd.Index([*map(str, forecasts["cell"].to_numpy()), ALL], name="client")
     tables = []

@@ -1,10 +1,9 @@
-"""Leaderboard: errors, differences to a reference, skill and win rates, with intervals.
+"""Leaderboards: errors, differences to a reference, skill and win rates, with intervals.
 
 Intervals come from a bootstrap over days, groups of neighbouring cells where locations are known,
 and seeds; p-values from swapping the methods' errors day by day, corrected by Holm
-(`stforecast.bench.statistics`).
-
-Leaderboards of runs by data, service and horizon, and skill over all of them.
+(`stforecast.bench.statistics`). Runs are compared by data, service and horizon, and over all of
+them by skill.
 """
 
 from __future__ import annotations
@@ -83,6 +82,7 @@ class Leaderboard:
         replicates: bootstrap of the errors.
         smallest_p: smallest p-value that so few days can give, after Holm's correction.
         n_groups: groups of neighbouring cells; 1 if cells are not resampled.
+        task: name of the data, and what distinguishes it from other tasks.
     """
 
     metric: str
@@ -92,10 +92,22 @@ class Leaderboard:
     replicates: Replicates
     smallest_p: float
     n_groups: int
+    task: str = ""
+
+    @property
+    def sorted_lines(self) -> list[Line]:
+        """Lines from the lowest error to the highest; those of diverged methods are last."""
+        errors = [math.inf if math.isnan(e := line.error.value) else e for line in self.lines]
+        return [self.lines[i] for i in np.argsort(errors, kind="stable")]
 
 
 def leaderboard(
-    rows: Sequence[Row], metric: str = "mse", reference: str | None = None, *, n: int = 2000
+    rows: Sequence[Row],
+    metric: str = "mse",
+    reference: str | None = None,
+    *,
+    n: int = 2000,
+    task: str = "",
 ) -> Leaderboard:
     """Compare methods that were tested on the same targets.
 
@@ -108,6 +120,7 @@ def leaderboard(
         reference: name of the row that the others are compared with, or `SEASONAL`; by default, or
             if it lacks a fold, the row of the lowest error.
         n: number of bootstrap replicates.
+        task: name of the data.
 
     Raises:
         InputError: if two runs were tested on different targets, the reference is unknown, or the
@@ -143,7 +156,7 @@ def leaderboard(
     n_tests = np.isfinite(list(p_values.values())).sum()
     smallest = max((min(1.0, n_tests * t.smallest) for t in tests.values()), default=math.nan)
     n_groups = 1 if groups is None else len(np.unique(groups))
-    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups)
+    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups, task)
 
 
 def resample(
@@ -151,14 +164,8 @@ def resample(
 ) -> Replicates:
     """Resample the errors of methods as all tables do, successive days two by two.
 
-    Args:
-        methods: name and sums of each method.
-        metric: name of the error.
-        groups: groups of neighbouring cells, from `neighbours`.
-        n: number of replicates; fewer if there are many cells and methods.
-
-    Raises:
-        InputError: if the methods were tested on different targets.
+    Groups of neighbouring cells are those of `neighbours`. With many cells and methods, there are
+    fewer than `n` replicates.
     """
     if not methods:
         raise InputError("no methods to compare; give at least one")
@@ -178,13 +185,10 @@ def _reference(rows: Sequence[Row], found: Replicates, asked: str | None) -> str
 
 
 def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
-    """Group neighbouring cells, about as many groups as cells in a group, by k-means.
+    """Group neighbouring cells by k-means, about as many groups as cells in a group.
 
-    Args:
-        locations: `(cells, 2)` longitude and latitude, or None if unknown.
-
-    Returns:
-        `(cells,)` number of the group; None if locations are unknown or there are few cells.
+    Locations are `(cells, 2)` longitude and latitude, numbers of groups `(cells,)`. None if
+    locations are unknown or there are few cells.
     """
     if locations is None or len(locations) < FEWEST_CELLS_FOR_GROUPS:
         return None
@@ -196,13 +200,11 @@ def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
     return KMeans(n_groups, n_init=4, random_state=0).fit_predict(plane)
 
 
-def claims(board: Leaderboard, data: str) -> list[str]:
-    """State in words what the numbers show about the reference and the others.
-
-    Args:
-        board: the comparison.
-        data: name of the data.
-    """
+def claims(board: Leaderboard) -> list[str]:
+    """State in words what the numbers show about the reference and the others, if there are any."""
+    if len(board.lines) < 2:
+        return []
+    data = board.task
     others = [line for line in board.lines if line.name != board.reference]
     named = f"**{board.reference}**"
     diverged = [line for line in board.lines if not math.isfinite(line.error.value)]
@@ -264,19 +266,6 @@ APART = ("service", "horizon", "path")
 """Facts in which the runs of one task agree, see `by_task`."""
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """Runs on one test part.
-
-    Attributes:
-        name: name of the data, and what distinguishes it from other tasks.
-        board: their leaderboard.
-    """
-
-    name: str
-    board: Leaderboard
-
-
 @dataclass(frozen=True)
 class Overall:
     """One method over all tasks.
@@ -296,7 +285,7 @@ class Overall:
 
 def compare(
     runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
-) -> list[Task]:
+) -> list[Leaderboard]:
     """Compare runs, those of each data set, service and horizon by themselves.
 
     Of methods with several models, the first is compared.
@@ -311,24 +300,23 @@ def compare(
         InputError: if runs of one task were tested on different targets, the metric is unknown, or
             no task has the reference.
     """
-    tasks = []
+    boards = []
     known: set[str] = set()
     for name, groups in by_task(runs, APART).items():
         rows = [Row(group) for group in groups]
         names = {row.name for row in rows} | {SEASONAL}
         known |= names
         own = reference if reference in names else None
-        tasks.append(Task(name, leaderboard(rows, metric, own)))
+        boards.append(leaderboard(rows, metric, own, task=name))
     if reference is not None and reference not in known:
         raise choose("reference", reference, known)
-    if not tasks:
+    if not boards:
         raise InputError("no runs to compare; give folders of finished runs")
-    return tasks
+    return boards
 
 
-def overall(tasks: Sequence[Task]) -> list[Overall]:
+def overall(boards: Sequence[Leaderboard]) -> list[Overall]:
     """Judge the methods that have a row in every task over all of them, best skill first."""
-    boards = [task.board for task in tasks]
     names = [
         line.name
         for line in boards[0].lines

@@ -1,9 +1,4 @@
-"""Names of errors in tables and figures.
-
-Steps ahead in tables and figures.
-
-Tasks: runs that were tested on the same data, grouped and named.
-"""
+"""Names of errors, steps ahead and tasks in tables and figures."""
 
 from __future__ import annotations
 
@@ -24,9 +19,6 @@ def short_title(metric: str) -> str:
 
     >>> short_title("raw_mse"), short_title("mase"), short_title("scaled_pinball")
     ('MSE', 'MASE', 'scaled pinball')
-
-    Args:
-        metric: name as in `metrics.csv`.
     """
     kind = metric.removeprefix("raw_")
     if kind in METRICS and METRICS[kind].heading:
@@ -39,9 +31,6 @@ def skill_title(metric: str) -> str:
 
     >>> skill_title("raw_mae")
     'skill in MAE, %'
-
-    Args:
-        metric: name as in `metrics.csv`.
     """
     return f"skill in {short_title(metric)}, %"
 
@@ -51,10 +40,6 @@ def error_title(metric: str, units: str = "data units") -> str:
 
     >>> error_title("mse"), error_title("raw_mae"), error_title("mase")
     ('MSE', 'MAE, data units', 'MASE')
-
-    Args:
-        metric: name as in `metrics.csv`.
-        units: units of the data.
     """
     kind, title = metric.removeprefix("raw_"), short_title(metric)
     found = METRICS.get(kind)
@@ -100,14 +85,10 @@ APART = ("service", "split", "horizon", "scale", "path")
 def by_task(
     runs: Sequence[ForecastRun], apart: Sequence[str] = APART
 ) -> dict[str, list[RunGroup[ForecastRun]]]:
-    """Return groups of runs by task: data, service, split, horizon and scaling.
+    """Return groups of runs by task: by data, service, split, horizon and scaling, or by `apart`.
 
     A task is named by its data, by its horizon if not all have the same, and by what else
-    distinguishes it from others of these data.
-
-    Args:
-        runs: finished runs; a folder given twice counts once.
-        apart: those of `APART` in which the runs of one task must agree.
+    distinguishes it from others of these data. A folder given twice counts once.
     """
     members: dict[str, list[ForecastRun]] = {}
     for run in runs:

@@ -9,19 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.base.text import counted
-from stforecast.baselines import BASELINES
+from stforecast.bench import tables
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import (
-    POOLED_MARK,
-    floats_up_and_down,
-    left_out,
-    markdown,
-    sections,
-    spread,
-)
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.further_tables import (
     horizon_table,
@@ -29,10 +21,10 @@ from stforecast.comparison.further_tables import (
     peak_table,
     refit_notes,
 )
-from stforecast.comparison.leaderboard import Leaderboard, leaderboard
+from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
-from stforecast.comparison.rows import Row, by_seed, folds_of
-from stforecast.comparison.table import basis, comparison_rows, conclusions, legend, rank_groups
+from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
+from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
@@ -42,13 +34,9 @@ ALONE = "solo"
 
 
 class Division(NamedTuple):
-    """Rows of one division of the cells into clients.
+    """Rows of one division of the cells into clients, with its sizes and the roads between clients.
 
-    Attributes:
-        sizes: number of cells of each client.
-        roads: counts of the roads between clients; empty if they are not known.
-        alone: name of the row that trains alone.
-        federated: name of the row of each federated method, by method.
+    `federated` has the name of the row of each federated method.
     """
 
     sizes: list[int]
@@ -57,17 +45,11 @@ class Division(NamedTuple):
     federated: dict[str, str]
 
 
-def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]:
+def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
     """Tabulate how much of the gap between training alone and pooled data federation closes.
 
-    Args:
-        rows: rows of the leaderboard; those of several divisions into clients are compared if one
-            of them is pooled.
-        board: their leaderboard.
-        data: name of the data.
-
-    Returns:
-        Markdown: the table and a sentence for each federated method; empty if nothing is compared.
+    Return Markdown: the table and a sentence for each federated method. It is empty unless rows of
+    several divisions into clients are there, one of them pooled.
     """
     pooled = next((row.name for row in rows if in_one_client(row.first)), None)
     divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
@@ -76,19 +58,13 @@ def worth_table(rows: Sequence[Row], board: Leaderboard, data: str) -> list[str]
     title = error_title(board.metric)
     table = [_cells(division, pooled, board.replicates) for division in divisions]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
-    said = [_sentence(m, divisions, pooled, board.replicates, data, title) for m in methods]
+    said = [_sentence(m, divisions, pooled, board, title) for m in methods]
     about = (
         f"What federation is worth: its {title} compared with that of training alone and that of "
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
         "if it equals that of training alone; not given where these two cannot be told apart."
     )
-    return [about, markdown(table), *said]
-
-
-def in_one_client(run: ForecastRun) -> bool:
-    """Return whether a federated method's run has all cells in one client."""
-    method = METHODS.get(run.method)
-    return method is not None and (method.pooled or run.settings.get("clients") == "all")
+    return [about, tables.markdown(table), *said]
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
@@ -138,21 +114,20 @@ def _closed(division: Division, name: str, pooled: str, errors: Replicates) -> E
 
 
 def _sentence(
-    method: str, divisions: Sequence[Division], pooled: str, errors: Replicates, data: str,
-    title: str,
-) -> str:  # fmt: skip
+    method: str, divisions: Sequence[Division], pooled: str, board: Leaderboard, title: str
+) -> str:
     """Say in one sentence what a method closes, by number of clients."""
     closed, none = [], []
     for division in divisions:
         if name := division.federated.get(method):
-            share = _closed(division, name, pooled, errors)
+            share = _closed(division, name, pooled, board.replicates)
             number = str(len(division.sizes))
             if share is None:
                 none.append(number)
             else:
                 value, _, interval = str(share).partition(" ")
                 closed.append(f"{value} % {interval} with {number} clients".replace("  ", " "))
-    text = f"On {data}, **{method}** "
+    text = f"On {board.task}, **{method}** "
     if closed:
         text += (
             f"closes the gap in {title} between training alone and training on pooled data by "
@@ -192,14 +167,10 @@ def results_table(
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
     of a table gives the settings that its rows share and the names of those in which they differ.
     Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        published: numbers of a paper, shown in separate columns.
-        reference: row that the others are compared with; by default that of the lowest error.
     """
-    return sections(runs, failures, _test_part, lambda some: _section(some, published, reference))
+    return tables.in_sections(
+        runs, failures, _test_part, lambda some: _section(some, published, reference)
+    )
 
 
 def _test_part(run: ForecastRun) -> tuple[str, ...]:
@@ -219,16 +190,13 @@ def _section(
     if differing := [name for name in differing if name != "split"]:
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
-    names = [_name(row) for row in rows]
-    further = (
-        horizon_table(rows, names, published), interval_table(rows, names), peak_table(rows, names),
-    )  # fmt: skip
+    further = (horizon_table(rows, published), interval_table(rows), peak_table(rows))
     lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
-    notes += [f"{POOLED_MARK} trained on the data of all cells together"] * any(
+    notes += [f"{tables.POOLED_MARK} trained on the data of all cells together"] * any(
         map(is_pooled, runs)
     )
     groups = [row.group for row in rows if not row.view]
@@ -266,7 +234,7 @@ def _fold_dates(rows: Sequence[Row]) -> list[str]:
         {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
         for n, parts in folds.items()
     ]
-    return [markdown(dates)] if any(folds.values()) else []
+    return [tables.markdown(dates)] if any(folds.values()) else []
 
 
 def _errors_table(
@@ -277,10 +245,10 @@ def _errors_table(
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return markdown(
+    return tables.markdown(
         [
             {
-                "method": _name(row),
+                "method": row.marked_name,
                 "runs": str(len(row.group.runs)),
                 **_measured(row, further),
                 **{heading: numbers[i] for heading, numbers in printed.items()},
@@ -292,10 +260,10 @@ def _errors_table(
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     """Compare the main methods, then ablations and further models in tables of their own."""
-    tables: dict[str, list[Row]] = {}
+    by_title: dict[str, list[Row]] = {}
     for row in rows:
-        tables.setdefault(FURTHER if row.view else row.first.table, []).append(row)
-    main = tables.pop("", [])
+        by_title.setdefault(FURTHER if row.view else row.first.table, []).append(row)
+    main = by_title.pop("", [])
     if not main or len(rows) < 2:
         return []
     folds = folds_of(run for row in main for run in row.group.runs)
@@ -303,17 +271,16 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
         return ["Not compared: no method has a run of every fold."]
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
-    board = leaderboard(main, reference=reference)
+    board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
     ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
-    lines = [markdown(comparison_rows(board, ranking))]
-    data = Path(main[0].first.about["data"]).stem
-    lines += [*conclusions(board, data), *worth_table(main, board, data)]
+    lines = [tables.markdown(comparison_rows(board, ranking))]
+    lines += [*claims(board), *worth_table(main, board)]
     lines += [str(ranking)] if ranking else []
     lines += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
-    for title, members in sorted(tables.items(), key=lambda table: table[0] == FURTHER):
+    for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)
-        lines += [f"{title}:", markdown(comparison_rows(own))]
+        lines += [f"{title}:", tables.markdown(comparison_rows(own))]
     return lines
 
 
@@ -330,16 +297,12 @@ def _privacy(group: RunGroup[ForecastRun]) -> str:
 
 
 def _missing(group: RunGroup[ForecastRun]) -> str:
-    return left_out(group.name, [run.rounds() for run in group.runs])
+    return tables.left_out(group.name, [run.rounds() for run in group.runs])
 
 
 def _views(run: ForecastRun) -> list[str]:
     """Return the method's views: "" and, for some methods, "(global)"."""
     return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
-
-
-def _name(row: Row) -> str:
-    return f"{row.name} {POOLED_MARK}" if is_pooled(row.first) else row.name
 
 
 def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
@@ -361,7 +324,7 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
         "MSE": _score(row, "mse"),
         "round": first.kept_round if len(first.rounds()) else "-",
         **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
-        "floats a round, up / down": floats_up_and_down(first) if sends else "-",
+        "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
         "predict s": f"{row.mean_of('predict_seconds'):.2f}",
     }
@@ -369,14 +332,9 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
 
 def _score(row: Row, metric: str) -> str:
     """Return mean and deviation over seeds of an error, itself the mean over a backtest's folds."""
-    return spread(
+    return tables.spread(
         [
             float(np.mean([run.score(metric, row.selection) for run in runs]))
             for runs in by_seed(row.group.runs)
         ]
     )
-
-
-def is_pooled(run: ForecastRun) -> bool:
-    """Return whether the run's method pooled the records of all cells."""
-    return in_one_client(run) or bool(getattr(BASELINES.get(run.method), "pooled", False))

@@ -1,8 +1,6 @@
 """Rows of a comparison: groups of runs that were tested on the same targets, and their errors.
 
-Runs of a backtest: the folds of a seed stand for one test part.
-
-Coverage of intervals on the test part, by hour, by step ahead and by cell.
+The folds of a backtest stand for one test part for each seed.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
+from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison.errors import (
     SEASONAL,
     ModelErrors,
@@ -48,6 +47,21 @@ def by_seed(runs: Iterable[ForecastRun]) -> list[list[ForecastRun]]:
     return list(found.values())
 
 
+def in_one_client(run: ForecastRun) -> bool:
+    """Return whether a federated method's run has all cells in one client."""
+    from stforecast.methods import METHODS  # imports torch
+
+    method = METHODS.get(run.method)
+    return method is not None and (method.pooled or run.settings.get("clients") == "all")
+
+
+def is_pooled(run: ForecastRun) -> bool:
+    """Return whether the run's method pooled the records of all cells."""
+    from stforecast.baselines import BASELINES  # imports torch
+
+    return in_one_client(run) or bool(getattr(BASELINES.get(run.method), "pooled", False))
+
+
 def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
     """Return the observed targets `y` of all folds, one after the other."""
     return xr.concat([run.forecasts()[["y"]] for run in folds_of(runs).values()], "time")
@@ -56,16 +70,7 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 def joined_errors(
     runs: Iterable[ForecastRun], metric: str, selection: str | None = None
 ) -> ModelErrors:
-    """Compute the errors on the test parts of all folds.
-
-    Args:
-        runs: runs of one seed.
-        metric: name of the error, as for `model_errors`.
-        selection: model, as for `model_errors`.
-
-    Raises:
-        InputError: as `model_errors`.
-    """
+    """Compute the `model_errors` of one seed's runs on the test parts of all folds."""
     found = (run.forecasts() for run in folds_of(runs).values())
     return join_errors([model_errors(forecasts, metric, selection) for forecasts in found])
 
@@ -99,6 +104,11 @@ class Row:
     def name(self) -> str:
         """Name, unique in its comparison."""
         return f"{self.group.name} {self.view}".strip()
+
+    @property
+    def marked_name(self) -> str:
+        """Name, with a mark if its method pooled the records of all cells."""
+        return f"{self.name} {POOLED_MARK}" if is_pooled(self.first) else self.name
 
     @property
     def first(self) -> ForecastRun:
@@ -152,17 +162,10 @@ class _Part:
 
 
 def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
-    """Read the errors of rows from their runs' forecasts.
+    """Read the errors of rows with different names from their runs' forecasts.
 
-    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those
-    of other training parts differ.
-
-    Args:
-        rows: rows with different names.
-        metrics: names of the errors to read, as in `metrics.csv`.
-
-    Raises:
-        InputError: if two runs were tested on different targets, or a file lacks a variable.
+    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those of
+    other training parts differ. Runs that were tested on different targets are refused.
     """
     tested = folds_of(run for row in rows for run in row.group.runs)
     folds = list(tested)
@@ -219,14 +222,7 @@ def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _
 def scaled_as(
     first: xr.Dataset, run: ForecastRun, forecasts: xr.Dataset, scales: Set[str]
 ) -> xr.Dataset:
-    """Return forecasts with the scales of the first run, with a warning where they differ.
-
-    Args:
-        first: forecasts of the first run.
-        run: the run, for the warning.
-        forecasts: its forecasts, tested on the same targets.
-        scales: names of the scales.
-    """
+    """Return a run's forecasts on the scales of the first run, with a warning where they differ."""
     other = {
         name: first[name]
         for name in sorted({*scales} & {*map(str, forecasts)} & {*map(str, first)})
@@ -263,11 +259,7 @@ def _days(parts: Sequence[_Part]) -> pd.DatetimeIndex:
 
 
 def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
-    """Refuse a run that was tested on other targets.
-
-    Raises:
-        InputError: naming the run and the difference.
-    """
+    """Refuse a run that was tested on other targets."""
     for dim, what in (("cell", "cells"), ("time", "times"), ("horizon", "steps ahead")):
         ours, others = forecasts.indexes[dim], expected.indexes[dim]
         if not ours.equals(others):
@@ -302,11 +294,7 @@ def _extent(index: pd.Index) -> str:
 def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
     """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
 
-    Args:
-        forecasts: contents of `forecasts.nc`.
-
-    Returns:
-        Shares of targets inside in place of errors; empty without bounds.
+    Shares of targets inside stand in place of errors. Without bounds, it is empty.
     """
     times, step = local_times(forecasts)
     y = forecasts["y"].to_numpy()
@@ -324,11 +312,7 @@ def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
 
 
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
-    """Return `coverages` on the test parts of all runs, seeds and folds alike.
-
-    Raises:
-        InputError: if a run has no intervals.
-    """
+    """Return `coverages` on the test parts of all runs, seeds and folds alike."""
     parts = []
     for run in runs:
         parts.append(coverages(run.forecasts()))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from data_prep.base.text import counted, in_minutes
 from stforecast.bench.run_groups import group_runs
-from stforecast.bench.tables import plain, privacy_sentence, traffic_sentence
+from stforecast.bench.tables import for_terminal, privacy_sentence, traffic_sentence
 from stforecast.comparison.further_tables import nominal_coverage, refit_notes
 from stforecast.comparison.leaderboard import leaderboard
-from stforecast.comparison.results import further_columns, is_pooled
-from stforecast.comparison.rows import Row
+from stforecast.comparison.results import further_columns
+from stforecast.comparison.rows import Row, is_pooled
 from stforecast.comparison.table import per_cent
 from stforecast.forecasting.results import ForecastRun, units_of
 
@@ -22,18 +21,14 @@ from stforecast.forecasting.results import ForecastRun, units_of
 def summary(run: ForecastRun) -> str:
     """Summarise a finished run in a few lines."""
     rounds = run.rounds()
-    models = {run.selection(): run.method}
-    if len(rounds):
-        names = _names_of_rounds(_best_round(rounds), len(rounds))
-        selections = sorted(run.metrics()["selection"].unique())
-        models = {s: _model_name(s, names) for s in selections if s.partition(" ")[0] in names}
+    models = _models(run, rounds)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
     shown |= further_columns([run])
     errors = [
         {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
         for s, name in models.items()
     ]
-    lines = [plain(errors)]
+    lines = [for_terminal(errors)]
     if is_pooled(run):
         lines.append("the records of all cells were pooled in one place")
     elif len(rounds):
@@ -86,25 +81,20 @@ def _window_note(run: ForecastRun) -> str:
     return f"in steps of {step}: {', '.join(steps)}"
 
 
-def _names_of_rounds(best: int, last: int) -> dict[str, str]:
-    """Return the names of the rounds whose models are shown, by selection.
-
-    >>> _names_of_rounds(5, 5)
-    {'best': 'best and last round, 5'}
-    """
+def _models(run: ForecastRun, rounds: pd.DataFrame) -> dict[str, str]:
+    """Return the names of the models whose errors are shown, by selection."""
+    if not len(rounds):
+        return {run.selection(): run.method}
+    best, last = _best_round(rounds), len(rounds)
+    names = {"best": f"best round, {best}", "last": f"last round, {last}"}
     if best == last:
-        return {"best": f"best and last round, {best}"}
-    return {"best": f"best round, {best}", "last": f"last round, {last}"}
-
-
-def _model_name(selection: str, names: Mapping[str, str]) -> str:
-    """Return a selection with the name of its round.
-
-    >>> _model_name("best (global)", {"best": "best round, 7"})
-    'best round, 7 (global)'
-    """
-    which, _, view = selection.partition(" ")
-    return f"{names[which]} {view}".strip()
+        names = {"best": f"best and last round, {best}"}
+    models = {}
+    for selection in sorted(run.metrics()["selection"].unique()):
+        which, _, view = selection.partition(" ")
+        if which in names:
+            models[selection] = f"{names[which]} {view}".strip()
+    return models
 
 
 def _best_round(rounds: pd.DataFrame) -> int:

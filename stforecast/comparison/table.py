@@ -1,9 +1,4 @@
-"""Table of a leaderboard: differences, skill and win rates with intervals, and what they show.
-
-Ranks of the models of finished runs over their clients.
-
-Errors of methods by cell and step ahead, and their skill against seasonal naive.
-"""
+"""Tables of leaderboards, ranks over clients, and errors by cell and step ahead."""
 
 from __future__ import annotations
 
@@ -21,43 +16,34 @@ from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.statistics.tests import Ranking, rank
 from stforecast.comparison.errors import SEASONAL, variables
-from stforecast.comparison.leaderboard import Leaderboard, Line, Overall, claims
+from stforecast.comparison.leaderboard import Leaderboard, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
-    """Return the rows of a leaderboard's table, from the lowest error to the highest.
-
-    Args:
-        board: the leaderboard.
-        ranking: ranks of its lines.
-    """
+    """Return the rows of a leaderboard's table, from the lowest error to the highest."""
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
     several = len(board.lines) > 1
+    against, leads = f"against {board.reference}, %", board.reference
     return [
         {
             "method": line.name,
             f"{error_title(board.metric)} [95 %]": str(line.error),
-            **({f"against {board.reference}, %": _against(line, board)} if several else {}),
-            **({"p": _p(line)} if several else {}),
+            **({against: "-" if line.name == leads else str(line.against)} if several else {}),
+            **({"p": "-" if math.isnan(p := line.p_value) else f"{p:.2g}"} if several else {}),
             **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
             **({"wins, %": per_cent(line.wins)} if several else {}),
             **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
         }
-        for line in sorted(board.lines, key=lambda line: _last_if_nan(line.error.value))
+        for line in board.sorted_lines
     ]
 
 
 def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:
-    """Return the rows of the table over all tasks; wins and places need several methods.
-
-    Args:
-        methods: methods over all tasks.
-        metric: error that all numbers are of.
-    """
+    """Return the rows of the table over all tasks; wins and places need several methods."""
     several = len(methods) > 1
     return [
         {
@@ -121,23 +107,6 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
     return found
 
 
-def conclusions(board: Leaderboard, data: str) -> list[str]:
-    """Return the claims that the numbers support; none for a single row."""
-    return claims(board, data) if len(board.lines) > 1 else []
-
-
-def _against(line: Line, board: Leaderboard) -> str:
-    return "-" if line.name == board.reference else str(line.against)
-
-
-def _p(line: Line) -> str:
-    return "-" if math.isnan(line.p_value) else f"{line.p_value:.2g}"
-
-
-def _last_if_nan(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
 FEWEST_METHODS = 3
 """Minimum number of methods for Friedman's test."""
 
@@ -148,13 +117,8 @@ FEWEST_CLIENTS = 2
 def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
     """Rank the models of groups by their clients' test errors, mean over seeds.
 
-    Args:
-        rows: the models to rank.
-        metric: name of the error.
-
-    Returns:
-        The ranking over the clients for which any row has an error, diverged rows last; None if
-        there are too few clients or rows.
+    Clients count for which any row has an error; diverged rows are last. None if there are too few
+    clients or rows.
     """
     return rank_clients(client_errors(rows, metric), metric)
 
@@ -166,11 +130,7 @@ def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
 
 
 def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
-    """Rank the columns of a table from `client_errors`, or of several that are stacked.
-
-    Returns:
-        As `rank_groups`.
-    """
+    """Rank the columns of a table from `client_errors`, or of several that are stacked."""
     known = errors.dropna(how="all").fillna(np.inf).to_numpy()
     if known.shape[1] < FEWEST_METHODS or len(known) < FEWEST_CLIENTS:
         return None
@@ -193,32 +153,19 @@ def errors_by_cell(
     *,
     naive: bool = False,
 ) -> pd.DataFrame:
-    """Return test errors by cell and step ahead, mean over the seeds of a group.
+    """Return test errors by cell, a column for each step ahead and `ALL`, mean over seeds.
 
-    Args:
-        group: runs that differ only in the seed or fold.
-        metric: name of the error as in `metrics.csv`.
-        naive: whether to return the errors of seasonal naive on the same targets instead.
-
-    Returns:
-        A row for each cell; a column for each step ahead, and `ALL` for the whole horizon. NaN
-        where nothing was observed, infinite where a forecast is not finite.
-
-    Raises:
-        InputError: if the metric is unknown, or seasonal naive could not forecast.
+    `naive` asks for those of seasonal naive on the same targets. NaN where nothing was observed,
+    infinite where a forecast is not finite.
     """
     tables = [_of_seed(runs, metric, naive) for runs in by_seed(group.runs)]
     return reduce(pd.DataFrame.add, tables) / len(tables)
 
 
-def skill(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
+def skill_by_step(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
     """Return the skill of each column: 1 minus the geometric mean over cells of ratios of errors.
 
-    As `stforecast.bench.statistics.bootstrap.skill`.
-
-    Args:
-        errors: errors of a method, see `errors_by_cell`.
-        naive: those of seasonal naive.
+    Both tables are of `errors_by_cell`; see `stforecast.bench.statistics.bootstrap.skill`.
     """
     logs = log_ratio(errors.to_numpy(), naive.to_numpy())
     return 1 - np.exp(pd.DataFrame(logs, errors.index, errors.columns).mean())

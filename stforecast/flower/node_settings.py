@@ -28,15 +28,16 @@ class NodeSettings:
     Attributes:
         superlink: address of the server, as HOST:PORT.
         data: cube of this node, written by `stforecast prepare`.
-        first_client: number of its first cell in the whole federation, from 0.
+        first_client: number of this node's first client in the whole federation, counted from 0.
         out: folder for the clients' state and results; by default beside the cube.
-        root_certificates: certificate of the authority that signed the server's; by default those
-            of the system.
-        key: private key of this node (P-384), of which the server knows the public half.
-        require_secure_aggregation: take part only in runs with secure aggregation.
+        root_certificates: certificate of the authority that signed the server's certificate; by
+            default those of the system.
+        key: private key of this node (P-384), whose public half is registered.
+        require_secure_aggregation: take part only in runs whose server learns nothing but sums over
+            the nodes.
         insecure: use no encryption, for trials on one machine.
-        worker: answer all messages from one process that stays; else from a new one for each, which
-            needs less memory between them.
+        worker: answer all messages in one process that keeps running, or each in a new process,
+            which needs less memory between messages but takes seconds longer.
     """
 
     superlink: str

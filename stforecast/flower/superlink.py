@@ -18,9 +18,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Le
+from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError, Words, no_file
+from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 
@@ -112,23 +116,25 @@ UNSAFE = (
 
 
 @dataclass(frozen=True)
-class FederationServer:
+class FederationServer(CheckedOptions):
     """A federation's server.
 
     Attributes:
-        folder: folder for its database and keys, which only this user may enter.
-        certificate: certificate for the name by which the nodes know the server.
-        private_key: the certificate's key.
-        host: address of this machine at which nodes join.
-        port: port at which they join.
-        unsafe_open: let whoever reaches the port also list, register and run.
+        folder: folder of the server, for its database, keys and settings of the command flwr, which
+            only this user may enter.
+        certificate: certificate for the name by which nodes know the server.
+        private_key: private key of the certificate.
+        host: address of this machine at which nodes join; the default is all of them.
+        port: port at which nodes join.
+        unsafe_open: let whoever reaches the port also list, register and run: any code on this
+            server.
     """
 
     folder: Path
     certificate: Path
     private_key: Path
     host: str = "0.0.0.0"
-    port: int = 8000
+    port: Annotated[PositiveInt, Le(2**16 - 1)] = 8000
     unsafe_open: bool = False
 
     @property

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from data_prep.base.text import counted
 from stforecast.bench.statistics.bootstrap import skill
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
-from stforecast.bench.tables import plain, plus_minus
+from stforecast.bench.tables import for_terminal, plus_minus
 from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
 from stforecast.comparison.hours import hourly_errors
 from stforecast.comparison.leaderboard import neighbours, resample
@@ -130,7 +130,7 @@ class Backtest:
             f"{counted(first.sizes['cell'], 'cell')}, "
             f"{counted(first.sizes['horizon'], 'step')} ahead"
         )
-        return f"{title}\n\n{plain([self._line(name) for name in self.estimates])}"
+        return f"{title}\n\n{for_terminal([self._line(name) for name in self.estimates])}"
 
     def _line(self, name: str) -> dict[str, str]:
         """Return a row of the summary: the estimate, and the error on each fold."""

@@ -27,6 +27,7 @@ from stforecast.federated.core import options
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.sizing import parse_bytes
+from stforecast.federated.runs.settings import Settings
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.forecasting.task import LossOptions
@@ -211,6 +212,11 @@ class Config:
         return self.method not in BASELINES
 
     @property
+    def total_rounds(self) -> int:
+        """Number of rounds; 0 for a reference forecaster."""
+        return self.training.rounds if self.federated else 0
+
+    @property
     def clients(self) -> str:
         """What the clients are: `data.clients`, but `all` cells in one for pooled training."""
         return "all" if self.federated and METHODS[self.method].pooled else self.data.clients
@@ -232,41 +238,8 @@ def options_type(method: str) -> type:
     return _find(method).Options
 
 
-def defaults(method: str, model: str | None = None) -> dict[str, Any]:
-    """Return a method's own defaults of shared settings, always including its model.
-
-    The help of the command line and `resolve` both start from them. Windows are as short as they
-    can be for a forecaster that does not read their inputs. With another `model` than the method's
-    own, defaults of options of the latter are left out.
-    """
-    kind = _find(method)
-    shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
-    found = {"model": RunOptions.model, **shortest, **getattr(kind, "defaults", {})}
-    if model in (None, found["model"]):
-        return found
-    of_own_model = {f.name for f in dataclasses.fields(MODELS.find(found["model"]).Options)}
-    return {name: value for name, value in found.items() if name not in of_own_model}
-
-
 def _find(method: str) -> Any:
     return find("method", method, merged(METHODS, BASELINES))
-
-
-def sections(method: str, model: str = "dual_gru") -> dict[str, type]:
-    """Return the dataclass of each section of `Config`, for a method and a model."""
-    return {
-        "data": DataOptions,
-        "window": WindowSpec,
-        "training": Training,
-        "loss": LossOptions,
-        "uplink": Uplink,
-        "robust": Robust,
-        "interval": IntervalOptions,
-        "rolling": RollingOptions,
-        "run": RunOptions,
-        "method_options": options_type(method),
-        "model_options": MODELS.find(model).Options,
-    }
 
 
 def check_covariates(config: Config) -> None:
@@ -291,10 +264,7 @@ def check_covariates(config: Config) -> None:
 OF_ROUNDS = ("training", "loss", "uplink", "robust", "model_options")
 """Sections that only methods that train in rounds read."""
 
-OF_TRAINED = (
-    "model", "device", "select", "cohort", "workers", "engine", "actors", "memory",
-    "checkpoint_every", "refit_rounds",
-)  # fmt: skip
+OF_TRAINED = {"refit_rounds"} | options.names_of(RunOptions) - {"seed"}
 """Further settings that only these read."""
 
 OF_WINDOWS = ("newest_first", "extra_lags", "calendar", "holidays", "impute")
@@ -307,21 +277,52 @@ def reads_target(method: str) -> bool:
     return bool(getattr(_find(method), "reads_target", True))
 
 
-def unread(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that are not read, each with its condition, "" if it is never read.
-
-    The seed is read by all: one that draws no random numbers gives the same with every seed.
+class ForecastSettings(Settings[Config]):
+    """Settings of forecasts.
 
     >>> unread("ridge", {"rounds": 3, "closeness": 6})
     {'rounds': ''}
     >>> unread("fedavg", {"rounds": 3, "huber_delta": 1.0})
     {'huber_delta': 'loss is huber'}
     """
-    chosen = defaults(method, settings.get("model")) | dict(settings)
-    types = sections(method, str(chosen["model"]))
-    found = options.unmet(types.values(), chosen)
-    never = dict.fromkeys(_never_read(method, types), "")
-    return {name: why for name, why in (found | never).items() if name in settings}
+
+    def methods(self) -> Iterator[str]:
+        """Yield the names of methods and reference forecasters."""
+        yield from (*METHODS, *BASELINES)
+
+    def defaults(self, method: str, model: str | None = None) -> dict[str, Any]:
+        """Return a method's own defaults of shared settings, always including its model.
+
+        Windows are as short as they can be for a forecaster that does not read their inputs.
+        """
+        kind = _find(method)
+        shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
+        found = {"model": RunOptions.model, **shortest, **getattr(kind, "defaults", {})}
+        if model in (None, found["model"]):
+            return found
+        of_own_model = options.names_of(MODELS.find(found["model"]).Options)
+        return {name: value for name, value in found.items() if name not in of_own_model}
+
+    def sections(self, method: str, *names: str) -> dict[str, type]:
+        """Return the dataclass of each section of `Config`, for a method and a model."""
+        (model,) = names or (RunOptions.model,)
+        return {
+            "data": DataOptions,
+            "window": WindowSpec,
+            "training": Training,
+            "loss": LossOptions,
+            "uplink": Uplink,
+            "robust": Robust,
+            "interval": IntervalOptions,
+            "rolling": RollingOptions,
+            "run": RunOptions,
+            "method_options": options_type(method),
+            "model_options": MODELS.find(model).Options,
+        }
+
+    def conditions(self, method: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+        """Return what the method never reads."""
+        return dict.fromkeys(_never_read(method, self.sections(method, str(chosen["model"]))), "")
 
 
 def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
@@ -330,7 +331,7 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     if method not in BASELINES:
         of_model = options.names_of(types["model_options"]) if "model" in kind.unread else set()
         return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
-    names = {f.name for s in OF_ROUNDS for f in dataclasses.fields(types[s])} | {*OF_TRAINED}
+    names = options.names_of(*(types[section] for section in OF_ROUNDS)) | OF_TRAINED
     names -= {"quantiles"}  # Intervals read it, which every method may have.
     if not kind.reads_windows:
         names |= {*OF_WINDOWS}
@@ -339,32 +340,6 @@ def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     return names - kind.reads
 
 
-def check_read(method: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not read."""
-
-    def readers(name: str) -> Iterator[str]:
-        for other in (*METHODS, *BASELINES):
-            if unread(other, {name: settings[name]}).get(name) != "":
-                yield other
-
-    options.check_none_unread(method, unread(method, settings), readers)
-
-
-def read_by(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are read, such as those of a record that has all."""
-    left_out = unread(method, settings)
-    return {name: value for name, value in settings.items() if name not in left_out}
-
-
-def resolve(method: str, **settings: Any) -> Config:
-    """Build a `Config` from flat settings, with types checked and converted.
-
-    Settings that the method does not read are accepted here, since records have all settings; see
-    `check_read` for those that a user gives.
-
-    Raises:
-        InputError: for an unknown name (suggesting similar ones) or an invalid value.
-    """
-    settings = {**defaults(method, settings.get("model")), **settings}
-    types = sections(method, str(settings["model"]))
-    return Config(method, **options.distribute(method, types, settings))
+SETTINGS = ForecastSettings(Config)
+defaults, sections, unread = SETTINGS.defaults, SETTINGS.sections, SETTINGS.unread
+check_read, read_by, resolve = SETTINGS.check_read, SETTINGS.read_by, SETTINGS.resolve

@@ -36,7 +36,7 @@ from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
 from stforecast.forecasting.tables import Interval, tidy
-from stforecast.tracking import Callback, each, pooled_errors
+from stforecast.tracking import Callback, call_all, errors_by_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,7 +208,7 @@ class Forecaster:
         begin = time.perf_counter()
         for callback in callbacks:
             callback.begin({"data": series.name, **config.flat()})
-        fitted = fit(config, prepared, each(after_round, callbacks), checkpointer)
+        fitted = fit(config, prepared, call_all(after_round, callbacks), checkpointer)
         config, prepared, predictors = fitted.config, fitted.data, fitted.predictors
         # A resumed run has trained its first rounds before.
         of_rounds = float(fitted.rounds["seconds"].sum()) if len(fitted.rounds) else 0.0
@@ -224,7 +224,7 @@ class Forecaster:
         self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
         self._model = self._evaluations[select].model
         for callback in callbacks:
-            callback.end(pooled_errors(self.evaluate(), select))
+            callback.end(errors_by_name(self.evaluate(), select))
         return self
 
     def predict(

@@ -26,8 +26,8 @@ from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, quantity, refuse_different_tests
-from stforecast.report.places import Places, places
+from stforecast.plots.scores import error_name, finite_mean, quantity, refuse_different_tests
+from stforecast.report.places import Places, find_places
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""
@@ -63,25 +63,22 @@ def map(  # The command is called so.
         show: quantity that the colours show.
         metric: error of each cell over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, the runs were tested on different targets, the data
-            have no places, or a run has no intervals whose coverage could be shown.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
-    where = _places(curves[0].runs[0])
+    where = _places(curves[0].group.runs[0])
     shown = curves[:1] if show == "load" else curves
     values = [_values(curve, show, metric) for curve in shown]
-    order = np.argsort([_mean(of_cells) for of_cells in values], kind="stable")
+    order = np.argsort([finite_mean(of_cells) for of_cells in values], kind="stable")
     norm = _scale(values, show, curves)
     in_row = min(columns(width), len(shown))
     height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
     fig, axes = panels(width, height, len(shown), n_columns=in_row, sharex=True, sharey=True)
+    form = ".1%" if show == "coverage" else ".3g"
     for ax, i in zip(axes, order, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
-        name = "observed" if show == "load" else shown[i].label
-        title_panel(ax, f"{name}: mean {_format(_mean(values[i]), show)}", width / in_row)
+        name = "observed" if show == "load" else shown[i].group.label
+        title_panel(ax, f"{name}: mean {finite_mean(values[i]):{form}}", width / in_row)
     bar = fig.colorbar(
         ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
         extend="both",
@@ -95,15 +92,11 @@ def map(  # The command is called so.
 
 
 def _places(run: ForecastRun) -> Places:
-    """Return the places of a run's cells.
-
-    Raises:
-        InputError: if they are not known.
-    """
+    """Return the places of a run's cells, which must be known."""
     path = data_of(run.about)
     cube = open_cube(path) if path.is_file() else None
     with run.open_forecasts() as forecasts:
-        found = places(forecasts, cube)
+        found = find_places(forecasts, cube)
     if found.kind == "tiles":
         raise InputError(
             f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"
@@ -114,25 +107,16 @@ def _places(run: ForecastRun) -> Places:
 def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
     """Return the value of each cell `(cells,)`, NaN where there is none."""
     if show == "error":
-        return errors_by_cell(curve, metric)[ALL].to_numpy()
+        return errors_by_cell(curve.group, metric)[ALL].to_numpy()
     if show == "coverage":
-        levels = joined_coverages(curve.runs)
+        levels = joined_coverages(curve.group.runs)
         return levels[max(levels)].by_cell()
     if show == "load":
-        return joined_targets(curve.runs)["y"].mean(("time", "horizon")).to_numpy()
+        return joined_targets(curve.group.runs)["y"].mean(("time", "horizon")).to_numpy()
     from stforecast.forecasting.tables import as_predicted  # imports torch
 
-    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.runs]
+    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.group.runs]
     return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.inf
-
-
-def _format(value: float, show: str) -> str:
-    return f"{value:.1%}" if show == "coverage" else f"{value:.3g}"
 
 
 def _scale(
@@ -144,7 +128,7 @@ def _scale(
         raise InputError("no cell of these runs has a finite value; there is nothing to draw")
     low, high = np.quantile(known, LIMITS)
     if show == "coverage":
-        nominal = max(joined_coverages(curves[0].runs))
+        nominal = max(joined_coverages(curves[0].group.runs))
         reach = max(abs(high - nominal), abs(low - nominal), 0.01)
         return Normalize(nominal - reach, nominal + reach)
     return Normalize(low, high if high > low else low + 1)

@@ -1,13 +1,4 @@
-"""Bar chart of test errors, one bar for each method.
-
-Distribution of test errors over clients.
-
-Critical difference diagram of mean ranks.
-
-Test errors against one setting.
-
-Errors by cell relative to those of one method.
-"""
+"""Figures that compare methods: bars, distributions, ranks, settings, and cells."""
 
 from __future__ import annotations
 
@@ -23,8 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.curves import Curve, as_curves, draw_curves, outer_labels
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
-from stforecast.bench.ranking import critical_difference as draw_ranks
-from stforecast.bench.ranking import score_bars
+from stforecast.bench.ranking import draw_ranks, score_bars
 from stforecast.bench.run_groups import ALL, by_client
 from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import short
@@ -39,14 +29,8 @@ from stforecast.comparison.table import (
     rank_clients,
 )
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots import scores
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import (
-    axis_name,
-    error_name,
-    error_rows,
-    pooled_errors,
-    refuse_different_tests,
-)
 
 
 @figure
@@ -70,23 +54,19 @@ def bars(
             (global)"; by default the one selected by each run's settings.
         reference: where to draw a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric, selection or bar is unknown, listing the known ones, or if no
-            error is finite.
     """
     unsorted = as_curves(runs)
-    errors = [pooled_errors(curve.runs, metric, selection) for curve in unsorted]
+    errors = [scores.pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
     order = np.argsort([some.mean() for some in errors], kind="stable")
     curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
     means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
     fig, ax = score_bars(curves, errors, width)
-    several = any(len(curve.runs) > 1 for curve in curves)
-    ax.set_xlabel(axis_name(metric, runs, selection, seeds=several))
+    several = any(len(curve.group.runs) > 1 for curve in curves)
+    ax.set_xlabel(scores.axis_name(metric, runs, selection, seeds=several))
     if reference is not None:
-        named = {curve.name: mean for curve, mean in zip(curves, means, strict=True)}
+        named = {curve.group.name: mean for curve, mean in zip(curves, means, strict=True)}
         level = _level(reference, named)
         label = f"{reference}: {short(level)}" if reference in named else reference
         ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
@@ -122,21 +102,18 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
         runs: finished runs.
         metric: error of each client over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones, or if no client has an error.
     """
     curves = as_curves(runs)
-    pooled = [np.concatenate([_client_errors(run, metric) for run in c.runs]) for c in curves]
+    pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
-    order = np.argsort([_mean(errors) for errors in pooled], kind="stable")
-    errors_of = {curves[i].name: pooled[i] for i in order}
+    order = np.argsort([scores.finite_mean(errors) for errors in pooled], kind="stable")
+    errors_of = {curves[i].group.name: pooled[i] for i in order}
     curves = [curves[i] for i in order]
-    labels = [_label(curve, errors_of[curve.name]) for curve in curves]
+    labels = [_label(curve, errors_of[curve.group.name]) for curve in curves]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        known = np.sort(_known(errors_of[curve.name]))
+        known = np.sort(_known(errors_of[curve.group.name]))
         if len(known) and not curve.faint:
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         shares = np.arange(len(known) + 1) / max(1, len(known))
@@ -146,7 +123,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
-    name = f"test {error_name(metric, runs)}, per client"
+    name = f"test {scores.error_name(metric, runs)}, per client"
     outer_labels(axes, name, "share of clients", width, HEIGHT)
     add_legend(fig)
     return fig
@@ -156,14 +133,9 @@ def _known(errors: np.ndarray) -> np.ndarray:
     return errors[np.isfinite(errors)]
 
 
-def _mean(errors: np.ndarray) -> float:
-    known = _known(errors)
-    return float(known.mean()) if len(known) else np.inf
-
-
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
     """Return the name of a curve with the median and the mean of its errors."""
-    known, label = _known(errors), curve.label
+    known, label = _known(errors), curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
     if unknown := len(errors) - len(known):
@@ -173,7 +145,7 @@ def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
 
 def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
     """Return the errors `(clients,)` over the whole horizon."""
-    return by_client(error_rows(run, metric))["value"].to_numpy()
+    return by_client(scores.error_rows(run, metric))["value"].to_numpy()
 
 
 @figure
@@ -191,15 +163,11 @@ def critical_difference(
         runs: finished runs.
         metric: error of each client over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones, or if there are too few
-            methods or clients.
     """
     as_curves(runs)  # Refuses no runs.
     main = [run for run in runs if not run.table]
     for run in main:
-        error_rows(run, metric)
+        scores.error_rows(run, metric)
     tasks = by_task(main)
     tables = [client_errors([Row(group) for group in rows], metric) for rows in tasks.values()]
     errors = pd.concat(tables, join="inner", keys=tasks) if tables else pd.DataFrame()
@@ -241,17 +209,13 @@ def sweep(
         selection: model to evaluate: best, last, or another one of the run, such as "best
             (global)"; by default the one selected by each run's settings.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the setting, metric or selection is unknown, listing the known ones, or if no
-            two runs differ only in the setting.
     """
     return draw_sweep(
         runs,
         setting,
-        lambda some: pooled_errors(some, metric, selection),
+        lambda some: scores.pooled_errors(some, metric, selection),
         _default,
-        lambda several: axis_name(metric, runs, selection, seeds=several),
+        lambda several: scores.axis_name(metric, runs, selection, seeds=several),
         width,
     )
 
@@ -295,25 +259,21 @@ def cells(
         reference: label of the runs to compare with; by default seasonal naive, which repeats the
             day before.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric or reference is unknown, or the runs were tested on different
-            targets.
     """
     curves = as_curves(runs)
-    refuse_different_tests(runs)
+    scores.refuse_different_tests(runs)
     base = _errors_of(reference, curves, metric)
-    others = [curve for curve in curves if curve.name != reference]
+    others = [curve for curve in curves if curve.group.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
-    ratios = [errors_by_cell(curve, metric)[ALL] / base for curve in others]
+    ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
     fig, (ax,) = panels(width, 0.6 + ROW * len(others))
     ax.set_xscale("log")
     ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
     for row, place in enumerate(order):
         _draw_row(ax, row, others[place], ratios[place])
-    labels = [textwrap.fill(others[place].label, int(5 * width)) for place in order]
+    labels = [textwrap.fill(others[place].group.label, int(5 * width)) for place in order]
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
@@ -322,18 +282,20 @@ def cells(
     ax.xaxis.set_major_locator(FixedLocator(RATIOS) if high > 2 * low else MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(f"test {error_name(metric, runs)} of a cell, divided by that of {reference}")
+    ax.set_xlabel(
+        f"test {scores.error_name(metric, runs)} of a cell, divided by that of {reference}"
+    )
     return fig
 
 
 def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
     """Return the errors of the reference by cell."""
-    named = {curve.name: curve for curve in curves}
+    named = {curve.group.name: curve for curve in curves}
     if reference in named:
-        return errors_by_cell(named[reference], metric)[ALL]
+        return errors_by_cell(named[reference].group, metric)[ALL]
     if reference != SEASONAL:
         raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0], metric, naive=True)[ALL]
+    return errors_by_cell(curves[0].group, metric, naive=True)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
@@ -342,7 +304,7 @@ def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) 
     n = len(known)
     heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)
     ax.plot(
-        known, heights, ".", color=curve.color, label=curve.label, markersize=4, alpha=0.6,
+        known, heights, ".", color=curve.color, label=curve.group.label, markersize=4, alpha=0.6,
         markeredgewidth=0,
     )  # fmt: skip
     if n:

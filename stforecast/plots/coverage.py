@@ -28,7 +28,7 @@ from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.forecasts import with_intervals
 from stforecast.plots.scores import refuse_different_tests
-from stforecast.plots.times import BUSY, spans
+from stforecast.plots.times import hour_axis
 
 IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
 """Style of the line at which coverage is as promised."""
@@ -54,27 +54,21 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
     Args:
         runs: runs with intervals (`--intervals`, or `--loss quantile`) tested on the same targets.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has intervals, or the runs were tested on different targets.
     """
     curves, note = with_intervals(as_curves(runs))
-    runs = [run for curve in curves for run in curve.runs]
+    runs = [run for curve in curves for run in curve.group.runs]
     refuse_different_tests(runs)
-    found = [joined_coverages(curve.runs) for curve in curves]
+    found = [joined_coverages(curve.group.runs) for curve in curves]
     forecasts = joined_targets(runs)
     hour = hour_title(forecasts.attrs.get("time_zone"))
     if len(curves) > MOST_TOGETHER:
         return _each_alone(curves, found, busy_hours(forecasts), hour, note, width)
     fig, (left, right) = panels(width, 2.4, 2, n_columns=2)
     _draw_levels(left, curves, found)
-    for start, end in spans(busy_hours(forecasts)):
-        right.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
     for curve, by_level in zip(curves, found, strict=True):
         right.axhline(max(by_level), **IDEAL)
         _draw_hours(right, curve, by_level[max(by_level)])
-    right.set_xlim(-0.5, 23.5)
-    right.set_xticks(range(0, 24, 3))
+    hour_axis(right, busy_hours(forecasts))
     right.set_xlabel(hour)
     right.set_ylabel("coverage of the widest interval")
     for ax in (left, right):
@@ -84,9 +78,13 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
 
 
 def _each_alone(
-    curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]],
-    busy: Sequence[int], hour: str, note: str, width: float,
-) -> Figure:  # fmt: skip
+    curves: Sequence[Curve[ForecastRun]],
+    found: Sequence[dict[float, ModelErrors]],
+    busy: Sequence[int],
+    hour: str,
+    note: str,
+    width: float,
+) -> Figure:
     """Draw the coverage by hour of each method in a panel of its own, the closest one first."""
     widest = [(max(by_level), by_level[max(by_level)]) for by_level in found]
     pooled = [float(c.finalise(c.total.sum(), c.weight.sum())) for _, c in widest]
@@ -94,14 +92,11 @@ def _each_alone(
     fig, axes = small_panels(width, len(curves))
     for ax, i in zip(axes, np.argsort(misses, kind="stable"), strict=True):
         level, coverage = widest[i]
-        for start, end in spans(busy):
-            ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
         ax.axhline(level, label="as promised", **IDEAL)
         _draw_hours(ax, curves[i].alone, coverage)
-        text = f"{curves[i].label}: {pooled[i]:.1%} of {level:.0%}"
+        text = f"{curves[i].group.label}: {pooled[i]:.1%} of {level:.0%}"
         title_panel(ax, text, width / columns(width))
-        ax.set_xlim(-0.5, 23.5)
-        ax.set_xticks(range(0, 24, 6))
+        hour_axis(ax, busy, every=6)
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     outer_labels(axes, hour, "coverage", width, PANEL)
     add_legend(fig, note)
@@ -122,7 +117,7 @@ def _draw_levels(
         clients = [coverage.by_cell() for coverage in by_level.values()]
         ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
         pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
-        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.label)
+        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.group.label)
     ax.set_xticks(levels, [f"{100 * level:g}%" for level in levels])
     ax.set_xlim(*ends)
     ax.set_xlabel("nominal coverage")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, close_to
 from stforecast.comparison.errors import SCALES, SEASONAL, scale_of, variables
 from stforecast.comparison.rows import check_targets, scaled_as
-from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
@@ -42,15 +42,9 @@ class Span:
     end: str | None = None
 
     def mask(self, times: pd.DatetimeIndex, zone: str | None, origin: object) -> np.ndarray:
-        """Return which times of the targets lie in the span.
+        """Return which of the targets' times `(windows,)` on the forecasts' clock lie in the span.
 
-        Args:
-            times: `(windows,)` on the clock of the forecasts.
-            zone: their time zone, if they are UTC.
-            origin: name of the run in errors.
-
-        Raises:
-            InputError: if a time cannot be read, or none is left.
+        They are UTC if there is a zone. `origin` names the run in errors. No time left is an error.
         """
         local = times if zone is None else times.tz_localize("UTC").tz_convert(zone)
         chosen = np.ones(len(times), dtype=bool)
@@ -71,65 +65,83 @@ class Span:
 
 
 @dataclass(frozen=True)
-class PartRun(ForecastRun):
-    """A run whose errors are computed anew from its forecasts.
+class RunInMemory(ForecastRun):
+    """A run that is not read from its folder.
 
     Attributes:
-        whole: the run.
-        cells: ids, separated by commas; None keeps all.
-        span: times of the targets to keep.
-        first: run whose scales it has; None keeps its own.
+        make_metrics: returns the errors.
+        make_rounds: returns the rounds.
+        make_forecasts: returns the forecasts, on first use, as the errors.
     """
 
-    whole: ForecastRun
-    cells: str | None = None
-    span: Span = Span()
-    first: ForecastRun | None = None
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether a target of its test part lies in the span."""
-        try:
-            with self.whole.open_forecasts() as ds:
-                return bool(_inside(ds, self.span, self.whole).any())
-        except InputError:
-            return False
+    make_metrics: Callable[[], pd.DataFrame]
+    make_rounds: Callable[[], pd.DataFrame]
+    make_forecasts: Callable[[], xr.Dataset]
 
     @cached_property
-    def _part(self) -> xr.Dataset:
-        ds = self.whole.forecasts()
-        if self.first is not None:
-            ds = scaled_as(self.first.forecasts(), self.whole, ds, set(ALL_SCALES))
-        if self.cells is not None:
-            ds = take_cells(ds, named_cells(ds.indexes["cell"], self.cells), self.whole)
-        inside = _inside(ds, self.span, self.whole)
+    def _metrics(self) -> pd.DataFrame:
+        return self.make_metrics()
+
+    @cached_property
+    def _forecasts(self) -> xr.Dataset:
+        return self.make_forecasts()
+
+    def metrics(self) -> pd.DataFrame:
+        """Return the errors."""
+        return self._metrics
+
+    def rounds(self) -> pd.DataFrame:
+        """Return the rounds; none for a reference forecaster."""
+        rounds = self.make_rounds()
+        return rounds if len(rounds) else pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
+
+    def forecasts(self) -> xr.Dataset:
+        """Return the forecasts."""
+        return self._forecasts
+
+    def open_forecasts(self) -> xr.Dataset:
+        """Return the forecasts."""
+        return self._forecasts
+
+
+def part_of(
+    run: ForecastRun, cells: str | None, span: Span, first: ForecastRun | None = None
+) -> ForecastRun:
+    """Return a run whose errors are computed anew from its forecasts.
+
+    It has some cells, which are ids with commas between, or all; the targets in a span of time; and
+    the scales of the first run, if it is given. What lies outside has no target.
+    """
+
+    def forecasts() -> xr.Dataset:
+        ds = run.forecasts()
+        if first is not None:
+            ds = scaled_as(first.forecasts(), run, ds, set(ALL_SCALES))
+        if cells is not None:
+            ds = take_cells(ds, named_cells(ds.indexes["cell"], cells), run)
+        inside = _inside(ds, span, run)
         seen = xr.DataArray(inside, dims=("time", "horizon"))
         return ds.assign(y=ds["y"].where(seen)).isel(time=inside.any(axis=1))
 
-    @cached_property
-    def _errors(self) -> pd.DataFrame:
+    def metrics() -> pd.DataFrame:
         tables = [
-            _errors(self._part, name).assign(selection=selection)
-            for selection, name in variables(self._part).items()
+            _errors(part.forecasts(), name).assign(selection=selection)
+            for selection, name in variables(part.forecasts()).items()
             if selection != SEASONAL
         ]
-        return pd.concat(tables, ignore_index=True).assign(split="test", fold=self.fold)
+        return pd.concat(tables, ignore_index=True).assign(split="test", fold=run.fold)
 
-    def metrics(self) -> pd.DataFrame:
-        """Errors on the part."""
-        return self._errors
+    part = RunInMemory(run.folder, run.about, metrics, run.rounds, forecasts)
+    return part
 
-    def rounds(self) -> pd.DataFrame:
-        """Rounds of the run."""
-        return self.whole.rounds()
 
-    def forecasts(self) -> xr.Dataset:
-        """Forecasts of the part; what lies outside has no target."""
-        return self._part
-
-    def open_forecasts(self) -> xr.Dataset:
-        """Forecasts of the part."""
-        return self._part
+def _is_tested(run: ForecastRun, span: Span) -> bool:
+    """Return whether a target of a run's test part lies in a span."""
+    try:
+        with run.open_forecasts() as ds:
+            return bool(_inside(ds, span, run).any())
+    except InputError:
+        return False
 
 
 def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
@@ -137,10 +149,6 @@ def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
 
     Scaled errors, such as those of z-scores, have the scales of the first run that was tested on
     the same targets: those of other training parts differ. A run without forecasts keeps its own.
-
-    Args:
-        runs: finished runs.
-        metric: name of the error; if it is unknown, runs keep their scales.
     """
     known = metric.removeprefix("raw_") in {*METRICS, *INTERVAL_METRICS}
     scale = scale_of(metric) if known else None
@@ -167,7 +175,7 @@ def _as_first(
                 check_targets(run, run.forecasts(), first.forecasts())
             except InputError:
                 continue
-            return PartRun(run.folder, run.about, run, first=first)
+            return part_of(run, None, Span(), first)
     firsts.append((run, own))
     return run
 
@@ -177,26 +185,15 @@ def parts_of(
 ) -> list[ForecastRun]:
     """Return the runs with only some cells and times of their test parts.
 
-    Args:
-        runs: finished runs.
-        cells: ids, separated by commas; None keeps all.
-        start: first local time of a target; None is the first.
-        end: end of the times of targets, not included; None is the end.
-
-    Returns:
-        Without folds that were tested at other times.
-
-    Raises:
-        InputError: if a time cannot be read, or no run was tested then.
+    Folds that were tested at other times are left out; if no run was tested then, that is an error.
     """
     if cells is None and start is None and end is None:
         return list(runs)
     span = Span(None, start, end)
-    parts = [PartRun(run.folder, run.about, run, cells, span) for run in runs]
-    tested = [part for part in parts if part.is_tested]
-    if not tested and parts:
-        parts[0].forecasts()
-    return list(tested)
+    tested = [run for run in runs if _is_tested(run, span)]
+    if not tested and runs:
+        part_of(runs[0], cells, span).forecasts()  # Raises.
+    return [part_of(run, cells, span) for run in tested]
 
 
 def part_note(cells: str | None = None, start: str | None = None, end: str | None = None) -> str:
@@ -212,15 +209,7 @@ def part_note(cells: str | None = None, start: str | None = None, end: str | Non
 
 
 def named_cells(known: pd.Index, wanted: str) -> list[Any]:
-    """Return the cells with these ids.
-
-    Args:
-        known: cells that were tested.
-        wanted: ids, separated by commas.
-
-    Raises:
-        InputError: if one is unknown.
-    """
+    """Return the known cells with these ids, which are separated by commas."""
     ids = {str(cell): cell for cell in known}
     names = [name.strip() for name in wanted.split(",")]
     for name in names:
@@ -234,11 +223,7 @@ def named_cells(known: pd.Index, wanted: str) -> list[Any]:
 
 
 def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:
-    """Select cells.
-
-    Raises:
-        InputError: naming the run and the unknown cell.
-    """
+    """Select cells; an error names the run and the unknown cell."""
     for cell in cells:
         if cell not in ds.indexes["cell"]:
             raise InputError(f"{run.folder}: no cell {cell}; name cells that every run has")

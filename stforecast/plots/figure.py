@@ -1,7 +1,4 @@
-"""What all figures of forecasts have in common: their input, and options of their look.
-
-What a figure takes: finished runs, their folders, fitted forecasters and tables of errors.
-"""
+"""What all figures of forecasts have in common: what they take, and options of their look."""
 
 from __future__ import annotations
 
@@ -12,30 +9,21 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
+from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
-from stforecast.bench.drawing import (
-    Look,
-    PlainFigure,
-    current,
-    finish_figure,
-    looking,
-    write_plainly,
-)
 from stforecast.bench.run_groups import group_runs
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
-from stforecast.plots.excerpt import on_one_scale, parts_of
+from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
 from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:
@@ -49,131 +37,81 @@ ERRORS = METRIC_COLUMNS[4:]
 TAKEN = "a run, its folder, a fitted forecaster or a table of errors"
 
 
-@dataclass(frozen=True)
-class FittedRun(ForecastRun):
-    """A fitted forecaster as a run that was never written.
+def fitted_run(forecaster: Forecaster, place: int) -> ForecastRun:
+    """Return a forecaster's run that was never written; `place` distinguishes it from others."""
+    from stforecast.forecasting.runs import facts_of
 
-    Attributes:
-        forecaster: the forecaster.
-        series: data to test it on; by default the test part of those that it was fitted on.
+    about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
+    return _run_of(Path(f"forecaster {place}"), about | facts_of(forecaster), forecaster)
+
+
+def model_run(
+    folder: Path, history: str | os.PathLike[str], events: Path | None = None
+) -> ForecastRun:
+    """Return the run of a saved model, labelled by its folder and tested on all of a history.
+
+    `events` is the table of its events, for a model that reads events.
     """
+    from stforecast.forecasting.forecaster import Forecaster
 
-    forecaster: Forecaster
-    series: Series | None = None
+    forecaster = Forecaster.load(folder)
+    series = forecaster.read(history, events)
+    tested = [forecaster.config.window.reach, len(series.values) - 1]
+    first, last = series.calendar.local_times(np.array(tested))
+    about = {
+        "settings": forecaster.asked.flat(),
+        "label": folder.name,
+        "data": str(history),
+        "service": forecaster.service,
+        "units": forecaster.units,
+        "parts": {"test": {"first": str(first), "last": str(last)}},
+    }
+    return _run_of(folder, about, forecaster, series)
 
-    @classmethod
-    def of(cls, forecaster: Forecaster, place: int) -> FittedRun:
-        """Return the run of a forecaster; `place` distinguishes it from others.
 
-        Raises:
-            InputError: if the forecaster was loaded or is not fitted.
-        """
-        from stforecast.forecasting.runs import facts_of
-
-        about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
-        about |= facts_of(forecaster)
-        return cls(Path(f"forecaster {place}"), about, forecaster)
-
-    @classmethod
-    def of_model(
-        cls, folder: Path, history: str | os.PathLike[str], events: Any = None
-    ) -> FittedRun:
-        """Return the run of a saved model, tested on a history.
-
-        Args:
-            folder: folder of the model, whose name is the label.
-            history: path of a cube, all of which is tested.
-            events: table of its events, for a model that reads events.
-
-        Raises:
-            InputError: if the model or the history cannot be read, or do not suit each other.
-        """
-        from stforecast.forecasting.forecaster import Forecaster
-
-        forecaster = Forecaster.load(folder)
-        series = forecaster.read(history, events)
-        tested = [forecaster.config.window.reach, len(series.values) - 1]
-        first, last = series.calendar.local_times(np.array(tested))
-        about = {
-            "settings": forecaster.asked.flat(),
-            "label": folder.name,
-            "data": str(history),
-            "service": forecaster.service,
-            "units": forecaster.units,
-            "parts": {"test": {"first": str(first), "last": str(last)}},
-        }
-        return cls(folder, about, forecaster, series)
-
-    @cached_property
-    def _errors(self) -> pd.DataFrame:
-        return self.forecaster.evaluate(self.series)
-
-    @cached_property
-    def _forecasts(self) -> xr.Dataset:
-        return self.forecaster.test_forecasts(self.series)
-
-    def metrics(self) -> pd.DataFrame:
-        """Errors of the forecaster."""
-        return self._errors
-
-    def rounds(self) -> pd.DataFrame:
-        """Rounds of the forecaster."""
-        rounds = self.forecaster.rounds_
-        return rounds if len(rounds) else pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
-
-    def forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part."""
-        return self._forecasts
-
-    def open_forecasts(self) -> xr.Dataset:
-        """Forecasts of the test part."""
-        return self._forecasts
+def _run_of(
+    folder: Path, about: dict[str, Any], forecaster: Forecaster, series: Series | None = None
+) -> ForecastRun:
+    """Return a run of a forecaster, by default on the test part of its own data."""
+    return RunInMemory(
+        folder,
+        about,
+        lambda: forecaster.evaluate(series),
+        lambda: forecaster.rounds_,
+        lambda: forecaster.test_forecasts(series),
+    )
 
 
 @dataclass(frozen=True)
 class TableRun(ForecastRun):
-    """A table of errors as a run without forecasts.
+    """A table of errors as a run without rounds and forecasts."""
 
-    Attributes:
-        table: the errors.
-    """
-
-    table_of_errors: pd.DataFrame
+    errors: pd.DataFrame
 
     def metrics(self) -> pd.DataFrame:
         """Return the errors."""
-        return self.table_of_errors
+        return self.errors
 
     def rounds(self) -> pd.DataFrame:
         """Return no rounds."""
         return pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
 
-    def open_forecasts(self) -> xr.Dataset:
-        """Raise, as a table has no forecasts.
-
-        Raises:
-            InputError: always.
-        """
+    def open_forecasts(self) -> NoReturn:
+        """Raise, as a table has no forecasts."""
         raise InputError(
             f"{self.label}: a table of errors has no forecasts, which this figure needs; give runs "
             "or fitted forecasters"
         )
 
-    def forecasts(self) -> xr.Dataset:
-        """Raise, as `open_forecasts`."""
-        return self.open_forecasts()
+    forecasts = open_forecasts
 
 
 def as_runs(things: Any) -> list[ForecastRun]:
     """Return runs of whatever a figure takes.
 
-    Args:
-        things: one or several of: finished runs, folders of runs, fitted forecasters, tables of
-            errors from `Forecaster.evaluate` or `ForecastRun.metrics`; or a dictionary of such by
-            the names to draw them under.
-
-    Raises:
-        InputError: if `things` has another type; names it.
+    That is one or several of: finished runs, folders of runs, fitted forecasters, tables of errors
+    from `Forecaster.evaluate` or `ForecastRun.metrics`; or a dictionary of such by the names to
+    draw them under.
     """
     if isinstance(things, Mapping):
         return [
@@ -196,7 +134,7 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
     from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
-        return [FittedRun.of(thing, place)]
+        return [fitted_run(thing, place)]
     raise InputError(
         f"cannot draw a figure of an object of type {type(thing).__name__}; give {TAKEN}"
     )
@@ -266,12 +204,7 @@ AX = "axes to draw on, from Python; several panels share their place. By default
 
 
 def figure(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Make a function of runs a figure with the common options, known by its name.
-
-    Args:
-        draw: function of a sequence of `ForecastRun` with options by keyword. One without `cells`
-            gets it, and `start` and `end`, and is given runs of that part alone.
-    """
+    """Make a function of runs a figure with the common options, known by its name."""
     return _figure(draw, has_parts=True)
 
 
@@ -294,7 +227,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
         metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
         if scored:
             found = on_one_scale(found, metric)
-        among = (*current().among, *labels_of(found))
+        among = (*drawing.current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
             if not has_parts:
@@ -302,12 +235,12 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, metric)
-        with looking(Look(ax, _names(highlight), among)):
+        with drawing.looking(drawing.Look(ax, _names(highlight), among)):
             fig = draw(found, **options)
-        if isinstance(fig, PlainFigure):
-            finish_figure(fig, height, title)
+        if isinstance(fig, drawing.PlainFigure):
+            drawing.finish_figure(fig, height, title)
         else:
-            write_plainly(fig)
+            drawing.write_plainly(fig)
             if ax is not None and title:
                 fig.axes[0].set_title(title)
         return fig
@@ -324,11 +257,7 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
 
 
 def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
-    """Refuse a part of a figure that has none.
-
-    Raises:
-        InputError: if a part is wanted.
-    """
+    """Refuse a part of a figure that has none."""
     if any(value is not None for value in shown.values()):
         raise InputError(
             f"{name} shows the training or the inside of models, not errors of chosen cells and "
@@ -337,11 +266,7 @@ def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
 
 
 def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
-    """Return the runs of the methods with the lowest test errors, in the order given.
-
-    Raises:
-        InputError: if `n` is below 1, or the metric is unknown.
-    """
+    """Return the runs of the `n` methods with the lowest test errors, in the order given."""
     if n < 1:
         raise InputError(f"top is {n}; draw at least 1 method")
     groups = group_runs(runs)

@@ -1,7 +1,4 @@
-"""Forecasts and observations over time.
-
-Forecasts and their intervals over time.
-"""
+"""Forecasts, their intervals and observations over time."""
 
 from __future__ import annotations
 
@@ -65,21 +62,16 @@ def predictions(
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
         end: end of the times to draw (exclusive).
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if a cell or step is unknown, the runs were tested on different data, no time is
-            left, or several cells are given with more than six methods.
     """
     curves = as_curves(runs)
-    runs = [run for curve in curves for run in curve.runs]
+    runs = [run for curve in curves for run in curve.group.runs]
     span = Span(hours, start, end)
     tested = [forecasts_ahead(run, horizon, span) for run in runs]
-    if len(curves) > MOST_TOGETHER:
-        _check_same_data(runs, tested)
-        return _each_alone(curves, dict(zip([r.folder for r in runs], tested, strict=True)), cells,
-                           horizon, width)  # fmt: skip
-    styles = [{"label": curve.label, **curve.line} for curve in curves for _ in curve.runs]
     _check_same_data(runs, tested)
+    if len(curves) > MOST_TOGETHER:
+        by_folder = {run.folder: ds for run, ds in zip(runs, tested, strict=True)}
+        return _each_alone(curves, by_folder, cells, horizon, width)
+    styles = [{"label": c.group.label, **c.line} for c in curves for _ in c.group.runs]
     titles = cell_titles(tested[0]["y"], cells)
     tested = [take_cells(ds, list(titles), run) for ds, run in zip(tested, runs, strict=True)]
     observed = reduce(xr.DataArray.combine_first, [ds["y"] for ds in tested])
@@ -99,9 +91,12 @@ def predictions(
 
 
 def _each_alone(
-    curves: Sequence[Curve[ForecastRun]], tested: Mapping[Path, xr.Dataset], cells: str | None,
-    horizon: int, width: float,
-) -> Figure:  # fmt: skip
+    curves: Sequence[Curve[ForecastRun]],
+    tested: Mapping[Path, xr.Dataset],
+    cells: str | None,
+    horizon: int,
+    width: float,
+) -> Figure:
     """Draw each method in a panel of its own, at one cell, the lowest mean absolute error first."""
     titles = cell_titles(next(iter(tested.values()))["y"], cells)
     if cells is None:
@@ -111,21 +106,17 @@ def _each_alone(
             f"{len(curves)} methods have a panel each, for one cell only; ",
             Words("give one, or {top}", top=6),
         )
-    (cell, title), first = next(iter(titles.items())), curves[0].runs[0]
+    (cell, title), first = next(iter(titles.items())), curves[0].group.runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}
-    errors = [
-        np.mean(
-            [float(abs(chosen[r.folder]["y_hat"] - chosen[r.folder]["y"]).mean()) for r in c.runs]
-        )
-        for c in curves
-    ]
+    error_of = {f: float(abs(ds["y_hat"] - ds["y"]).mean()) for f, ds in chosen.items()}
+    errors = [np.mean([error_of[run.folder] for run in curve.group.runs]) for curve in curves]
     fig, axes = small_panels(width, len(curves))
     for ax, i in zip(axes, np.argsort(errors, kind="stable"), strict=True):
-        curve = curves[i]
+        group = curves[i].group
         _trace(ax, chosen[first.folder]["y"], label="observed", color="black", linewidth=0.9)
-        for run in curve.runs:
-            _trace(ax, chosen[run.folder]["y_hat"], label=UNNAMED, **curve.alone.line)
-        title_panel(ax, f"{curve.label}: MAE {short(errors[i])}", width / columns(width))
+        for run in group.runs:
+            _trace(ax, chosen[run.folder]["y_hat"], label=UNNAMED, **curves[i].alone.line)
+        title_panel(ax, f"{group.label}: MAE {short(errors[i])}", width / columns(width))
         ax.margins(x=0)
     time_axis(axes[-1], chosen[first.folder], most_ticks=4)
     outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width, 0)
@@ -149,14 +140,6 @@ def forecasts_ahead(run: ForecastRun, horizon: int, span: Span) -> xr.Dataset:
     """Return `y`, `y_hat` and any bounds `(cell, time)` of one step ahead, by target time.
 
     Forecasts are those that `predict` would give.
-
-    Args:
-        run: a finished run.
-        horizon: step ahead, from 1.
-        span: times to draw.
-
-    Raises:
-        InputError: if there is no such step or time.
     """
     from stforecast.forecasting.tables import as_predicted  # imports torch
 
@@ -192,15 +175,7 @@ def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) 
 
 
 def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
-    """Return the cells to draw, and the title of each.
-
-    Args:
-        y: `(cell, time)` observations.
-        wanted: ids, separated by commas; None chooses four.
-
-    Raises:
-        InputError: if a cell is unknown.
-    """
+    """Return the cells to draw of observations `(cell, time)`, and their titles."""
     if wanted is None:
         return _typical_cells(y)
     return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
@@ -252,28 +227,28 @@ def intervals(
         start: first local time to draw, such as 2013-12-24 or "2013-12-24 06:00".
         end: end of the times to draw (exclusive).
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has intervals, or a cell or step is unknown.
     """
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
-    steps = _steps(curves[0].runs[0]) if horizon is None else [horizon]
-    tested = {(step, i): forecasts_ahead(curve.runs[0], step, span)
-              for step in steps for i, curve in enumerate(curves)}  # fmt: skip
+    steps = _steps(curves[0].group.runs[0]) if horizon is None else [horizon]
+    tested = {
+        (step, i): forecasts_ahead(curve.group.runs[0], step, span)
+        for step in steps
+        for i, curve in enumerate(curves)
+    }
     titles = cell_titles(tested[steps[0], 0]["y"], cells)
     if cells is None and (len(steps) > 1 or len(curves) > MOST_TOGETHER):
         titles = dict(list(titles.items())[-1:])
     fig, axes = panels(width, 1.25, len(titles) * len(tested), sharex=True)
     places = [(cell, title, *key) for cell, title in titles.items() for key in tested]
-    ahead = {step: f"{time_ahead(step, curves[0].runs[0])} ahead" for step in steps}
+    ahead = {step: f"{time_ahead(step, curves[0].group.runs[0])} ahead" for step in steps}
     for ax, (cell, title, step, i) in zip(axes, places, strict=True):
-        ds = take_cells(tested[step, i], [cell], curves[i].runs[0]).sel(cell=cell)
+        ds = take_cells(tested[step, i], [cell], curves[i].group.runs[0]).sel(cell=cell)
         inside = _band(ax, ds, curves[i])
-        named = (title, ahead[step] * (len(steps) > 1), curves[i].base * (len(curves) > 1))
+        named = (title, ahead[step] * (len(steps) > 1), curves[i].group.base * (len(curves) > 1))
         name = "; ".join(filter(None, named))
         ax.set_title(f"{name}: {inside:.0%} inside", fontsize=SMALL, loc="left")
-        ax.set_ylabel(quantity([curves[i].runs[0]]))
+        ax.set_ylabel(quantity([curves[i].group.runs[0]]))
     fig.align_ylabels(axes)
     time_axis(axes[-1], tested[steps[-1], 0])
     add_legend(fig, "\n".join(filter(None, (ahead[steps[0]] * (len(steps) == 1), note))))
@@ -290,18 +265,14 @@ def _steps(run: ForecastRun) -> list[int]:
 def with_intervals(
     curves: Sequence[Curve[ForecastRun]],
 ) -> tuple[list[Curve[ForecastRun]], str]:
-    """Return the curves of runs with intervals, and a note that names the others.
-
-    Raises:
-        InputError: if no run has intervals.
-    """
-    known = [curve for curve in curves if all(map(_has_intervals, curve.runs))]
+    """Return the curves of runs with intervals, which some must have, and a note on the others."""
+    known = [curve for curve in curves if all(map(_has_intervals, curve.group.runs))]
     if not known:
         raise InputError(
-            f"{curves[0].runs[0].folder}: a run without intervals; ",
+            f"{curves[0].group.runs[0].folder}: a run without intervals; ",
             Words("train it with {intervals:normalised}"),
         )
-    others = ", ".join(curve.label for curve in curves if curve not in known)
+    others = ", ".join(curve.group.label for curve in curves if curve not in known)
     return known, f"Not drawn, as they have no intervals: {others}" if others else ""
 
 
@@ -316,10 +287,10 @@ def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     y, lower, upper = (ds[name].to_numpy() for name in ("y", "lower", "upper"))
     observed = ds["y"].notnull().to_numpy()
     inside = (lower <= y) & (y <= upper)
-    label = f"{ds.attrs['coverage']:.0%} interval, {curve.base}"
+    label = f"{ds.attrs['coverage']:.0%} interval, {curve.group.base}"
     ax.margins(x=0)
     ax.fill_between(time, lower, upper, color=curve.color, alpha=0.25, linewidth=0, label=label)
-    ax.plot(time, ds["y_hat"], label=curve.base, color=curve.color, linewidth=1.0)
+    ax.plot(time, ds["y_hat"], label=curve.group.base, color=curve.color, linewidth=1.0)
     ax.plot(time, y, label="observed", color="black", linewidth=0.9)
     outside = observed & ~inside
     ax.plot(time[outside], y[outside], ".", label="observed, outside", color=OUTSIDE, markersize=5)

@@ -1,9 +1,4 @@
-"""Divergences between clients, of their prototypes and of their data.
-
-The filtering matrix of FUELS, which removes samples from its negatives.
-
-Arrays of the saved model of a FUELS run, by client.
-"""
+"""What a run of FUELS has learned: divergences between clients, and its filtering matrix."""
 
 from __future__ import annotations
 
@@ -45,14 +40,7 @@ class Inside:
     arrays: dict[str, np.ndarray]
 
     def places(self, names: str) -> list[int]:
-        """Return the rows of clients in the arrays.
-
-        Args:
-            names: ids, separated by commas.
-
-        Raises:
-            InputError: naming an unknown client.
-        """
+        """Return the rows of clients in the arrays, from ids with commas between."""
         known = {str(cell): place for place, cell in enumerate(self.cells)}
         wanted = [name.strip() for name in names.split(",")]
         for name in wanted:
@@ -67,15 +55,9 @@ class Inside:
 def look_inside(
     runs: Sequence[ForecastRun], needed: Mapping[str, object], names: Sequence[str]
 ) -> Inside:
-    """Read arrays of the model of one FUELS run; nothing is unpickled.
+    """Read arrays of the model of one FUELS run whose settings have the needed values.
 
-    Args:
-        runs: one run.
-        needed: values of the settings that the arrays depend on.
-        names: names of the arrays in `model/state.safetensors`.
-
-    Raises:
-        InputError: if it is not one FUELS run with these settings, or its model cannot be read.
+    Nothing is unpickled. The names are those in `model/state.safetensors`.
     """
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
@@ -158,10 +140,6 @@ def divergence(
         clients: ids of clients to draw, in this order, separated by commas; by default all, with
             similar prototypes side by side.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the run is of another method or has no prototypes, if its data are missing or
-            have changed, or if a client is unknown.
     """
     needed = ["server/jsd", "server/threshold", "scaler/mean", "scaler/std"]
     inside = look_inside(runs, {"inter": True, "compared": 0}, needed)
@@ -295,10 +273,6 @@ def filter(
         runs: one run of FUELS.
         client: id of the client; by default the first.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the run is of another method or does not train W, or if the client is
-            unknown.
     """
     name = "clients/params/filter"
     inside = look_inside(runs, {"intra": True, "filter_train": True}, [name])

@@ -19,7 +19,7 @@ from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
 from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
-from stforecast.comparison.table import errors_by_cell, skill
+from stforecast.comparison.table import errors_by_cell, skill_by_step
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.scores import error_name, error_rows
@@ -67,9 +67,6 @@ def heatmap(
         metric: error, on which the skill is based, too; raw_… is in the data's units.
         show: skill, or the error itself.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, or seasonal naive could not forecast.
     """
     as_curves(runs)  # Refuses no runs.
     tasks = by_task(runs)
@@ -78,7 +75,11 @@ def heatmap(
         name: {group.name: of_group(group, metric) for group in groups}
         for name, groups in tasks.items()
     }
-    table = _by_step(columns, runs[0]) if len(tasks) == 1 else _by_task(columns)
+    if len(tasks) == 1:
+        table = _by_step(columns, runs[0])
+    else:
+        of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
+        table = pd.DataFrame(of_task)
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
     table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
@@ -97,14 +98,7 @@ def heatmap(
 def skill_map(
     table: pd.DataFrame, error: str, *, digits: int = 1, width: float = TWO_COLUMNS
 ) -> Figure:
-    """Draw skill against seasonal naive.
-
-    Args:
-        table: skill in per cent, NaN where unknown; its names are those of rows and columns.
-        error: name of the error that the skill is about.
-        digits: number of decimals.
-        width: width of the figure in inches.
-    """
+    """Draw a table of skill in per cent against seasonal naive, NaN where it is unknown."""
     fig, ax = _empty(table, width)
     reach = max(1.0, min(100.0, _largest(table.abs())))
     texts = table.map(lambda v: f"{v:+.{digits if abs(v) < 100 else 0}f}")
@@ -126,7 +120,7 @@ def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
 def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
     """Return the skill by step and for `ALL`, in per cent."""
     errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
-    return 100 * skill(errors, naive)
+    return 100 * skill_by_step(errors, naive)
 
 
 def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
@@ -134,12 +128,6 @@ def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
     tables = [error_rows(run, metric) for run in group.runs]
     values = [pd.concat([by_step(t), pooled(t)]).set_index("horizon")["value"] for t in tables]
     return pd.concat(values, axis=1).mean(axis=1, skipna=False).fillna(np.inf)
-
-
-def _by_task(columns: Mapping[str, Mapping[str, pd.Series]]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {task: {name: found[ALL] for name, found in rows.items()} for task, rows in columns.items()}
-    )
 
 
 def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -> pd.DataFrame:
@@ -184,9 +172,14 @@ def _largest(table: pd.DataFrame) -> float:
 
 
 def _draw(
-    fig: Figure, ax: Axes, colours: np.ndarray, texts: pd.DataFrame, norm: Normalize, cmap: str,
+    fig: Figure,
+    ax: Axes,
+    colours: np.ndarray,
+    texts: pd.DataFrame,
+    norm: Normalize,
+    cmap: str,
     label: str,
-) -> None:  # fmt: skip
+) -> None:
     """Draw the colours, their texts, and the scale of the colours."""
     missing = np.isnan(colours)
     shown = np.ma.masked_where(missing, colours)
@@ -198,10 +191,8 @@ def _draw(
     brightness = image.to_rgba(shown)[..., :3] @ BRIGHTNESS
     for (row, column), text in np.ndenumerate(np.where(missing, "–", texts.to_numpy())):
         dark = not missing[row, column] and brightness[row, column] < DARK
-        ax.text(
-            column, row, text, color="white" if dark else "black", ha="center",
-            va="center_baseline", fontsize=SMALL,
-        )  # fmt: skip
+        shown_text = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
+        shown_text.set(ha="center", va="center_baseline")
     below, above = (colours < norm.vmin).any(), (colours > norm.vmax).any()
     beyond = {(1, 1): "both", (1, 0): "min", (0, 1): "max", (0, 0): "neither"}
     extend = beyond[int(below), int(above)]

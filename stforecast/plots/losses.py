@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
+from stforecast.bench import drawing
 from stforecast.bench.curves import (
     MOST_TOGETHER,
     PANEL,
@@ -21,15 +22,6 @@ from stforecast.bench.curves import (
     as_curves,
     columns,
     title_panel,
-)
-from stforecast.bench.drawing import (
-    CHARACTERS_PER_INCH,
-    ONE_COLUMN,
-    TWO_COLUMNS,
-    add_legend,
-    byte_axis,
-    count_axis,
-    panels,
 )
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure_of_training
@@ -48,7 +40,7 @@ def communication(
     runs: Sequence[ForecastRun],
     *,
     loss: Literal["training", "validation"] = "training",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Loss against the bytes sent and received by all clients, summed over the rounds.
 
@@ -61,9 +53,6 @@ def communication(
         runs: finished runs.
         loss: training or validation loss.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has this loss and sends anything.
     """
     found = [_with_loss(as_curves(runs), loss)]
     views = _views(found, [loss])
@@ -82,13 +71,13 @@ def communication(
             ax.axhline(level, label=f"{label}, sends nothing", **curve.line)
 
     def scale(ax: Axes) -> None:
-        byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
+        drawing.byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
 
     return _draw_views(views, draw, scale, width, _not_drawn({loss: found[0][1]}))
 
 
 @figure_of_training
-def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
+def rounds(runs: Sequence[ForecastRun], *, width: float = drawing.TWO_COLUMNS) -> Figure:
     """Training and validation loss by round.
 
     Each run is a line; runs that differ only in the seed have the same colour. Training losses of
@@ -100,9 +89,6 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
     Args:
         runs: finished runs.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if no run has rounds.
     """
     curves = as_curves(runs)
     found = {loss: _with_loss(curves, loss) for loss in LOSSES}
@@ -122,7 +108,7 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure
 
     def scale(ax: Axes) -> None:
         lengths = [np.size(line.get_ydata()) for line in ax.lines]
-        count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
+        drawing.count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
 
     return _draw_views(views, draw, scale, width, _not_drawn(absent))
 
@@ -133,13 +119,7 @@ Table = tuple[Curve[ForecastRun], pd.DataFrame]
 
 @dataclass(frozen=True)
 class View:
-    """Losses that compare.
-
-    Attributes:
-        loss: training or validation.
-        name: label of their axis.
-        tables: the rounds of each run.
-    """
+    """Losses of runs that compare, training or validation, and the name of their axis."""
 
     loss: str
     name: str
@@ -151,7 +131,8 @@ def _views(found: Sequence[tuple[list[Table], list[str]]], losses: Sequence[str]
     views: dict[tuple[str, str], list[Table]] = {}
     for loss, (tables, _) in zip(losses, found, strict=True):
         for curve, table in tables:
-            kind = "mse" if loss == "validation" else _trained_on(curve.runs[0])
+            trained_on = str(curve.group.runs[0].settings.get("loss", "mse"))
+            kind = "mse" if loss == "validation" else trained_on
             views.setdefault((loss, kind), []).append((curve, table))
     return [
         View(loss, f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores", tables)
@@ -170,31 +151,33 @@ def _draw_views(
     note: str,
 ) -> Figure:
     """Draw a panel for each view, or for each method if there are more than six."""
-    several = len({curve.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
+    several = len({curve.group.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
     pairs = [
         (view, own)
         for view in views
         for own in (_by_loss(view.tables, LOSSES[view.loss]) if several else [""])
     ]
-    in_row = columns(width) if several else 1 if width <= ONE_COLUMN else min(2, len(pairs))
+    in_row = columns(width) if several else 1 if width <= drawing.ONE_COLUMN else min(2, len(pairs))
     height = PANEL if several else HEIGHT
-    fig, axes = panels(width, height, len(pairs), n_columns=in_row)
+    fig, axes = drawing.panels(width, height, len(pairs), n_columns=in_row)
     for ax, (view, own) in zip(axes, pairs, strict=True):
         ax.set_ylabel(view.name)
         for curve, table in view.tables:
             if not several:
-                draw(ax, curve, table, curve.label)
-            elif curve.name == own:
+                draw(ax, curve, table, curve.group.label)
+            elif curve.group.name == own:
                 draw(ax, curve.alone, table, UNNAMED)
-                title_panel(ax, curve.label, width / in_row)
+                title_panel(ax, curve.group.label, width / in_row)
             else:
                 draw(ax, curve.behind, table, UNNAMED)
         scale(ax)
-        ax.set_ylabel(textwrap.fill(view.name, int(0.8 * CHARACTERS_PER_INCH * height)))
-        ax.set_xlabel(textwrap.fill(ax.get_xlabel(), int(CHARACTERS_PER_INCH * width / in_row)))
+        ax.set_ylabel(textwrap.fill(view.name, int(0.8 * drawing.CHARACTERS_PER_INCH * height)))
+        ax.set_xlabel(
+            textwrap.fill(ax.get_xlabel(), int(drawing.CHARACTERS_PER_INCH * width / in_row))
+        )
     if several:
         _trim(axes, in_row)
-    add_legend(fig, note)
+    drawing.add_legend(fig, note)
     return fig
 
 
@@ -210,17 +193,13 @@ def _trim(axes: Sequence[Axes], in_row: int) -> None:
 
 def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
     """Return the names of the curves, the one of the lowest last loss first."""
-    last = {curve.name: table.iloc[-1] for curve, table in tables}
+    last = {curve.group.name: table.iloc[-1] for curve, table in tables}
     return sorted(last, key=lambda name: float(np.nan_to_num(last[name][column], nan=np.inf)))
 
 
 def _bytes(table: Table) -> np.ndarray:
     """Return the bytes sent and received until the end of each round."""
     return (table[1]["bytes_down"] + table[1]["bytes_up"]).cumsum().to_numpy()
-
-
-def _trained_on(run: ForecastRun) -> str:
-    return str(run.settings.get("loss", "mse"))
 
 
 def _with_loss(
@@ -230,13 +209,13 @@ def _with_loss(
     tables, absent = [], []
     for curve in curves:
         lacking = []
-        for run in curve.runs:
+        for run in curve.group.runs:
             table = run.rounds()
             if np.isfinite(table[LOSSES[loss]].to_numpy(dtype=float)).any():
                 tables.append((curve, table))
             else:
-                lacking.append(curve.run_label(run))
-        absent += [curve.name] if len(lacking) == len(curve.runs) else lacking
+                lacking.append(curve.group.run_label(run))
+        absent += [curve.group.name] if len(lacking) == len(curve.group.runs) else lacking
     return tables, absent
 
 

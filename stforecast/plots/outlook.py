@@ -31,15 +31,7 @@ def draw_outlook(
 ) -> Axes:
     """Draw the end of a history, a forecast and its bounds; see `Forecaster.plot`.
 
-    Args:
-        series: the history of the fitted cells.
-        forecast: table (time × cell).
-        interval: its bounds, if any.
-        cells: ids to draw; by default the cell of the highest mean.
-        ax: axes; by default those of a new figure.
-
-    Raises:
-        InputError: for an unknown cell, or too many.
+    By default, the cell of the highest mean is drawn.
     """
     chosen = _cells(series, cells)
     if ax is None:

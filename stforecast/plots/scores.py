@@ -18,16 +18,7 @@ from stforecast.metrics import INTERVAL_METRICS, METRICS
 
 
 def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
-    """Return the rows of `metrics.csv` on the test part.
-
-    Args:
-        run: a finished run.
-        metric: name of the error.
-        selection: model of the run; by default the one selected by its settings.
-
-    Raises:
-        InputError: if the metric or selection is unknown, listing the known ones.
-    """
+    """Return the rows of `metrics.csv` on the test part, by default of the run's own selection."""
     table = select(run.metrics(), split="test")
     selection = selection or run.selection()
     for column, wanted in {"selection": selection, "metric": metric}.items():
@@ -45,14 +36,16 @@ def pooled_errors(
     return np.array([float(table["value"].iloc[0]) for table in tables])
 
 
+def finite_mean(errors: np.ndarray) -> float:
+    """Return the mean of finite errors, which infinity sorts last if there are none."""
+    known = errors[np.isfinite(errors)]
+    return float(known.mean()) if len(known) else np.inf
+
+
 def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
     """Return the service with its unit: "speed (mph)", or "internet" without a unit.
 
     Several services together are "traffic".
-
-    Args:
-        runs: finished runs.
-        squared: whether the unit is squared.
     """
     services = {run.about["service"] for run in runs}
     units = set()
@@ -85,14 +78,7 @@ def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
 def axis_name(
     metric: str, runs: Sequence[ForecastRun], selection: str | None, *, seeds: bool
 ) -> str:
-    """Return the label of an axis of pooled test errors.
-
-    Args:
-        metric: name of the error.
-        runs: the runs in the figure.
-        selection: model of the runs, if not the one selected by their settings.
-        seeds: whether a group has several runs.
-    """
+    """Return the label of an axis of pooled test errors; with `seeds`, a group has several."""
     chosen = f", {selection}" if selection else ""
     units = "folds" if any(run.fold for run in runs) else "seeds"
     spread = f"\n(mean ± std over {units})" if seeds else ""
@@ -102,9 +88,8 @@ def axis_name(
 def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | None:
     """Return the errors of seasonal naive on the targets of the runs.
 
-    Returns:
-        The errors; None if the runs were tested on different targets, if seasonal naive could not
-        forecast them, or if the metric needs bounds.
+    None if the runs were tested on different targets, if seasonal naive could not forecast them, or
+    if the metric needs bounds.
     """
     if metric.removeprefix("raw_") not in METRICS or different_tests(runs):
         return None
@@ -116,11 +101,7 @@ def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | N
 
 
 def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
-    """Raise if runs cannot be compared.
-
-    Raises:
-        InputError: if they were tested on different targets.
-    """
+    """Refuse runs that were tested on different targets."""
     if different_tests(runs):
         raise InputError(
             "these runs were tested on different targets; ",

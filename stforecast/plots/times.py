@@ -1,14 +1,10 @@
-"""Test errors by hour of local time.
-
-Test errors by time ahead.
-"""
+"""Test errors by hour of local time and by time ahead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,18 +29,12 @@ from stforecast.bench.ranking import bar_panel
 from stforecast.bench.run_groups import by_step
 from stforecast.bench.tables import plus_minus, short
 from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
-from stforecast.comparison.hours import busy_hours, hour_title, hourly_load
+from stforecast.comparison.hours import busy_hours, hour_spans, hour_title, hourly_load
 from stforecast.comparison.names import time_ahead
 from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots import scores
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import (
-    error_name,
-    error_rows,
-    quantity,
-    refuse_different_tests,
-    seasonal_errors,
-)
 
 BUSY = "#fbe6c2"
 """Background of busy hours: pale, so that no line is lost on it, in print without colour too."""
@@ -66,24 +56,21 @@ def hours(
         runs: runs tested on the same targets.
         metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, or the runs were tested on different targets.
     """
     curves = as_curves(runs)
-    refuse_different_tests(runs)
+    scores.refuse_different_tests(runs)
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
     curves, tables = [curves[i] for i in order], [tables[i] for i in order]
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
-    name = f"test {error_name(metric, runs)}"
+    name = f"test {scores.error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
-        table_of = {c.name: table for c, (table, _) in zip(curves, tables, strict=True)}
+        table_of = {c.group.name: table for c, (table, _) in zip(curves, tables, strict=True)}
 
         def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-            curve.draw_mean(ax, table_of[curve.name], label=label)
+            curve.draw_mean(ax, table_of[curve.group.name], label=label)
 
         fig, axes = draw_curves(curves, labels, draw, width, PANEL)
         outer_labels(axes, _axis(first), name, width, PANEL)
@@ -92,21 +79,18 @@ def hours(
         for curve, (table, _), label in zip(curves, tables, labels, strict=True):
             curve.draw_mean(axes[0], table, label=label)
         axes[0].set_ylabel(name)
-        _draw_load(axes[1], first, quantity(runs[:1]))
+        _draw_load(axes[1], first, scores.quantity(runs[:1]))
         axes[1].set_xlabel(_axis(first))
         fig.align_ylabels(axes)
     for ax in axes:
-        for start, end in spans(busy):
-            ax.axvspan(start, end, color=BUSY, linewidth=0, zorder=0.5, label="busy hours")
-        ax.set_xlim(-0.5, 23.5)
-        ax.set_xticks(range(0, 24, 3))
+        hour_axis(ax, busy)
     add_legend(fig)
     return fig
 
 
 def _label(curve: Curve[ForecastRun], split: Mapping[str, float]) -> str:
     more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
-    return f"{curve.label}: {', '.join(more)}"
+    return f"{curve.group.label}: {', '.join(more)}"
 
 
 def _axis(forecasts: xr.Dataset) -> str:
@@ -117,7 +101,7 @@ def _by_hour(
     curve: Curve[ForecastRun], metric: str, busy: Sequence[int]
 ) -> tuple[pd.DataFrame, dict[str, float]]:
     """Return errors by hour `(24, runs)`, and the mean over runs in busy and in other hours."""
-    errors = [joined_errors(r, metric) for r in by_seed(curve.runs)]
+    errors = [joined_errors(r, metric) for r in by_seed(curve.group.runs)]
     others = [hour for hour in range(24) if hour not in busy]
     split = {
         name: float(np.mean([found.in_hours(chosen) for found in errors]))
@@ -127,15 +111,13 @@ def _by_hour(
     return pd.concat([found.by_hour() for found in errors], axis=1), split
 
 
-def spans(busy: Sequence[int]) -> Iterator[tuple[float, float]]:
-    """Return start and end of successive hours.
-
-    >>> list(spans([0, 1, 22]))
-    [(-0.5, 1.5), (21.5, 22.5)]
-    """
-    for _, members in groupby(enumerate(busy), lambda item: item[1] - item[0]):
-        of_span = [hour for _, hour in members]
-        yield of_span[0] - 0.5, of_span[-1] + 0.5
+def hour_axis(ax: Axes, busy: Sequence[int], every: int = 3) -> None:
+    """Format the x axis for the hours of a day, and shade busy ones."""
+    for begin, end in hour_spans(busy):
+        style: dict[str, Any] = {"color": BUSY, "linewidth": 0, "zorder": 0.5}
+        ax.axvspan(begin - 0.5, end - 0.5, label="busy hours", **style)
+    ax.set_xlim(-0.5, 23.5)
+    ax.set_xticks(range(0, 24, every))
 
 
 def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
@@ -173,32 +155,29 @@ def horizon(
         runs: finished runs.
         metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
-
-    Raises:
-        InputError: if the metric is unknown, listing the known ones.
     """
     unsorted = as_curves(runs)
-    tables = [pd.concat([_step_errors(r, metric) for r in c.runs], axis=1) for c in unsorted]
+    tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
-    name = f"test {error_name(metric, runs)}"
+    name = f"test {scores.error_name(metric, runs)}"
     repeated = any(run.method == SEASONAL_METHOD for run in runs)
-    naive = None if repeated else seasonal_errors(runs, metric)
+    naive = None if repeated else scores.seasonal_errors(runs, metric)
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
     places, axis = axis_ahead(runs, max(table.index.max() for table in tables))
-    table_of = {curve.name: table for curve, table in zip(curves, tables, strict=True)}
+    table_of = {curve.group.name: table for curve, table in zip(curves, tables, strict=True)}
     labels = [
-        curve.label if np.isfinite(_mean(table)).all() else f"{curve.label}, not finite everywhere"
+        curve.group.label + ("" if np.isfinite(_mean(table)).all() else ", not finite everywhere")
         for curve, table in zip(curves, tables, strict=True)
     ]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        table = table_of[curve.name]
+        table = table_of[curve.group.name]
         points = {} if curve.faint else {"marker": curve.marker, "markersize": 3.5}
         whiskers = None if curve.faint else _whiskers(table)
-        x = places[curve.runs[0].folder][table.index - 1]
+        x = places[curve.group.runs[0].folder][table.index - 1]
         ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
 
     fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
@@ -212,14 +191,17 @@ def horizon(
 
 
 def _bars(
-    curves: Sequence[Curve[ForecastRun]], tables: Sequence[pd.DataFrame], naive: pd.Series | None,
-    name: str, width: float,
-) -> Figure:  # fmt: skip
+    curves: Sequence[Curve[ForecastRun]],
+    tables: Sequence[pd.DataFrame],
+    naive: pd.Series | None,
+    name: str,
+    width: float,
+) -> Figure:
     """Draw the errors of the only step ahead."""
     means = np.concatenate([_mean(table) for table in tables])
     texts = [short(mean) for mean in means]
     fig, ax = bar_panel(curves, means, [_whiskers(table) for table in tables], texts, width)
-    ahead = {time_ahead(1, run) for curve in curves for run in curve.runs} - {"step 1"}
+    ahead = {time_ahead(1, run) for curve in curves for run in curve.group.runs} - {"step 1"}
     ax.set_xlabel(f"{name}, {ahead.pop()} ahead" if len(ahead) == 1 else name)
     if naive is not None:
         style = {**NAIVE, "label": f"{SEASONAL}: {short(naive.iloc[0])}"}
@@ -228,7 +210,7 @@ def _bars(
     return fig
 
 
-class TimeAxis(NamedTuple):
+class AheadAxis(NamedTuple):
     """Label and ticks of an axis of times ahead."""
 
     label: str
@@ -237,28 +219,27 @@ class TimeAxis(NamedTuple):
 
 def axis_ahead(
     runs: Sequence[ForecastRun], n_steps: int
-) -> tuple[dict[Path, np.ndarray], TimeAxis]:
+) -> tuple[dict[Path, np.ndarray], AheadAxis]:
     """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
-    Returns:
-        Places of the steps 1 to `n_steps` on the axis, by the run's folder; and the axis.
+    With it come the places of the steps 1 to `n_steps` on it, by the run's folder.
     """
     whole = partial(MaxNLocator, "auto", integer=True, steps=[1, 2, 3, 6, 10], min_n_ticks=1)
     steps = np.arange(1, n_steps + 1)
     lengths = {run.folder: float(run.about.get("step_minutes", math.nan)) for run in runs}
     if not all(map(math.isfinite, lengths.values())):
-        return dict.fromkeys(lengths, steps), TimeAxis("steps ahead", whole)
+        return dict.fromkeys(lengths, steps), AheadAxis("steps ahead", whole)
     minutes = {folder: steps * length for folder, length in lengths.items()}
     longest = n_steps * max(lengths.values())
     if longest > MOST_MINUTES:
         hours = {folder: places / 60 for folder, places in minutes.items()}
-        return hours, TimeAxis("hours ahead", whole)
-    return minutes, TimeAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
+        return hours, AheadAxis("hours ahead", whole)
+    return minutes, AheadAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
     """Return the errors `(horizon,)` pooled over clients, by step."""
-    table = by_step(error_rows(run, metric))
+    table = by_step(scores.error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 

@@ -1,14 +1,10 @@
-"""Numbers of one method for a page: errors by cell, hour, day and step, loads and coverage.
-
-Forecasts of successive windows: each begins where the one before ends.
-
-Cells, hours and days with the highest errors.
-"""
+"""Numbers of one method for a page: errors by cell, hour, day and step, loads and coverage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,11 +45,7 @@ class Successive:
 
 
 def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
-    """Take from each fold the windows that do not overlap, from the first one on.
-
-    Args:
-        forecasts: contents of `forecasts.nc` of each fold.
-    """
+    """Take from each fold's forecasts the windows that do not overlap, from the first one on."""
     times: list[str] = []
     values: dict[str, list[np.ndarray]] = {"y": [], "y_hat": [], "lower": [], "upper": []}
     names = [name for name in values if all(name in part for part in forecasts)]
@@ -86,8 +78,7 @@ def _apart(starts: pd.DatetimeIndex, length: pd.Timedelta) -> np.ndarray:
     return np.array(chosen)
 
 
-@dataclass(frozen=True, eq=False)
-class Errors:
+class Errors(NamedTuple):
     """Errors of one model on one test part, over all windows.
 
     Attributes:
@@ -131,15 +122,7 @@ class MethodNumbers:
 
 
 def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
-    """Read the numbers of a method from its runs, one seed after the other.
-
-    Args:
-        group: runs that differ only in seed and fold.
-        metric: error as in `metrics.csv`.
-
-    Raises:
-        InputError: if the metric is unknown, or a file is damaged.
-    """
+    """Read the numbers of a method from its runs, one seed after the other."""
     seeds = by_seed(group.runs)
     n_folds = len(folds_of(group.runs))
     whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
@@ -186,14 +169,8 @@ def _errors(forecasts: Sequence[xr.Dataset], metric: str, selection: str | None 
 
 def _mean(several: Sequence[Errors]) -> Errors:
     """Return the mean over seeds."""
-
-    def mean(name: str) -> np.ndarray:
-        return np.mean([getattr(one, name) for one in several], axis=0)
-
-    by_day = pd.Series(mean("by_day"), several[0].by_day.index)
-    return Errors(
-        mean("by_cell"), mean("by_cell_and_hour"), mean("by_hour"), mean("by_step"), by_day
-    )
+    means = [np.mean(values, axis=0) for values in zip(*several, strict=True)]
+    return Errors._make([*means[:-1], pd.Series(means[-1], several[0].by_day.index)])
 
 
 def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
@@ -224,15 +201,9 @@ N_WORST = 10
 def worst_tables(
     cells: np.ndarray, best: MethodNumbers, name: str, error: str, quantity: str, clock: str
 ) -> tuple[Table, ...]:
-    """Return tables of the cells, hours and days where the best method is worst.
+    """Return tables of the cells, hours and days where the best method, `name`, is worst.
 
-    Args:
-        cells: `(cells,)` ids.
-        best: numbers of the method.
-        name: its name.
-        error: title of its errors.
-        quantity: service and unit.
-        clock: clock of hours and days, such as "UTC".
+    `error` and `quantity` are titles, `clock` names that of hours and days.
     """
     own = f"{error} of {name}"
     return (

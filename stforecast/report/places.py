@@ -46,13 +46,8 @@ class Places:
     note: str
 
 
-def places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
-    """Find the places of the cells of a run.
-
-    Args:
-        forecasts: contents of `forecasts.nc`: cells, and their `lon` and `lat` if known.
-        cube: the run's data; None if they are not there any more.
-    """
+def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
+    """Find the places of the cells of a run's forecasts; its data are None if they are gone."""
     cells = forecasts["cell"].to_numpy()
     city = _city({} if cube is None else {str(k): str(v) for k, v in cube.attrs.items()})
     if {"lon", "lat"} <= set(forecasts.coords):

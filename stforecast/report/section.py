@@ -1,7 +1,4 @@
-"""Section of a page: the runs of one task, as tables and as numbers for its charts.
-
-Section of a page on runs without cells: tables, a picture, and charts of lines alone.
-"""
+"""Section of a page: the runs of one task, as tables and as numbers for its charts."""
 
 from __future__ import annotations
 
@@ -18,14 +15,15 @@ from stforecast.bench.curves import curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL_METHOD
 from stforecast.comparison.hours import clock_of, hour_title
-from stforecast.comparison.leaderboard import Leaderboard, Line, Task
+from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title, time_ahead
-from stforecast.comparison.table import basis, comparison_rows, conclusions, legend
+from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
+from stforecast.plots.scores import quantity
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
-from stforecast.report.places import places
+from stforecast.report.places import find_places
 from stforecast.report.series import looks, losses, series
 from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
 from stforecast.report.tables import Arrays, Table, number, share
@@ -33,18 +31,7 @@ from stforecast.report.tables import Arrays, Table, number, share
 
 @dataclass(frozen=True)
 class Section:
-    """One task on a page.
-
-    Attributes:
-        name: name of the task.
-        claims: what the numbers show, in words.
-        board: the leaderboard.
-        worst: cells, hours and days with the highest errors.
-        data: data sheet.
-        runs: settings, dates and commands.
-        about_map: what the map shows.
-        charts: numbers of map and charts, see `page/*.js`.
-    """
+    """One task on a page, see `page/page.html`; `charts` are the numbers of `page/*.js`."""
 
     name: str
     claims: tuple[str, ...]
@@ -56,37 +43,30 @@ class Section:
     charts: dict[str, Any]
 
 
-def section(task: Task, arrays: Arrays, room: int) -> Section:
+def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     """Gather what the page shows of one task.
 
-    Args:
-        task: its runs and leaderboard.
-        arrays: arrays of the page, which grow.
-        room: values of series by cell that the section may hold.
-
-    Raises:
-        InputError: if a file of a run is damaged.
+    The arrays of the page grow by at most `room` values of series by cell.
     """
-    board = task.board
-    lines = sorted(board.lines, key=_error_of)
+    lines = board.sorted_lines
     groups = [line.row.group for line in lines]
     numbers = [method_numbers(group, board.metric) for group in groups]
     first = groups[0].runs[0]
     cube = _cube(first)
     with first.open_forecasts() as forecasts:
-        shown = places(forecasts, cube)
+        shown = find_places(forecasts, cube)
         cells = forecasts["cell"].to_numpy()
         known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
         zone = str(known.get("time_zone", ""))
     clock = clock_of(zone)
-    title = error_title(board.metric, units_of(first))
-    claims = [claim.replace("**", "") for claim in conclusions(board, task.name)]
+    title, of_service = error_title(board.metric, units_of(first)), quantity([first])
+    said = tuple(claim.replace("**", "") for claim in claims(board))
     charts = {
-        "name": task.name,
-        "quantity": _quantity(first),
+        "name": board.task,
+        "quantity": of_service,
         "clock": clock,
         "error": title,
-        "methods": looks({curve.name: curve.place for curve in curves_of(groups)}),
+        "methods": looks({curve.group.name: curve.place for curve in curves_of(groups)}),
         "cells": [str(cell) for cell in cells.tolist()],
         "map": {
             "kind": shown.kind,
@@ -95,25 +75,21 @@ def section(task: Task, arrays: Arrays, room: int) -> Section:
             "size": shown.size,
             "roads": shown.roads,
         },
-        "values": _values(numbers, arrays, title, _quantity(first)),
+        "values": _values(numbers, arrays, title, of_service),
         "series": series(numbers, arrays, room),
         "about_series": _about_series(first),
         "curves": _curves(groups, numbers, zone),
     }
     return Section(
-        task.name,
-        tuple(claims),
+        board.task,
+        said,
         _board(board, lines, numbers, units_of(first)),
-        worst_tables(cells, numbers[0], groups[0].name, title, _quantity(first), clock),
+        worst_tables(cells, numbers[0], groups[0].name, title, of_service, clock),
         data_sheet(first, cube),
         forecasts_sheet(groups),
         shown.note,
         charts,
     )
-
-
-def _error_of(line: Line) -> float:
-    return math.inf if math.isnan(line.error.value) else line.error.value
 
 
 def _cube(run: ForecastRun) -> xr.Dataset | None:
@@ -132,12 +108,6 @@ def _about_series(run: ForecastRun) -> str:
     if horizon == 1:
         return f"Forecasts {ahead} ahead, of the first seed."
     return f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
-
-
-def _quantity(run: ForecastRun) -> str:
-    """Return the service with its unit, if it has one."""
-    units = str(run.about.get("units", "1"))
-    return run.about["service"] if units == "1" else f"{run.about['service']} ({units})"
 
 
 def _board(
@@ -224,15 +194,9 @@ def _curves(
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of lines.
+    """A chart of lines, each with the number of its `method` and values `x` and `y`.
 
-    Attributes:
-        caption: what it shows.
-        x: title of the horizontal axis.
-        y: title of the vertical axis.
-        lines: number of the `method`, and values `x` and `y` of each line; without `x`, the
-            values of a distribution.
-        log: whether the horizontal axis is logarithmic.
+    Without `x`, a line is the distribution of `y`.
     """
 
     caption: str
@@ -244,13 +208,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that is part of the page.
-
-    Attributes:
-        heading: its heading.
-        source: `data:` address of its content.
-        caption: what it shows.
-    """
+    """A picture that is part of the page; its source is a `data:` address."""
 
     heading: str
     source: str
@@ -259,18 +217,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class PlainSection:
-    """One task on a page, such as an image set.
-
-    Attributes:
-        name: name of the task.
-        claims: what the numbers show, in words.
-        tables: tables, the leaderboard first.
-        methods: name of each line in the charts to its place among the looks of lines.
-        plots: the charts.
-        picture: a picture of the data.
-        data: data sheet.
-        runs: settings and commands.
-    """
+    """One task without cells on a page, such as an image set; `methods` have places among looks."""
 
     name: str
     claims: Sequence[str]

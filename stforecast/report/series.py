@@ -1,7 +1,4 @@
-"""Series of cells in a page, as much as its size allows.
-
-Lines of the charts: their looks, and losses by round and by communication.
-"""
+"""Series of cells in a page, as much as its size allows, and the looks of lines."""
 
 from __future__ import annotations
 
@@ -24,18 +21,14 @@ FEWEST_STEPS = 48
 
 
 def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[str, Any]:
-    """Add observations, forecasts, bounds and errors by hour of each cell.
+    """Add observations, forecasts, bounds and errors by hour of each cell to the page's arrays.
 
-    Where the room does not suffice, the methods of the highest errors are left out first, then the
-    last steps.
-
-    Args:
-        numbers: numbers of each method, the lowest error first.
-        arrays: arrays of the page, which grow.
-        room: number of values that may be added.
+    The lowest error comes first. Where the room does not suffice, the methods of the highest errors
+    are left out first, then the last steps.
     """
     n_cells, n_steps = numbers[0].path.y.shape
-    n_methods, shown = fitting([_n_series(m) for m in numbers], n_steps, room // max(1, n_cells))
+    n_series = [1 if method.path.lower is None else 3 for method in numbers]
+    n_methods, shown = fitting(n_series, n_steps, room // max(1, n_cells))
     if not shown:
         return {"times": [], "all": n_steps, "methods": []}
     methods = []
@@ -59,25 +52,16 @@ def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[
 
 
 def fitting(n_series: Sequence[int], n_steps: int, room: int) -> tuple[int, int]:
-    """Return how many methods and steps fit into the room of a cell.
+    """Return how many methods, the best first, and steps fit into the room of a cell.
 
     >>> fitting([3, 3], 100, 1000), fitting([3, 3], 100, 300), fitting([3, 3], 100, 20)
     ((2, 100), (1, 69), (0, 0))
-
-    Args:
-        n_series: number of series of each method, the best first.
-        n_steps: number of steps that there are.
-        room: number of values for one cell.
     """
     for n in range(len(n_series), 0, -1):
         steps = min(n_steps, (room - HOURS * n) // (1 + sum(n_series[:n])))
         if steps >= min(n_steps, FEWEST_STEPS if n > 1 else 1):
             return n, steps
     return 0, 0
-
-
-def _n_series(method: MethodNumbers) -> int:
-    return 1 if method.path.lower is None else 3
 
 
 MOST_ROUNDS = 400
@@ -88,11 +72,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
-    """Return name, colour and line style of each line.
-
-    Args:
-        places: name of each line to its place, see `stforecast.bench.curves.places`.
-    """
+    """Return name, colour and line style of each line."""
     return [
         {
             "name": name,
@@ -109,14 +89,10 @@ def evenly(n: int) -> np.ndarray:
 
 
 def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
-    """Return the losses of each run that trained in rounds.
+    """Return the losses of each run that trained in rounds, with the place of its group.
 
-    Args:
-        groups: runs of each method, in the order of the page.
-
-    Returns:
-        Place of the method, name of the run, rounds, bytes sent and received so far by all clients,
-        and losses. Of many rounds, evenly spread ones with the last.
+    With them come rounds, and bytes sent and received so far by all clients. Of many rounds, evenly
+    spread ones with the last are taken.
     """
     found = []
     for place, group in enumerate(groups):

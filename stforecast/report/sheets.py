@@ -1,7 +1,4 @@
-"""Data sheet: origin, extent, gaps and checksums of a run's data.
-
-Runs sheet: dates, settings and versions of runs, and the commands that repeat them.
-"""
+"""Sheets of a page: what is known of the data, and how the runs were made."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -44,37 +42,15 @@ N_NAMES = 8
 
 @dataclass(frozen=True)
 class DataSheet:
-    """What is known of the data.
-
-    Attributes:
-        facts: texts by name.
-        services: missing values and zeros of each service; None if the data are gone.
-        checksums: of the source files, by name.
-    """
+    """What is known of the data: facts, gaps of each service if the data are there, checksums."""
 
     facts: dict[str, str]
     services: Table | None
     checksums: dict[str, str]
 
 
-@dataclass
-class _Gaps:
-    """Counts of one service."""
-
-    n_steps: int = 0
-    missing: int = 0
-    zeros: int = 0
-    longest: int = 0
-    steps_without: int = 0
-
-
 def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
-    """Describe the data of a run.
-
-    Args:
-        run: the run.
-        cube: its data; None if they are not there any more.
-    """
+    """Describe the data of a run; they are None if they are not there any more."""
     path = data_of(run.about)
     if cube is None:
         gone = f"{path}: no longer exist, so their gaps and sources are unknown"
@@ -124,29 +100,27 @@ def _length(step: pd.Timedelta) -> str:
 def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
     """Return one row of the table of services."""
     n_cells, n_values = cube.sizes["cell"], cube[name].size
-    found = _Gaps()
+    n_missing = n_zeros = 0
     recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
-    run = 0
+    without: list[bool] = []
     for values in _chunks(cube, name):
         missing = np.isnan(values)
-        found.n_steps += len(values)
-        found.missing += int(missing.sum())
-        found.zeros += int((values == 0).sum())
+        n_missing += int(missing.sum())
+        n_zeros += int((values == 0).sum())
         recorded |= ~missing.all(axis=0)
         above_zero |= (~missing & (values != 0)).any(axis=0)
-        for nothing in missing.all(axis=1).tolist():
-            run = run + 1 if nothing else 0
-            found.steps_without += nothing
-            found.longest = max(found.longest, run)
+        without += missing.all(axis=1).tolist()
     blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
     named = "all" if len(blank) == n_cells else some(blank.tolist(), N_NAMES)
-    gaps = f"{counted(found.steps_without, 'step')}, at most {found.longest} in a row"
+    longest = max((len(list(run)) for nothing, run in groupby(without) if nothing), default=0)
     return {
         "service": name,
         "units": _units(str(cube[name].attrs.get("units", "1"))),
-        "missing": share(found.missing / n_values),
-        "zeros": share(found.zeros / n_values),
-        "steps without any value": gaps if found.steps_without else "0",
+        "missing": share(n_missing / n_values),
+        "zeros": share(n_zeros / n_values),
+        "steps without any value": (
+            f"{counted(sum(without), 'step')}, at most {longest} in a row" if longest else "0"
+        ),
         "blank cells": named if len(blank) else "0",
     }
 
@@ -160,14 +134,7 @@ def _chunks(cube: xr.Dataset, name: str) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class RunsSheet:
-    """How runs were made.
-
-    Attributes:
-        dates: first and last target of each part; None without a clock.
-        settings: all settings of each method.
-        commands: command that repeats the first run of each method, by its name.
-        versions: versions of packages.
-    """
+    """How runs were made: dates, settings, the command of each method, versions of packages."""
 
     dates: Table | None
     settings: Table
@@ -176,24 +143,14 @@ class RunsSheet:
 
 
 def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
-    """Describe the forecast runs of one task.
-
-    Args:
-        groups: runs of each method.
-    """
+    """Describe the forecast runs of one task."""
     return runs_sheet(groups, repeat_command, _dates(groups))
 
 
 def runs_sheet(
     groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
 ) -> RunsSheet:
-    """Describe the runs of one task.
-
-    Args:
-        groups: runs of each method.
-        repeat: returns the command that repeats a run.
-        dates: first and last target of each part.
-    """
+    """Describe the runs of one task, and the commands by which `repeat` makes them again."""
     names = list(dict.fromkeys(name for group in groups for name in group.runs[0].settings))
     rows = []
     for name in names:
@@ -242,13 +199,7 @@ def repeat_command(run: ForecastRun) -> str:
 
 
 def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
-    """Return the command of a run, with the settings that are not defaults.
-
-    Args:
-        run: the run.
-        usual: default settings.
-        *words_before: words before the settings.
-    """
+    """Return the command of a run, with the settings that are not the usual ones."""
     words = [*run.command.split(), "--method", run.method, *words_before]
     for name, value in run.settings.items():
         if name == "method" or value is None or (name in usual and usual[name] == value):

@@ -1,7 +1,4 @@
-"""Tables of a page, and the formats of their entries.
-
-Compact forms of texts and arrays in a page.
-"""
+"""Tables of a page, and compact forms of texts and arrays in it."""
 
 from __future__ import annotations
 
@@ -79,10 +76,9 @@ class Arrays:
         return self._add("floats", np.asarray(values, dtype="<f4"))
 
     def rows(self, values: np.ndarray) -> dict[str, Any]:
-        """Add an array whose rows have scales of their own, high bytes before low bytes.
+        """Add an array `(rows, columns)` with a scale for each row; high bytes come first.
 
-        Args:
-            values: `(rows, columns)`; what is not finite becomes missing.
+        What is not finite becomes missing.
         """
         low, step = _scales(values)
         finite = np.isfinite(values)

@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking
-from stforecast.comparison.leaderboard import Overall, Task, compare, overall
+from stforecast.comparison.leaderboard import compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import on_one_scale
@@ -39,7 +39,7 @@ SCALES = {"sequential": "viridis", "diverging": "PuOr_r"}
 N_COLORS = 17
 
 
-class Page:
+class ReportPage:
     """A page on finished runs; each kind of run adds its sections.
 
     Attributes:
@@ -68,12 +68,13 @@ class Page:
                 reference is unknown.
         """
         runs = on_one_scale(runs, metric)
-        tasks = compare(runs, metric, reference)
-        room = MOST_VALUES // len(tasks)
+        boards = compare(runs, metric, reference)
+        room = MOST_VALUES // len(boards)
         with looking(Look(among=labels_of(runs))):
-            self.sections += [section(task, self.arrays, room) for task in tasks]
-        if len(tasks) > 1:
-            self.overall = _overall(overall(tasks), tasks)
+            self.sections += [section(board, self.arrays, room) for board in boards]
+        if len(boards) > 1 and (judged := overall(boards)):
+            title = f"All {len(boards)} tasks together"
+            self.overall = Table(title, overall_rows(judged, metric))
 
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
         """Write the page.
@@ -140,18 +141,13 @@ def write_report(
     Raises:
         InputError: as for `Page.add_forecasts`.
     """
-    page = Page()
+    page = ReportPage()
     page.add_forecasts(runs, metric, reference)
     return page.write(out, title, command)
 
 
 def try_report(write: Callable[[], Path], out: Path) -> Path | None:
-    """Write a page at the end of a benchmark; a failure is logged, as the results are there.
-
-    Args:
-        write: writes the page.
-        out: its file, for the message.
-    """
+    """Write a page at the end of a benchmark; a failure is logged, as the results are there."""
     try:
         return write()
     except Exception as e:  # whatever it is, the benchmark is done
@@ -165,14 +161,6 @@ def _library() -> str:
     """Return plotly.js, packed; it takes a while."""
     file = resources.files("plotly") / "package_data" / "plotly.min.js"
     return packed(file.read_bytes())
-
-
-def _overall(judged: Sequence[Overall], tasks: Sequence[Task]) -> Table | None:
-    """Return the table over all tasks, if some methods have runs in each."""
-    if not judged:
-        return None
-    rows = overall_rows(judged, tasks[0].board.metric)
-    return Table(f"All {len(tasks)} tasks together", rows)
 
 
 def _scales() -> dict[str, list[str]]:

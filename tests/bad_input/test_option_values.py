@@ -259,7 +259,7 @@ def test_no_number_is_nan_or_endless(kind):
     config, everything = made
     tried = {}
     for method, fixed in everything:
-        for section in config.sections(method, **fixed).values():
+        for section in config.sections(method, *fixed.values()).values():
             if section in tried:
                 continue
             tried[section] = dict(numbers(section))

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.clients import among_own_classes, client_data
+from vision.clients import among_own_classes, stacked_images
 from vision.task import AMONG, Classification
 
 
 def test_clients_are_padded_at_the_end(grid):
     images = grid()
-    data = client_data(
+    data = stacked_images(
         images, [torch.tensor([3, 83]), torch.tensor([50]), torch.tensor([1, 2, 20])]
     )
     assert data.sizes.tolist() == [2, 1, 3]
@@ -22,18 +22,18 @@ def test_clients_are_padded_at_the_end(grid):
 
 
 def test_a_client_may_have_no_images(grid):
-    data = client_data(grid(), [torch.tensor([5]), torch.tensor([], dtype=torch.int64)])
+    data = stacked_images(grid(), [torch.tensor([5]), torch.tensor([], dtype=torch.int64)])
     assert data.sizes.tolist() == [1, 0]
     assert data.tensors["x"][1].sum() == 0
 
 
 def test_there_must_be_a_client(grid):
     with pytest.raises(InputError, match="no clients"):
-        client_data(grid(), [])
+        stacked_images(grid(), [])
 
 
 def test_predictions_among_own_classes_leave_padding_out(grid):
-    data = client_data(grid(), [torch.tensor([20, 83]), torch.tensor([20])])
+    data = stacked_images(grid(), [torch.tensor([20, 83]), torch.tensor([20])])
     among = among_own_classes(data, 4)
     assert among.tensors[AMONG][0].tolist() == [[False, True, True, False]] * 2
     assert among.tensors[AMONG][1, 0].tolist() == [False, True, False, False]

@@ -11,8 +11,8 @@ from scipy import stats
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
-from vision.cli.compare import claims, comparison_rows
-from vision.comparison import KR_S, KR_T, compare, level, points, rows_of
+from vision.cli.compare import accuracy_claims, accuracy_comparison
+from vision.comparison import KR_S, KR_T, compare_accuracies, level, points_above, rows_of
 from vision.results import ImageRun
 
 ALL, TASK = "all classes", "task classes"
@@ -62,14 +62,14 @@ def line(found, name, mask=ALL):
 
 def test_the_accuracy_is_the_mean_over_seeds_of_that_over_clients():
     some = np.array([[0.2, 0.4, np.nan], [0.9, 0.6, 0.3]])
-    (only,) = compare(rows({"solo": some})).lines[ALL]
+    (only,) = compare_accuracies(rows({"solo": some})).lines[ALL]
     assert only.accuracy.value == pytest.approx(100 * (0.3 + 0.6) / 2)
     assert only.points is None
 
 
 def test_one_seed_has_the_interval_of_a_mean_over_clients():
     accuracies = np.random.default_rng(0).uniform(0.3, 0.7, 40)
-    (only,) = compare(rows({"solo": accuracies})).lines[ALL]
+    (only,) = compare_accuracies(rows({"solo": accuracies})).lines[ALL]
     reach = stats.t.ppf(0.975, 39) * stats.sem(100 * accuracies)
     assert only.accuracy.high - only.accuracy.value == pytest.approx(reach, rel=0.1)
     assert only.accuracy.low == pytest.approx(2 * only.accuracy.value - only.accuracy.high)
@@ -79,26 +79,28 @@ def test_seeds_are_resampled_from_three_on():
     rng = np.random.default_rng(3)
     clients = rng.uniform(0.4, 0.6, 30)
     seeds = np.array([-0.1, 0.1, 0.0])[:, None]
-    (two,) = compare(rows({"solo": clients + seeds[:2]})).lines[ALL]
+    (two,) = compare_accuracies(rows({"solo": clients + seeds[:2]})).lines[ALL]
     reach = stats.t.ppf(0.975, 29) * stats.sem(100 * clients)
     assert two.accuracy.high - two.accuracy.value == pytest.approx(reach, rel=0.1)
-    (three,) = compare(rows({"solo": clients + seeds})).lines[ALL]
+    (three,) = compare_accuracies(rows({"solo": clients + seeds})).lines[ALL]
     between = stats.t.ppf(0.975, 2) * stats.sem(100 * seeds[:, 0])
     assert three.accuracy.high - three.accuracy.value > 0.8 * between > 3 * reach
 
 
 def test_differences_are_paired_by_seed_and_client():
     theirs = np.random.default_rng(1).uniform(0.1, 0.8, (3, 10))
-    found = compare(rows({"fedavg": theirs + 0.05, "solo": theirs}), [ALL, TASK], "fedavg")
+    found = compare_accuracies(
+        rows({"fedavg": theirs + 0.05, "solo": theirs}), [ALL, TASK], "fedavg"
+    )
     points = line(found, "solo", TASK).points
     assert (points.value, points.low, points.high) == pytest.approx((-5, -5, -5))
     assert line(found, "solo").accuracy.high - line(found, "solo").accuracy.low > 5
-    first, second = claims(found, "images")
+    first, second = accuracy_claims(found, "images")
     assert (
         first == "On images, choosing from all classes, **fedavg** beats solo by 5 points [5, 5]."
     )
     assert "task classes" in second
-    best, other = comparison_rows(found)
+    best, other = accuracy_comparison(found)
     assert best["all classes, against fedavg"] == "-"
     assert other["all classes, against fedavg"] == "-5 [-5, -5]"
 
@@ -107,37 +109,45 @@ def test_a_difference_that_may_be_zero_is_not_claimed():
     rng = np.random.default_rng(2)
     theirs = rng.uniform(0.4, 0.6, (3, 8))
     ours = theirs + np.tile([0.05, -0.04], (3, 4))
-    said = claims(compare(rows({"fedavg": theirs, "solo": ours}), reference="solo"), "images")
+    said = accuracy_claims(
+        compare_accuracies(rows({"fedavg": theirs, "solo": ours}), reference="solo"), "images"
+    )
     assert len(said) == 1
     assert "**solo** cannot be told apart from fedavg (0" in said[0]
 
 
 def test_sentences_name_the_best_model_of_each_other_method():
-    found = compare(rows({"fedavg": [[0.5, 0.6]] * 2, "solo": [[0.3, 0.4]] * 2}), reference="solo")
+    found = compare_accuracies(
+        rows({"fedavg": [[0.5, 0.6]] * 2, "solo": [[0.3, 0.4]] * 2}), reference="solo"
+    )
     best, lower = line(found, "fedavg"), Estimate(10, 9, 11)
     worse = replace(best, accuracy=lower, points=lower)
     for lines in ([best, worse], [worse, best]):
-        (said,) = claims(replace(found, lines={ALL: [line(found, "solo"), *lines]}), "images")
+        (said,) = accuracy_claims(
+            replace(found, lines={ALL: [line(found, "solo"), *lines]}), "images"
+        )
         assert said.endswith("**solo** is behind fedavg by 20 points [20, 20].")
 
 
 def test_the_best_method_is_compared_with_references_but_none_of_them_leads():
     levels = {"solo": 0.5, "fedavg": 0.6, "chance": 0.1, "linear_probe": 0.9}
-    found = compare(rows({name: np.full((2, 3), level) for name, level in levels.items()}))
+    found = compare_accuracies(
+        rows({name: np.full((2, 3), level) for name, level in levels.items()})
+    )
     assert found.reference == "fedavg"
-    said = claims(found, "images")
+    said = accuracy_claims(found, "images")
     assert "is behind linear_probe by 30 points" in said[1]
     with pytest.raises(InputError, match="unknown reference 'fedprox'"):
-        compare(rows({"solo": [[0.5, 0.6]]}), reference="fedprox")
+        compare_accuracies(rows({"solo": [[0.5, 0.6]]}), reference="fedprox")
 
 
 def test_only_common_seeds_and_images_are_compared():
     one, other = rows({"fedavg": [[0.5, 0.6]] * 3}), rows({"solo": [[0.4, 0.3]]})
-    assert line(compare([*one, *other]), "solo").points.value == pytest.approx(-20)
+    assert line(compare_accuracies([*one, *other]), "solo").points.value == pytest.approx(-20)
     later = rows({"solo": [[0.4, 0.3]]}, first_seed=9)
-    assert line(compare([*one, *later]), "solo").points is None
+    assert line(compare_accuracies([*one, *later]), "solo").points is None
     with pytest.raises(InputError, match="solo was tested on other images"):
-        compare([*one, *rows({"solo": [[0.4, 0.3]]}, samples=60)])
+        compare_accuracies([*one, *rows({"solo": [[0.4, 0.3]]}, samples=60)])
 
 
 class Retaining(Given):
@@ -177,7 +187,7 @@ def test_what_is_retained_is_compared_over_the_clients_that_had_something_to_ret
     assert level(kept, ALL, KR_T).value == pytest.approx(100 * (1 + 1 + 0.5) / 3)
     assert level(lost, ALL, KR_T).value == pytest.approx(100 * (0.5 + 0.25) / 2)
     # The third client of the second row had nothing to retain, so it counts in neither.
-    assert points(kept, lost, ALL, KR_T).value == pytest.approx(100 * (0.5 + 0.75) / 2)
+    assert points_above(kept, lost, ALL, KR_T).value == pytest.approx(100 * (0.5 + 0.75) / 2)
 
 
 def test_the_shared_model_is_compared_with_clients_own():

@@ -16,7 +16,14 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedavg_ft import FedAvgFT
 from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.solo import Solo
-from vision.evaluation import MASKS, TASK, evaluate, judged_models, last_best_mean, possible_names
+from vision.evaluation import (
+    MASKS,
+    TASK,
+    count_correct,
+    judged_models,
+    last_best_mean,
+    possible_names,
+)
 from vision.task import Classification, cross_entropy
 
 ALL, OWN = MASKS
@@ -49,7 +56,7 @@ def judged():
     population = Population(AsIs)
     method = Solo(population, Classification(3), Training())
     clients = Clients(population.parameters(2), {}, {}, torch.tensor([5, 5]))
-    return partial(evaluate, method, State(clients, {}, 1, 0), test, own, n_domains=2)
+    return partial(count_correct, method, State(clients, {}, 1, 0), test, own, n_domains=2)
 
 
 @pytest.fixture
@@ -115,7 +122,7 @@ def test_equal_logits_share_a_correct_prediction():
     population = Population(AsIs)
     method = Solo(population, Classification(3), Training())
     state = State(Clients(population.parameters(1), {}, {}, torch.tensor([5])), {}, 1, 0)
-    counts = evaluate(method, state, test, torch.tensor([[False, True, True]]), n_domains=1)
+    counts = count_correct(method, state, test, torch.tensor([[False, True, True]]), n_domains=1)
     assert counts.accuracy("personal", ALL) == pytest.approx((1 / 2 + 1 / 3 + 0) / 3)
     assert counts.accuracy("personal", OWN) == pytest.approx((0 + 1 / 2 + 0) / 3)
 
@@ -139,7 +146,7 @@ def both_ways(judged):
 
 def test_own_and_averaged_models_are_judged(both_ways):
     method, state, test, own = both_ways(FedAvg)
-    counts = evaluate(method, state, test, own, n_domains=2)
+    counts = count_correct(method, state, test, own, n_domains=2)
     assert counts.views == ("global", "trained")
     # Client 0 (classes 0, 1, 1): the average never says 1, the own model does so in the last two;
     # the first logits (9, 1, 0) become (9, 10, 0).
@@ -166,7 +173,7 @@ def test_a_model_that_is_fitted_to_predict_is_not_called_trained(both_ways):
         Clients({**state.clients.params, "head.bias": torch.zeros(2, 3)}, {}, {}, torch.ones(2)),
         state.server, 1, 0,
     )  # fmt: skip
-    counts = evaluate(method, fitted, test, own, n_domains=2, trained=state)
+    counts = count_correct(method, fitted, test, own, n_domains=2, trained=state)
     assert counts.of_clients("personal", OWN).tolist() == pytest.approx([2 / 3, 1])
-    alone = evaluate(*both_ways(FedAvg), n_domains=2)
+    alone = count_correct(*both_ways(FedAvg), n_domains=2)
     assert torch.equal(counts.of_clients("global trained", ALL), alone.of_clients("trained", ALL))

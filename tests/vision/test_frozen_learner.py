@@ -10,7 +10,7 @@ import torch
 from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.uplink import Uplink
 from vision.backbones import TINY
-from vision.config import DataOptions, RunOptions, read_by, resolve
+from vision.config import ImageOptions, ImageRunOptions, read_by, resolve
 from vision.datasets import load
 from vision.learner import Learner
 from vision.methods import METHODS
@@ -64,7 +64,7 @@ def test_all_that_need_a_backbone_are_found():
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_no_two_settings_of_a_run_share_a_name(name):
-    sections = [DataOptions, RunOptions, Training, Uplink, ViTOptions, STREAMS["fedta-tasks"]]
+    sections = [ImageOptions, ImageRunOptions, Training, Uplink, ViTOptions, STREAMS["fedta-tasks"]]
     sections.append(METHODS[name].Options)
     names = [f.name for section in sections for f in dataclasses.fields(section)]
     assert len(names) == len(set(names))

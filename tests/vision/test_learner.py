@@ -14,7 +14,7 @@ from vision.learner import Learner
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS
-from vision.results import ImageRun, run
+from vision.results import ImageRun, run_images
 from vision.streams import STREAMS
 
 TINY = {
@@ -30,7 +30,7 @@ def learner():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return run("fedavg", tmp_path_factory.mktemp("runs") / "run", {**TINY, "seed": 4})
+    return run_images("fedavg", tmp_path_factory.mktemp("runs") / "run", {**TINY, "seed": 4})
 
 
 def test_a_saved_learner_predicts_the_same(learner, tmp_path):
@@ -97,7 +97,7 @@ def test_a_run_folder(finished):
 
 def test_a_finished_run_is_not_overwritten(finished):
     with pytest.raises(InputError, match="already holds a finished run"):
-        run("fedavg", finished.folder, TINY)
+        run_images("fedavg", finished.folder, TINY)
 
 
 def test_mistakes(learner, tmp_path):

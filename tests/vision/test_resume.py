@@ -14,7 +14,7 @@ from data_prep.base.errors import InputError
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS
-from vision.results import resume, run
+from vision.results import resume_images, run_images
 
 TINY = {
     "clients": 3, "rounds": 3, "size": 8, "batch_size": 16, "workers": 1,
@@ -67,13 +67,13 @@ CHOICES = {
 )
 def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path):
     settings = {**TINY, "channels": 4, "feature_size": 8, **OWN.get(method, {}), **CHOICES[choice]}
-    whole = run(method, tmp_path / "whole", settings, facts={"scenario": "s"})
+    whole = run_images(method, tmp_path / "whole", settings, facts={"scenario": "s"})
     out = tmp_path / "killed"
     with pytest.raises(Killed):
-        run(method, out, settings, facts={"scenario": "s"}, after_round=killed_after(2))
+        run_images(method, out, settings, facts={"scenario": "s"}, after_round=killed_after(2))
     with pytest.raises(Killed):
-        resume(out, after_round=killed_after(4 if len(whole.rounds()) > 3 else 3))
-    resumed = resume(out)
+        resume_images(out, after_round=killed_after(4 if len(whole.rounds()) > 3 else 3))
+    resumed = resume_images(out)
     assert_same(resumed, whole)
     assert resumed.about.keys() == whole.about.keys()
     assert resumed.about["scenario"] == "s"
@@ -95,20 +95,20 @@ def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp
     frozen = METHODS[method].defaults.get("model") == "vit"
     own = VIT if frozen else {"channels": 4, "feature_size": 8}
     settings = read_by(method, {**TINY, "share": 0.1, **own, **QUICK.get(method, {})})
-    whole, out = run(method, tmp_path / "whole", settings), tmp_path / "killed"
+    whole, out = run_images(method, tmp_path / "whole", settings), tmp_path / "killed"
     if len(whole.rounds()) < 2:
         pytest.skip("trains in one round")
     with pytest.raises(Killed):
-        run(method, out, settings, after_round=killed_after(2))
+        run_images(method, out, settings, after_round=killed_after(2))
     with suppress(Killed):
-        resume(out, after_round=killed_after(3))
-    assert_same(resume(out), whole)
+        resume_images(out, after_round=killed_after(3))
+    assert_same(resume_images(out), whole)
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     """Also where nothing but a test image differs."""
     with pytest.raises(Killed):
-        run("fedavg", tmp_path, {**TINY, "channels": 4}, after_round=killed_after(2))
+        run_images("fedavg", tmp_path, {**TINY, "channels": 4}, after_round=killed_after(2))
     load = learner.load_images
 
     def another_test_image(config):
@@ -124,6 +124,6 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     for other in (another_test_image, in_another_order):
         monkeypatch.setattr(learner, "load_images", other)
         with pytest.raises(InputError, match="round-0001: was made with other data; go on with"):
-            resume(tmp_path)
+            resume_images(tmp_path)
     monkeypatch.setattr(learner, "load_images", load)
-    assert len(resume(tmp_path).rounds()) == 3
+    assert len(resume_images(tmp_path).rounds()) == 3

@@ -6,13 +6,13 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.engine.predictions import predictions
-from vision.clients import client_data
+from vision.clients import stacked_images
 from vision.config import resolve
 from vision.evaluation import MASKS, TASK
 from vision.evaluator import column
 from vision.learner import Learner
 from vision.plots import PLOTS
-from vision.results import run
+from vision.results import run_images
 from vision.streams.measures import known
 
 SETTINGS = {
@@ -48,7 +48,7 @@ def test_counts_are_those_of_plain_predictions(fitted):
     )
     own = fitted.partition.own_classes(fitted.images)[2]
     for stage, ids in enumerate(fitted.partition.test):
-        data = client_data(fitted.images, ids)
+        data = stacked_images(fitted.images, ids)
         for client, (batch, scores) in enumerate(
             predictions(method, state, data, view="global", cohort_size=1)
         ):
@@ -86,7 +86,7 @@ def test_trained_models_of_a_method_without_personal_ones():
     learner = Learner("fedavg", **SETTINGS).fit()
     assert learner.counts_.views == ("global", "trained")
     state, stages = learner._state, learner.stages_
-    data = client_data(learner.images, learner.partition.test[0])
+    data = stacked_images(learner.images, learner.partition.test[0])
     params = {**state.clients.params, **state.clients.buffers}
     learner._method.population.train(False)
     (logits,) = (learner._method.loss_of(params, data.tensors),)
@@ -104,7 +104,7 @@ def test_trained_models_of_a_method_without_personal_ones():
 
 def test_a_run_folder_holds_the_stages(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1, "imbalance": 4}
-    finished = run("fedrep", tmp_path / "run", settings)
+    finished = run_images("fedrep", tmp_path / "run", settings)
     again = pd.read_csv(tmp_path / "run" / "stages.csv")
     pd.testing.assert_frame_equal(finished.stages(), again)
     assert finished.about["stages"] == 3
@@ -122,7 +122,7 @@ def test_a_run_folder_holds_the_stages(tmp_path):
 
 def test_figures_draw_every_model_of_a_method(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1}
-    finished = run("fedavg", tmp_path / "run", settings)
+    finished = run_images("fedavg", tmp_path / "run", settings)
     assert finished.views == ("global", "trained")
     lines = PLOTS["stages"]([finished], view="every", participants=False, passes=1).axes[0].lines
     for line, view in zip(lines, finished.views, strict=True):
@@ -146,7 +146,7 @@ def test_figures_draw_every_model_of_a_method(tmp_path):
 
 def test_without_a_stream_there_are_no_stages(tmp_path):
     settings = {"clients": 3, "size": 8, "channels": 4, "rounds": 1}
-    finished = run("fedavg", tmp_path / "run", settings)
+    finished = run_images("fedavg", tmp_path / "run", settings)
     assert not (tmp_path / "run" / "stages.csv").exists()
     assert "stage" not in finished.rounds()
     assert finished.masks == MASKS

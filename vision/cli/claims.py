@@ -27,11 +27,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from data_prep.base.errors import InputError, choose
-from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.options import CheckedOptions
-from vision.comparison import ACCURACY, Row, level, points, rows_of
+from vision.cli.compare import rows_by_data
+from vision.comparison import ACCURACY, ModelRow, level, points_above
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
@@ -86,15 +86,7 @@ class Claim(CheckedOptions):
 
 
 def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -> tuple[Claim, ...]:
-    """Parse the key `claims` of a benchmark.
-
-    Args:
-        tables: the fields of each claim.
-        labels: labels of the benchmark's rows.
-
-    Raises:
-        InputError: for an unknown field or label, or a value that does not fit.
-    """
+    """Parse the key `claims` of a benchmark, which name the labels of its rows."""
     known = [field.name for field in fields(Claim)]
     found = []
     for table in tables:
@@ -110,20 +102,10 @@ def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -
 
 
 def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
-    """Answer claims in a table, as Markdown; return nothing without claims.
-
-    Args:
-        claims: claims about rows of a benchmark.
-        runs: its finished runs.
-    """
+    """Answer claims about a benchmark's runs in a table, as Markdown; empty without claims."""
     if not claims:
         return ""
-    by_data: dict[str, list[ImageRun]] = {}
-    for run in runs:
-        by_data.setdefault(run.data_name, []).append(run)
-    rows = {
-        data: {row.name: row for row in rows_of(group_runs(some))} for data, some in by_data.items()
-    }
+    rows = {data: {row.name: row for row in own} for data, own in rows_by_data(runs).items()}
     cells = [
         {HEADING: claim.says, "of": where, "here": here, "answer": told}
         for claim in claims
@@ -132,7 +114,9 @@ def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
     return f"{markdown(cells)}\n\n{NOTE}"
 
 
-def _answers(claim: Claim, rows: Mapping[str, Mapping[str, Row]]) -> Iterable[tuple[str, str, str]]:
+def _answers(
+    claim: Claim, rows: Mapping[str, Mapping[str, ModelRow]]
+) -> Iterable[tuple[str, str, str]]:
     """Yield data, what was found, and the answer, for all data and classes."""
     if claim.why:
         yield "-", claim.why, UNTOLD
@@ -147,7 +131,7 @@ def _answers(claim: Claim, rows: Mapping[str, Mapping[str, Row]]) -> Iterable[tu
                 yield where, *_answer(claim, own, mask)
 
 
-def _answer(claim: Claim, rows: Mapping[str, Row], mask: str) -> tuple[str, str]:
+def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
     """Return what was found, and the answer."""
     row = rows[claim.row]
     own = level(row, mask, claim.measure)
@@ -155,7 +139,7 @@ def _answer(claim: Claim, rows: Mapping[str, Row], mask: str) -> tuple[str, str]
     here = f"{claim.row}: {unit}{own}"
     if claim.least is not None:
         return here, verdict([own], claim.least)
-    above = {name: points(row, rows[name], mask, claim.measure) for name in claim.over}
+    above = {name: points_above(row, rows[name], mask, claim.measure) for name in claim.over}
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     return f"{here}; points above {listed}", verdict(above.values(), claim.by)
 

@@ -8,31 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stforecast.cli import options
 from stforecast.cli.commands import (
-    OptionSections,
+    command,
     make_list_command,
     make_plot_group,
-    run_folder_options,
     say_next,
     to_json,
 )
 from stforecast.cli.lists import (
     Listing,
-    Table,
+    NameTable,
     documented,
     method_rows,
     summaries,
     titles,
-)
-from stforecast.cli.options import (
-    HELP,
-    JSON,
-    PATH,
-    check_ending,
-    check_runs,
-    from_dataclass,
-    given,
-    peek,
 )
 from vision.plots import PLOTS
 
@@ -43,27 +33,35 @@ if TYPE_CHECKING:
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     from vision.config import defaults, sections
 
-    method = peek(args, "--method", "pfpl")
+    method = options.peek(args, "--method", "pfpl")
     made_for = defaults(method)
-    model = peek(args, "--model", made_for["model"])
-    partition = peek(args, "--partition", made_for["partition"])
+    model = options.peek(args, "--model", made_for["model"])
+    partition = options.peek(args, "--partition", made_for["partition"])
     titles = {
-        "data": "Images", "partition": f"Partition {partition}", "training": "Training",
-        "uplink": "Uploads", "robust": "Defence", "run": "Computation",
-        "method_options": f"Options of {method}", "model_options": f"Options of {model}",
-    }  # fmt: skip
+        "data": "Images",
+        "partition": f"Partition {partition}",
+        "training": "Training",
+        "uplink": "Uploads",
+        "robust": "Defence",
+        "run": "Computation",
+        "method_options": f"Options of {method}",
+        "model_options": f"Options of {model}",
+    }
     found = sections(method, model, partition).items()
-    return {titles[s]: from_dataclass(t, made_for) for s, t in found}
+    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found}
 
 
-@click.command("run", cls=OptionSections, sections=_run_options, context_settings=HELP)
-@run_folder_options("pfpl", "vision list methods")
-@JSON
-@click.pass_context
-def run_command(
-    ctx: click.Context, method: str, out: Path, label: str | None, resume: Path | None,
-    as_json: bool, **settings: Any,
-) -> None:  # fmt: skip
+@command(options.RUN_FOLDER, options.JSON, name="run", sections=_run_options)
+def run_images_command(
+    ctx: click.Context,
+    *,
+    method: str = "pfpl",
+    out: Path,
+    label: str | None = None,
+    resume: Path | None = None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Divide images among clients, train a method, evaluate it and save the run.
 
     Methods whose clients predict with the server's average are tested in two ways: with the
@@ -73,45 +71,57 @@ def run_command(
 
     The last options depend on --method, --model and --partition: give these with --help to list
     them.
+
+    Options:
+        method: see: vision list methods.
+        label: name in tables and figures; by default the method's.
+        resume: resume this unfinished run instead of starting a new one.
     """
     from stforecast.bench.progress import rounds_bar
     from stforecast.cli.info import describe_run
     from stforecast.cli.options import check_resumed
     from stforecast.federated.runs.run_folder import read_config
     from vision import results
-    from vision.cli.tables import summary
+    from vision.cli.tables import image_summary
     from vision.config import resolve
 
     check_resumed(ctx, allowed=["as_json"], needed=["out"])
-    settings = given(ctx, settings)
+    settings = options.given(ctx, settings)
     command = results.ImageRun.command
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
-            finished = results.resume(resume, after_round=after_round)
+            finished = results.resume_images(resume, after_round=after_round)
         else:
-            finished = results.run(method, out, settings, label=label, after_round=after_round)
-    click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
+            finished = results.run_images(
+                method, out, settings, label=label, after_round=after_round
+            )
+    click.echo(to_json(describe_run(finished.folder)) if as_json else image_summary(finished))
     say_next("report", finished.folder, "--out", "report.html")
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
-    from vision.config import DataOptions, RunOptions, sections
+    from vision.config import ImageOptions, ImageRunOptions, sections
 
-    partition = peek(args, "--partition", RunOptions.partition)
-    kind = sections("solo", RunOptions.model, partition)["partition"]
-    return {"Images": from_dataclass(DataOptions), f"Partition {partition}": from_dataclass(kind)}
+    partition = options.peek(args, "--partition", ImageRunOptions.partition)
+    kind = sections("solo", ImageRunOptions.model, partition)["partition"]
+    return {
+        "Images": options.from_dataclass(ImageOptions),
+        f"Partition {partition}": options.from_dataclass(kind),
+    }
 
 
-@click.command(cls=OptionSections, sections=_divide_options, context_settings=HELP)
-@click.option("--out", type=PATH, required=True, help="Figure (.png, .pdf, .svg) or table (.csv).")
-@click.option(
-    "--partition", default="n-way", show_default=True, help="See: vision list partitions."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the partition.")
-@click.pass_context
-def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
-    """Draw or tabulate the partition of images among clients, without training."""
+@command(sections=_divide_options)
+def divide(
+    ctx: click.Context, *, out: Path, partition: str = "n-way", seed: int = 1, **settings: Any
+) -> None:
+    """Draw or tabulate the partition of images among clients, without training.
+
+    Options:
+        out: figure (.png, .pdf, .svg) or table (.csv).
+        partition: see: vision list partitions.
+        seed: seed of the partition.
+    """
     from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
     from vision.config import check_read, resolve
@@ -120,8 +130,9 @@ def divide(ctx: click.Context, out: Path, **settings: Any) -> None:
     from vision.plots.stream import stages_of
     from vision.streams import TaskStream
 
-    check_ending(out, *FORMATS, ".csv")
-    check_read("solo", given(ctx, settings))
+    options.check_ending(out, *FORMATS, ".csv")
+    settings |= {"partition": partition, "seed": seed}
+    check_read("solo", options.given(ctx, settings))
     config = resolve("solo", **settings)
     images, _ = prepared(load_images(config), config)
     parts = config.partition.split(images, config.run.seed)
@@ -145,7 +156,7 @@ def image_methods_list() -> Listing:
     """List all methods for images."""
     from vision.methods import METHODS
 
-    return Listing([Table(["method", "what it does"], method_rows(METHODS))])
+    return Listing([NameTable(["method", "what it does"], method_rows(METHODS))])
 
 
 def image_methods_table() -> str:
@@ -159,7 +170,7 @@ def image_data_list() -> Listing:
     """List all image data sets."""
     from vision.datasets import DATASETS
 
-    return Listing([Table(["data set", "what it is"], titles(DATASETS))])
+    return Listing([NameTable(["data set", "what it is"], titles(DATASETS))])
 
 
 def partitions_list() -> Listing:
@@ -167,14 +178,14 @@ def partitions_list() -> Listing:
     from vision.partition import PARTITIONS
     from vision.streams import STREAMS
 
-    return Listing([Table(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
+    return Listing([NameTable(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
 
 
 def image_models_list() -> Listing:
     """List all image models."""
     from vision.models import MODELS
 
-    return Listing([Table(["model", "what it is"], summaries(MODELS))])
+    return Listing([NameTable(["model", "what it is"], summaries(MODELS))])
 
 
 IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
@@ -198,16 +209,17 @@ plot = make_plot_group(
 list_command = make_list_command(IMAGE_LISTS)
 
 
-@click.command(context_settings=HELP)
-@click.argument("run", type=PATH)
-@click.option("--images", type=PATH, help="Folder of the images' files, if it has moved.")
-def diagnose(run: Path, images: Path | None) -> None:
+@command()
+def diagnose(run: Path, *, images: Path | None = None) -> None:
     """Check PFPL's convergence conditions on a finished run.
 
     One more round of local training estimates the constants of the paper's Corollary 1; a client
     violates its conditions if its weight or learning rate exceeds the printed limit.
+
+    Options:
+        images: folder of the images' files, if it has moved.
     """
-    check_runs((run,), "stforecast vision run")
+    options.check_runs((run,), "stforecast vision run")
     from tabulate import tabulate
 
     from vision.convergence import diagnose_run
@@ -222,10 +234,10 @@ def diagnose(run: Path, images: Path | None) -> None:
     )
 
 
-@click.group(context_settings=HELP)
+@click.group(context_settings=options.HELP)
 def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for command in (run_command, divide, plot, diagnose, list_command):
-    vision.add_command(command)
+for subcommand in (run_images_command, divide, plot, diagnose, list_command):
+    vision.add_command(subcommand)

@@ -4,44 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import pandas as pd
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import counted
-from stforecast.bench.kind import Compared
+from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import latex, markdown, plain, write_comparison
-from vision.comparison import FEWEST_SEEDS, Comparison, Line, Row, compare, rows_of
+from vision.comparison import (
+    FEWEST_SEEDS,
+    Accuracy,
+    Comparison,
+    ModelRow,
+    compare_accuracies,
+    rows_of,
+)
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
 
 
-def compared(rows: Sequence[Row], data: str, reference: str | None = None) -> list[str]:
-    """Return paragraphs of Markdown: the table of a comparison, claims and notes.
-
-    Args:
-        rows: rows on the same data.
-        data: their name.
-        reference: row that the others are compared with; by default the best.
-    """
+def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> ComparedTable:
+    """Compare rows on the same data, with a row of theirs if it is one; or say why not."""
+    own = reference if reference in {row.name for row in rows} else None
     try:
-        found = compare(rows, compared_masks(rows), reference)
+        return compared_table(data, compare_accuracies(rows, compared_masks(rows), own))
     except InputError as e:
-        return [f"Not compared: {e.typed}."]
-    return [markdown(comparison_rows(found)), *claims(found, data), basis(found)]
+        return ComparedTable(data, (), [f"Not compared: {e.typed}."])
 
 
-def compared_masks(rows: Sequence[Row]) -> list[str]:
+def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
     """Return the classes that predictions choose from in a comparison."""
     every = [run.masks for row in rows for run in row.group.runs]
     return [MASKS[0], *([TASK] if all(TASK in masks for masks in every) else [])]
 
 
-def comparison_rows(found: Comparison) -> list[dict[str, str]]:
+def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
     first, *_ = found.lines
     order = sorted(found.lines[first], key=_descending)
@@ -59,14 +57,10 @@ def comparison_rows(found: Comparison) -> list[dict[str, str]]:
     return rows
 
 
-def claims(found: Comparison, data: str) -> list[str]:
+def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """State in words what the numbers show about the compared row; none for a single row.
 
     Each other method is represented by its best model, as a table may have many.
-
-    Args:
-        found: the comparison.
-        data: name of the data.
     """
     said = []
     for mask, lines in found.lines.items():
@@ -84,7 +78,7 @@ def claims(found: Comparison, data: str) -> list[str]:
     return said
 
 
-def _best_of_others(lines: Sequence[Line], reference: str) -> list[Line]:
+def _best_of_others(lines: Sequence[Accuracy], reference: str) -> list[Accuracy]:
     """Return the best line of each method but the compared one, from the highest accuracy."""
     best = {line.row.group.name: line for line in sorted(lines, key=_descending, reverse=True)}
     compared = next(line.row.group for line in lines if line.name == reference)
@@ -92,7 +86,7 @@ def _best_of_others(lines: Sequence[Line], reference: str) -> list[Line]:
     return sorted(best.values(), key=_descending)
 
 
-def basis(found: Comparison) -> str:
+def about_intervals(found: Comparison) -> str:
     """Return what the intervals are about."""
     drawn, alone = counted(found.clients, "client"), ""
     if found.seeds >= FEWEST_SEEDS:
@@ -108,16 +102,16 @@ def basis(found: Comparison) -> str:
     )
 
 
-def _descending(line: Line) -> float:
+def _descending(line: Accuracy) -> float:
     return -line.accuracy.value
 
 
-def _listed(lines: Sequence[Line], form: str, sign: int) -> str:
+def _listed(lines: Sequence[Accuracy], form: str, sign: int) -> str:
     """List rows with the points by which the compared row differs from them."""
     return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
 
 
-def _points(line: Line, sign: int) -> str:
+def _points(line: Accuracy, sign: int) -> str:
     points = line.points or Estimate(math.nan, math.nan, math.nan)
     ends = sorted((sign * points.low, sign * points.high))
     value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
@@ -125,49 +119,34 @@ def _points(line: Line, sign: int) -> str:
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
-    """Compare image runs: a table with intervals, and what it shows, for each set and scenario.
-
-    Args:
-        runs: finished runs.
-        reference: row that the others are compared with; by default the best of each table.
-
-    Raises:
-        InputError: if no table has the reference, or runs were tested on different images.
-    """
+    """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
     found = comparisons(runs, reference)
-    parts = []
-    for name, comparison in found.items():
-        said = [claim.replace("**", "") for claim in claims(comparison, name)]
-        parts += [name, plain(comparison_rows(comparison)), *said, basis(comparison)]
-    return Compared("\n\n".join(parts), _numbers(found), partial(_write, found))
+    tables = [compared_table(name, comparison) for name, comparison in found.items()]
+    return Compared(tables, (), _numbers(found))
+
+
+def compared_table(name: str, found: Comparison) -> ComparedTable:
+    """Return the table of a comparison on the data of a name, and what it shows."""
+    said = accuracy_claims(found, name)
+    return ComparedTable(name, accuracy_comparison(found), said, [about_intervals(found)])
 
 
 def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, Comparison]:
-    """Compare image runs, those of each image set and scenario by themselves.
-
-    Args:
-        runs: finished runs.
-        reference: row that the others are compared with; by default the best of each.
-
-    Raises:
-        InputError: if no table has the reference, or runs were tested on different images.
-    """
+    """Compare image runs, those of each image set and scenario by themselves."""
     found = {}
     for name, rows in rows_by_data(runs, reference).items():
         own = reference if reference in {row.name for row in rows} else None
         try:
-            found[name] = compare(rows, compared_masks(rows), own)
+            found[name] = compare_accuracies(rows, compared_masks(rows), own)
         except InputError as e:
             raise InputError(f"{name}: ", e) from e
     return found
 
 
-def rows_by_data(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, list[Row]]:
-    """Return the rows of each image set and scenario.
-
-    Raises:
-        InputError: if none of them is the reference.
-    """
+def rows_by_data(
+    runs: Sequence[ImageRun], reference: str | None = None
+) -> dict[str, list[ModelRow]]:
+    """Return the rows of each image set and scenario; one of them must be the reference, if any."""
     parts: dict[str, list[ImageRun]] = {}
     for run in runs:
         parts.setdefault(run.data_name, []).append(run)
@@ -178,17 +157,6 @@ def rows_by_data(runs: Sequence[ImageRun], reference: str | None = None) -> dict
     return found
 
 
-def _write(found: dict[str, Comparison], out: Path) -> int:
-    """Write the tables as Markdown, LaTeX and CSV; return the number of figures, none."""
-    page, tables = ["# Comparison"], []
-    for name, comparison in found.items():
-        rows = comparison_rows(comparison)
-        page += [f"## {name}", markdown(rows), *claims(comparison, name), basis(comparison)]
-        tables += [f"% {name}\n{latex(rows)}"]
-    write_comparison(out, page, tables, _numbers(found))
-    return 0
-
-
 def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
     """Return every number, one row for each table, choice of classes and row."""
     rows = []
@@ -196,9 +164,12 @@ def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
         for mask, lines in comparison.lines.items():
             for line in lines:
                 estimates = {"accuracy": line.accuracy, "points_above_reference": line.points}
-                facts = {
-                    "data": name, "choosing from": mask, "method": line.name,
-                    "runs": len(line.row.group.runs), "reference": comparison.reference,
-                }  # fmt: skip
-                rows.append({**facts, **with_ends(estimates)})
+                row = {
+                    "data": name,
+                    "choosing from": mask,
+                    "method": line.name,
+                    "runs": len(line.row.group.runs),
+                    "reference": comparison.reference,
+                }
+                rows.append({**row, **with_ends(estimates)})
     return pd.DataFrame(rows)

@@ -40,23 +40,24 @@ from typing import Any
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import slug
+from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
-from stforecast.bench.kind import Compared, Kind, Scenario
+from stforecast.bench.kind import Kind, Scenario
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.report.write import Page
+from stforecast.report.write import ReportPage
 from vision.cli.claims import Claim, answers, parse_claims
 from vision.cli.compare import compare_images, rows_by_data
 from vision.cli.page import image_sections
-from vision.cli.tables import results_table
-from vision.config import Config, check_read, read_by, resolve
+from vision.cli.tables import accuracy_tables
+from vision.config import SETTINGS, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images, prepared
 from vision.methods import METHODS
 from vision.plots import PLOTS
-from vision.results import ImageRun, resume, run
+from vision.results import ImageRun, resume_images, run_images
 
 
 class ImageKind(Kind[ImageRun]):
@@ -74,15 +75,13 @@ class ImageKind(Kind[ImageRun]):
     }
     needed = frozenset({"task", "methods"})
     plots = PLOTS
-    resolve = staticmethod(resolve)
-    check_read = staticmethod(check_read)
-    read_by = staticmethod(read_by)
+    settings = SETTINGS
 
     def results_table(
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
     ) -> str:
         """Tabulate accuracies, and answer the paper's claims."""
-        tables = results_table(runs, failures, grid.published, grid.reference)
+        tables = accuracy_tables(runs, failures, grid.published, grid.reference)
         return "\n\n".join(filter(None, [tables, answers(grid.claims, runs)]))
 
     def claims(self, found: Mapping[str, Any], labels: Sequence[str]) -> Sequence[Claim]:
@@ -153,13 +152,9 @@ class ImageKind(Kind[ImageRun]):
             return None
         return fingerprint(*images.identity())
 
-    def rounds(self, config: Config) -> int:
-        """Return the number of rounds of all stages together."""
-        return config.total_rounds
-
     def begin(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
         """Fit, evaluate and save a learner."""
-        return run(
+        return run_images(
             job.entry.method,
             job.folder,
             job.settings,
@@ -170,7 +165,7 @@ class ImageKind(Kind[ImageRun]):
 
     def go_on(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
         """Resume the run of a learner."""
-        return resume(job.folder, after_round=after_round)
+        return resume_images(job.folder, after_round=after_round)
 
     def compare(
         self, folders: Sequence[Path], metric: str | None, reference: str | None
@@ -179,7 +174,7 @@ class ImageKind(Kind[ImageRun]):
         return compare_images(ImageRun.find(folders), reference)
 
     def add_to_page(
-        self, page: Page, runs: Sequence[ImageRun], metric: str | None, reference: str | None
+        self, page: ReportPage, runs: Sequence[ImageRun], metric: str | None, reference: str | None
     ) -> None:
         """Add a section for each image set and scenario."""
         page.sections += image_sections(rows_by_data(runs, reference), reference)

@@ -20,9 +20,9 @@ from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.series import evenly
 from stforecast.report.sheets import DataSheet, command_of, runs_sheet
 from stforecast.report.tables import Table
-from vision.cli.compare import basis, claims, compared_masks, comparison_rows
+from vision.cli.compare import compared, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
-from vision.comparison import Row, by_client, compare
+from vision.comparison import ModelRow, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
@@ -39,23 +39,17 @@ DPI = 130
 
 
 def image_sections(
-    rows: Mapping[str, Sequence[Row]], reference: str | None = None
+    rows: Mapping[str, Sequence[ModelRow]], reference: str | None = None
 ) -> list[PlainSection]:
-    """Gather what a page shows of image runs, a section for each image set and scenario.
-
-    Args:
-        rows: rows of each image set and scenario, see `rows_by_data`.
-        reference: row that the others are compared with; by default the best of each section.
-
-    Raises:
-        InputError: if a file of a run is damaged.
-    """
+    """Gather what a page shows of image runs, a section for each image set and scenario."""
     return [_section(name, own, reference) for name, own in rows.items()]
 
 
-def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSection:
+def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
     rows = sorted(rows, key=_accuracy, reverse=True)
-    said, tables = _compared(name, rows, reference)
+    found = compared(rows, name, reference)
+    title = "Leaderboard, the highest accuracy first"
+    tables = [Table(title, found.rows, found.basis)] if found.rows else []
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
@@ -65,7 +59,7 @@ def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSect
     place = places((row.name, row.group.runs[0].method) for row in rows)
     return PlainSection(
         name,
-        said,
+        found.plain_claims,
         tables,
         {row.name: place[row.name] for row in rows},
         [chart for chart in _charts(rows, in_turn) if chart.lines],
@@ -75,29 +69,15 @@ def _section(name: str, rows: Sequence[Row], reference: str | None) -> PlainSect
     )
 
 
-def _accuracy(row: Row) -> float:
+def _accuracy(row: ModelRow) -> float:
     return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
 
 
-def _compared(
-    name: str, rows: Sequence[Row], reference: str | None
-) -> tuple[list[str], list[Table]]:
-    """Return what the numbers show, and the leaderboard, or why there is none."""
-    own = reference if reference in {row.name for row in rows} else None
-    try:
-        found = compare(rows, compared_masks(rows), own)
-    except InputError as e:
-        return [f"Not compared: {e.typed}."], []
-    said = [claim.replace("**", "") for claim in claims(found, name)]
-    title = "Leaderboard, the highest accuracy first"
-    return said, [Table(title, comparison_rows(found), [basis(found)])]
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
+def _notes(rows: Sequence[ModelRow]) -> list[str]:
     return ["mean over clients of the accuracy on their test images", *accuracy_notes(rows)]
 
 
-def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
+def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     """Return the charts, whose lines are means over seeds."""
     shared = compared_masks(rows)
     every, accuracy = shared[0], "test accuracy, %"
@@ -126,33 +106,36 @@ def _charts(rows: Sequence[Row], in_turn: bool) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _by_round(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    means = [accuracies(row.group.runs, row.view, mask).mean(axis=1) for row in rows]
-    drawn = [mean.iloc[evenly(len(mean))] for mean in means]
-    return _lines(rows, {i: (m.index.to_numpy(), m.to_numpy()) for i, m in enumerate(drawn)})
+def _by_round(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    lines = []
+    for i, row in enumerate(rows):
+        mean = accuracies(row.group.runs, row.view, mask).mean(axis=1)
+        mean = mean.iloc[evenly(len(mean))]
+        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
+    return lines
 
 
-def _by_traffic(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    found = {}
-    for i, line in enumerate(_by_round(rows, mask)):
-        tables = [run.rounds().set_index("round") for run in rows[i].group.runs]
+def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    lines = []
+    for line in _by_round(rows, mask):
+        tables = [run.rounds().set_index("round") for run in rows[line["method"]].group.runs]
         sent = pd.concat([t["bytes_down"] + t["bytes_up"] for t in tables], axis=1).mean(axis=1)
         if sent.any():
-            found[i] = (sent.cumsum()[line["x"]].to_numpy() / 1e6, line["y"])
-    return _lines(rows, found)
+            lines.append({**line, "x": sent.cumsum()[line["x"]].to_numpy() / 1e6})
+    return lines
 
 
-def _by_stage(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    found = {}
+def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    lines = []
     for i, row in enumerate(rows):
         after = [known(run.stages(), row.view, mask) for run in row.group.runs]
         mean = 100 * pd.concat(after, axis=1).mean(axis=1)
-        found[i] = (mean.index.to_numpy(), mean.to_numpy())
-    return _lines(rows, found)
+        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
+    return lines
 
 
-def _by_class(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    found = {}
+def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    lines = []
     for i, row in enumerate(rows):
         tables = [
             select(run.metrics(), view=row.view, mask=mask, selection="last")
@@ -161,18 +144,13 @@ def _by_class(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
         table = pd.concat(tables)
         own = table[table["class"] != ALL].groupby("class", sort=False)["accuracy"].mean()
         names = [name for name in row.group.runs[0].about["classes"] if name in own.index]
-        found[i] = (names, 100 * own[names].to_numpy())
-    return _lines(rows, found)
+        lines.append({"method": i, "x": names, "y": 100 * own[names].to_numpy()})
+    return lines
 
 
-def _of_clients(rows: Sequence[Row], mask: str) -> list[dict[str, Any]]:
-    shares = [by_client(row, mask)["share"].groupby("client").mean() for row in rows]
+def _of_clients(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
+    shares = [shares_by_client(row, mask)["share"].groupby("client").mean() for row in rows]
     return [{"method": i, "y": 100 * share.to_numpy()} for i, share in enumerate(shares)]
-
-
-def _lines(rows: Sequence[Row], values: Mapping[int, tuple[Any, Any]]) -> list[dict[str, Any]]:
-    """Return lines from their `x` and `y`, by the place of their row."""
-    return [{"method": i, "x": x, "y": y} for i, (x, y) in values.items()]
 
 
 def _division(run: ImageRun) -> Picture:

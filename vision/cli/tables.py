@@ -6,22 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from stforecast.bench import tables
 from stforecast.bench.published import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
-from stforecast.bench.tables import (
-    POOLED_MARK,
-    floats_up_and_down,
-    left_out,
-    markdown,
-    mean_seconds,
-    plain,
-    privacy_sentence,
-    sections,
-    spread,
-    traffic_sentence,
-)
 from vision.cli.compare import compared, compared_masks
-from vision.comparison import Row, rows_of
+from vision.comparison import ModelRow, rows_of
 from vision.evaluation import MASKS, TRAINED
 from vision.methods import METHODS
 from vision.results import ImageRun
@@ -41,7 +30,7 @@ def stages_in_turn(run: ImageRun) -> bool:
     return run.about.get("stages", 1) > 1 and run.settings["stage_order"] == "sequential"
 
 
-def kept_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+def kept_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     """Return the rows of the table of accuracy after each stage, forgetting and retention."""
     return [
         {"method": row.name, "choosing from": mask, **_row(row.group.runs, row.view, mask)}
@@ -60,10 +49,10 @@ def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
     else:
         name, ratios = "KR_s", [spatial_retention(s, view, local, mask) for s in stages]
     last = [100 * r.iloc[-1] for r in ratios if len(r)]
-    found = {name: spread(last, 2)} if last else {}
+    found = {name: tables.spread(last, 2)} if last else {}
     return {
         "after each stage": " / ".join(f"{100 * a:.1f}" for a in after),
-        "forgetting": spread(lost, 2),
+        "forgetting": tables.spread(lost, 2),
         **{n: found.get(n, "-") for n in ("KR_t", "KR_s")},
     }
 
@@ -80,7 +69,7 @@ JUDGED = {
 """The models that predict, in words."""
 
 
-def summary(run: ImageRun) -> str:
+def image_summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
     headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
     rows = [
@@ -94,14 +83,14 @@ def summary(run: ImageRun) -> str:
         for mask in run.masks
     ]
     lines = [
-        plain(rows),
+        tables.for_terminal(rows),
         "the images of all clients were pooled in one place"
-        if is_pooled(run)
-        else traffic_sentence(run),
+        if pools_images(run)
+        else tables.traffic_sentence(run),
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         judged_note({run.judged(view) for view in run.views}),
-        privacy_sentence(run.about),
+        tables.privacy_sentence(run.about),
         f"run in {run.folder}",
     ]
     return "\n".join(filter(None, lines))
@@ -117,7 +106,7 @@ def judged_note(found: Collection[str]) -> str:
     return f"judged with {'; '.join(notes)}"
 
 
-def results_table(
+def accuracy_tables(
     runs: Sequence[ImageRun],
     failures: Mapping[str, str],
     published: Published | None = None,
@@ -126,15 +115,8 @@ def results_table(
     """Tabulate results as Markdown, one table per data set and scenario, one row per model.
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
-
-    Args:
-        runs: finished runs.
-        failures: error of each failed run, by name.
-        published: numbers of a paper, shown in separate columns.
-        reference: row that the others are compared with; by default the method of the highest
-            accuracy.
     """
-    return sections(
+    return tables.in_sections(
         runs,
         failures,
         lambda run: tuple(run.facts().values()),
@@ -142,23 +124,26 @@ def results_table(
     )
 
 
-def accuracy_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     """Return the rows of the table of accuracies, floats and seconds of models on the same data."""
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
         {
             "method": _marked(row),
-            "judged with": row.group.runs[0].judged(row.view) or "-",
+            "judged with": run.judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
-            "floats a round, up / down": _floats(row.group.runs[0]),
-            "seconds": mean_seconds(row.group.runs, 0),
+            "floats a round, up / down": "-"
+            if pools_images(run)
+            else tables.floats_up_and_down(run),
+            "seconds": tables.mean_seconds(row.group.runs, 0),
         }
         for row in rows
+        for run in row.group.runs[:1]
     ]
 
 
-def accuracy_notes(rows: Sequence[Row]) -> list[str]:
+def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
     """Explain the columns of the table of accuracies."""
     runs = [run for row in rows for run in row.group.runs]
     judged = {run.judged(view) for run in runs for view in run.views}
@@ -166,8 +151,8 @@ def accuracy_notes(rows: Sequence[Row]) -> list[str]:
         f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
         "client's training images; best: the best round by the test accuracy itself, as in papers; "
         "by domain: all clients' test images together, after the last round",
-        *[f"{POOLED_MARK} trained on the images of all clients together"]
-        * any(map(is_pooled, runs)),
+        *[f"{tables.POOLED_MARK} trained on the images of all clients together"]
+        * any(map(pools_images, runs)),
     ]
 
 
@@ -189,39 +174,35 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
-        markdown(table),
+        tables.markdown(table),
         columns,
         *([published.footnote] if published and printed else []),
         *pooled,
-        *filter(None, (left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
+        *filter(None, (tables.left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        lines += [markdown(kept_rows(rows)), NOTE]
+        lines += [tables.markdown(kept_rows(rows)), NOTE]
     if len(rows) > 1:
-        lines += compared(rows, name, reference if reference in names else None)
+        lines += compared(rows, name, reference).markdown()
     return "\n\n".join(lines)
 
 
-def is_pooled(run: ImageRun) -> bool:
+def pools_images(run: ImageRun) -> bool:
     """Return whether the run's method pooled the images of all clients."""
     return bool(getattr(METHODS.get(run.method), "pooled", False))
 
 
-def _marked(row: Row) -> str:
-    return f"{row.name} {POOLED_MARK}" if is_pooled(row.group.runs[0]) else row.name
-
-
-def _floats(run: ImageRun) -> str:
-    return "-" if is_pooled(run) else floats_up_and_down(run)
+def _marked(row: ModelRow) -> str:
+    return f"{row.name} {tables.POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
     accuracies = {
-        heading: spread([100 * r.accuracy(s, view) for r in runs], 2)
+        heading: tables.spread([100 * r.accuracy(s, view) for r in runs], 2)
         for s, heading in SELECTIONS.items()
     }
     masked = {
-        f"{mask}, last": spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
+        f"{mask}, last": tables.spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
         for mask in masks
     }
     return {**accuracies, **masked, **_by_domain(runs, view)}
@@ -233,11 +214,11 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
     if len(domains) == 1:
         return {}
     columns: dict[str, str] = {}
-    tables = [r.metrics() for r in runs]
+    metrics = [r.metrics() for r in runs]
     for domain in domains:
         found = []
-        for t in tables:
+        for t in metrics:
             own = select(t, view=view, mask=MASKS[0], domain=domain)
             found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = spread(found, 2) if found else "-"
+        columns[domain] = tables.spread(found, 2) if found else "-"
     return columns

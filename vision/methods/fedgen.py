@@ -44,7 +44,7 @@ from stforecast.federated.core.training import Optimizer, Training, moment_names
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from vision.methods.generator import NormedLinear, condition, draw_labels, normal
-from vision.task import cross_entropy, divergence
+from vision.task import cross_entropy, kl_divergence
 
 SERVER = (0, 4)
 """Key of the server's random generator, after the round."""
@@ -137,7 +137,7 @@ class FedGen(FedAvg):
         like = self.generate(cohort, payload, self.task.keys(batch))
         target = self.population.decode(cohort.state, like).detach()
         prediction = self.population.decode(cohort.state, features)
-        return loss + o.beta * scale * divergence(target, prediction).mean(1)
+        return loss + o.beta * scale * kl_divergence(target, prediction).mean(1)
 
     def generate(self, cohort: Cohort, payload: Payload, labels: Tensor) -> Tensor:
         """Generate features `(clients, batch, d)` of labels `(clients, batch)`, no gradient."""

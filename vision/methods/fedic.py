@@ -44,7 +44,7 @@ from stforecast.federated.core.state import Clients, generator
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.task import cross_entropy, divergence
+from vision.task import cross_entropy, kl_divergence
 
 SERVER = (0, 5)
 """Key of the server's random generator, after the round."""
@@ -237,7 +237,7 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
     >>> distillation_loss(student, teacher, 2.0).round(decimals=4)
     tensor(0.1109)
     """
-    return divergence(teacher.detach() / temperature, student / temperature).mean()
+    return kl_divergence(teacher.detach() / temperature, student / temperature).mean()
 
 
 def _stacked(model: Params) -> Params:

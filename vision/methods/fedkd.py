@@ -64,7 +64,7 @@ from stforecast.federated.methods.two_models import (
     personal_model,
 )
 from stforecast.federated.uploads.payload import Payload
-from vision.task import divergence
+from vision.task import kl_divergence
 
 LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
 """Prefixes of a matrix's name in a message: the factors of its update, or the update."""
@@ -248,8 +248,8 @@ class FedKD(TwoModels):
         loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
         cohort.record("task_loss", loss_t)
         mapped = h_s @ cohort.params[HIDDEN]
-        taught = divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
-        learned = divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)
+        taught = kl_divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
+        learned = kl_divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)
         trust = 1 / (loss_t + loss_s).detach().clamp(min=torch.finfo(loss_t.dtype).tiny)
         return loss_t + loss_s + trust * (taught + learned)
 

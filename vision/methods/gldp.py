@@ -76,7 +76,7 @@ from stforecast.federated.core.prototypes import (
 from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
-from vision.task import divergence
+from vision.task import kl_divergence
 
 BODY, HEAD = "encoder.", "head."
 
@@ -187,7 +187,7 @@ class GLDP(FedAvg):
         if self.options.form == "head":
             old = self.population.decode(cohort.state, old).detach()
             features = self.population.decode(cohort.state, features)
-        kl = divergence(by_key(old, keys), features)
+        kl = kl_divergence(by_key(old, keys), features)
         return torch.where(known.gather(1, keys), kl, 0.0).mean(1)
 
     def remember(self, cohort: Cohort, prototypes: Tensor, held: Tensor) -> None:

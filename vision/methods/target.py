@@ -55,7 +55,7 @@ from stforecast.federated.uploads.payload import Payload
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
-from vision.task import cross_entropy, divergence
+from vision.task import cross_entropy, kl_divergence
 
 BETAS, NOISE_LR = (0.5, 0.999), 0.01
 """Adam's betas for generator and noise and its learning rate for the noise, as in the code."""
@@ -227,4 +227,4 @@ def agreed_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     tensor(0.0336)
     """
     agreed = teacher.argmax(-1) == student.argmax(-1)
-    return (divergence(teacher, student) * agreed).mean()
+    return (kl_divergence(teacher, student) * agreed).mean()

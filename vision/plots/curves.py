@@ -9,22 +9,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError, choose
-from data_prep.base.registry import listed
+from data_prep.base.registry import listed, listed_as
+from stforecast.bench import drawing
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
-from stforecast.bench.drawing import (
-    ONE_COLUMN,
-    SMALL,
-    TEXT,
-    TWO_COLUMNS,
-    add_legend,
-    count_axis,
-    panels,
-)
 from stforecast.bench.ranking import score_bars
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import floats
-from vision.config import RunOptions, resolve
+from vision.config import ImageRunOptions, resolve
 from vision.evaluation import TRAINED
 from vision.evaluator import column
 from vision.results import ImageRun
@@ -35,7 +27,7 @@ EVERY = "every"
 
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
-    """Return a curve for each group of runs."""
+    """Return a curve for each group of runs of the same images and scenario."""
     if len({tuple(run.facts().values()) for run in runs}) > 1:
         raise InputError(
             "these runs are of different images or scenarios; draw those of one at a time"
@@ -48,22 +40,16 @@ def model_curves(
 ) -> list[tuple[Curve[ImageRun], str]]:
     """Return a curve for each group of runs and model, with the name of the model.
 
-    Args:
-        runs: finished runs.
-        view: a model, or several with commas between, of which the first that a method has is
-            drawn; empty for each method's first, `every` for all of them.
-        mask: classes that predictions choose from.
-
-    Raises:
-        InputError: if some run has no such model or mask.
+    `view` names a model, or several with commas between, of which the first that a method has is
+    drawn; empty for each method's first, `every` for all of them.
     """
     check_mask(runs, mask)
     chosen = [
-        (curve, name)
-        for curve in image_curves(runs)
-        for name in (curve.runs[0].views if view == EVERY else (_first_of(view, curve.runs),))
+        (group, name)
+        for group in (curve.group for curve in image_curves(runs))
+        for name in (group.runs[0].views if view == EVERY else (_first_of(view, group.runs),))
     ]
-    named = [RunGroup(c.base, (*c.tags, *c.runs[0].tags_of(name)), c.runs) for c, name in chosen]
+    named = [RunGroup(g.base, (*g.tags, *g.runs[0].tags_of(name)), g.runs) for g, name in chosen]
     return list(zip(curves_of(named), (name for _, name in chosen), strict=True))
 
 
@@ -76,7 +62,7 @@ def _first_of(view: str, runs: Sequence[ImageRun]) -> str:
 
 
 def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
-    """Return the accuracy in % by round `(rounds × runs)`, for evaluated rounds only."""
+    """Return the accuracy in % by evaluated round `(rounds × runs)`."""
     found = [run.rounds().set_index("round")[column(view, mask)] for run in runs]
     return 100 * pd.concat(found, axis=1).dropna(how="all")
 
@@ -100,13 +86,13 @@ def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
             raise choose(f"mask of {run.label}", mask, run.masks)
 
 
-@listed
-def rounds(
+@listed_as("rounds")
+def accuracy_by_round(
     runs: Sequence[ImageRun],
     *,
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy after each round, mean over clients; a band is ± one standard deviation.
 
@@ -118,17 +104,17 @@ def rounds(
             images; or, for task streams, `task classes`, those of the test image's task.
         width: width of the figure in inches.
     """
-    fig, (ax,) = panels(width, 0.75 * width)
+    fig, (ax,) = drawing.panels(width, 0.75 * width)
     for curve, name in model_curves(runs, view, mask):
-        curve.draw_mean(ax, accuracies(curve.runs, name, mask))
-    count_axis(ax, "round")
+        curve.draw_mean(ax, accuracies(curve.group.runs, name, mask))
+    drawing.count_axis(ax, "round")
     ax.set_ylabel(f"test accuracy in %, {mask}")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 
-@listed
-def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Figure:
+@listed_as("communication")
+def floats_by_method(runs: Sequence[ImageRun], *, width: float = drawing.ONE_COLUMN) -> Figure:
     """Number of floats that one client sends and receives in a round (PFPL, Figure 4c).
 
     Args:
@@ -136,16 +122,16 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
         width: width of the figure in inches.
     """
     sent = {
-        curve.name: [floats(curve.runs[0].rounds(), way) for way in ("up", "down")]
+        curve.group.name: [floats(curve.group.runs[0].rounds(), way) for way in ("up", "down")]
         for curve in image_curves(runs)
     }
-    fig, (ax,) = panels(width, 0.25 * len(sent) + 0.6)
+    fig, (ax,) = drawing.panels(width, 0.25 * len(sent) + 0.6)
     places = np.arange(len(sent))
     for shift, (name, color) in enumerate((("sends", COLORS[0]), ("receives", COLORS[3]))):
         values = np.array([v[shift] for v in sent.values()])
         bars = ax.barh(places + 0.38 * (shift - 0.5), values, 0.36, color=color, label=name)
         labels = [f"{v:,.0f}" for v in values]
-        ax.bar_label(bars, labels, padding=2, fontsize=SMALL - 1)
+        ax.bar_label(bars, labels, padding=2, fontsize=drawing.SMALL - 1)
     largest = max(max(v) for v in sent.values())
     if largest:
         ax.set_xscale("symlog", linthresh=1000, linscale=0.5)
@@ -154,18 +140,18 @@ def communication(runs: Sequence[ImageRun], *, width: float = ONE_COLUMN) -> Fig
     ax.set_yticks(places, list(sent))
     ax.invert_yaxis()
     ax.set_xlabel("floats a client and round (log scale)")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 
-@listed
-def bars(
+@listed_as("bars")
+def accuracy_bars(
     runs: Sequence[ImageRun],
     *,
     selection: str = "last",
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy of each method, mean over clients and seeds (PFPL, Figure 5).
 
@@ -180,22 +166,22 @@ def bars(
     """
     models = model_curves(runs, view, mask)
     curves = [curve for curve, _ in models]
-    scores = [score(curve.runs, selection, name, mask) for curve, name in models]
+    scores = [score(curve.group.runs, selection, name, mask) for curve, name in models]
     fig, ax = score_bars(curves, scores, width)
     several = any(len(some) > 1 for some in scores)
     ax.set_xlabel(_axis_name(selection, mask, seeds=several))
     return fig
 
 
-@listed
-def sweep(
+@listed_as("sweep")
+def accuracy_sweep(
     runs: Sequence[ImageRun],
     *,
     setting: str | None = None,
     selection: str = "last",
     view: str = "",
     mask: str = "all classes",
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Test accuracy against one setting, a line for each method (PFPL, Figures 3, 4a and 4b).
 
@@ -234,8 +220,8 @@ def _axis_name(selection: str, mask: str, *, seeds: bool) -> str:
 
 def _default(run: ImageRun, setting: str) -> object:
     """Return the default of the setting."""
-    model = run.settings.get("model", RunOptions.model)
-    partition = run.settings.get("partition", RunOptions.partition)
+    model = run.settings.get("model", ImageRunOptions.model)
+    partition = run.settings.get("partition", ImageRunOptions.partition)
     return resolve(run.method, model=model, partition=partition).flat().get(setting)
 
 
@@ -244,7 +230,7 @@ TITLES = ("over time, KR_t", "among clients, KR_s")
 
 @listed
 def retention(
-    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = TWO_COLUMNS
+    runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = drawing.TWO_COLUMNS
 ) -> Figure:
     """Knowledge retention after each stage (FedTA, Figure 4; Eq. 11 and 12), mean over seeds.
 
@@ -259,18 +245,18 @@ def retention(
         width: width of the figure in inches.
     """
     check_mask(runs, mask)
-    fig, axes = panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
+    fig, axes = drawing.panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
-        for ax, ratios in zip(axes, _ratios(curve.runs, mask), strict=True):
+        for ax, ratios in zip(axes, _ratios(curve.group.runs, mask), strict=True):
             if ratios:
                 mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
-                ax.plot(mean.index, mean, label=curve.label, marker=".", **curve.line)
+                ax.plot(mean.index, mean, label=curve.group.label, marker=".", **curve.line)
     for ax, title in zip(axes, TITLES, strict=True):
-        ax.set_title(title, fontsize=TEXT)
-        count_axis(ax, "stage")
+        ax.set_title(title, fontsize=drawing.TEXT)
+        drawing.count_axis(ax, "stage")
         ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
     axes[0].set_ylabel(f"retained in %, {mask}")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from data_prep.base.registry import listed
+from data_prep.base.registry import listed, listed_as
 from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
 from stforecast.federated.core.data import take
@@ -29,8 +29,8 @@ NEIGHBOURS = 3
 """t-SNE needs more samples than three times the perplexity."""
 
 
-@listed
-def anchors(
+@listed_as("anchors")
+def tail_anchors(
     runs: Sequence[ImageRun],
     *,
     client: int = 0,

@@ -13,16 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
-from stforecast.bench.drawing import (
-    ONE_COLUMN,
-    SMALL,
-    TEXT,
-    TWO_COLUMNS,
-    PlainFigure,
-    add_legend,
-    count_axis,
-    panels,
-)
+from stforecast.bench import drawing
 from vision.plots.curves import model_curves
 from vision.results import ImageRun
 from vision.streams.measures import known
@@ -32,7 +23,9 @@ NARROW = 20
 
 
 @listed
-def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
+def stream(
+    runs: Sequence[ImageRun], *, part: str = "train", width: float = drawing.TWO_COLUMNS
+) -> Figure:
     """Images by client and class, one panel per stage; darker is more samples.
 
     Shades follow the square root of the number, so that rare classes are visible next to frequent
@@ -56,7 +49,7 @@ def stages_of(
     classes: Sequence[str],
     n_clients: int,
     part: str = "train",
-    width: float = TWO_COLUMNS,
+    width: float = drawing.TWO_COLUMNS,
 ) -> Figure:
     """Draw the table of a stream, without training."""
     rows = table[table["part"] == part]
@@ -64,7 +57,7 @@ def stages_of(
     n_columns = min(n_stages, 5 if len(classes) <= NARROW else 2)
     n_rows = -(-n_stages // n_columns)
     height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + _name_height(classes)
-    fig = PlainFigure(figsize=(width, height), layout="constrained")
+    fig = drawing.PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
     for stage, ax in enumerate(axes[:n_stages]):
@@ -74,8 +67,8 @@ def stages_of(
     for ax in axes[n_stages:]:
         ax.remove()
     bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
-    bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
-    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=drawing.TEXT)
+    bar.ax.tick_params(labelsize=drawing.SMALL)
     return fig
 
 
@@ -91,14 +84,14 @@ def _name_height(names: Sequence[str]) -> float:
 
 
 def _name_axes(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:
-    ax.set_title(f"stage {stage}", fontsize=TEXT)
-    ax.tick_params(labelsize=SMALL, length=2)
+    ax.set_title(f"stage {stage}", fontsize=drawing.TEXT)
+    ax.tick_params(labelsize=drawing.SMALL, length=2)
     if len(classes) <= NARROW:
         ax.set_xticks(range(len(classes)), classes, rotation=90)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(n_clients - 0.5, -0.5)
-    ax.set_xlabel("class", fontsize=TEXT)
-    ax.set_ylabel("client", fontsize=TEXT)
+    ax.set_xlabel("class", fontsize=drawing.TEXT)
+    ax.set_ylabel("client", fontsize=drawing.TEXT)
     ax.label_outer()
 
 
@@ -110,7 +103,7 @@ def stages(
     mask: str = "all classes",
     participants: bool = True,
     passes: int = 10,
-    width: float = ONE_COLUMN,
+    width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Accuracy after each stage on the test images of all stages so far (GLDP, Figure 4).
 
@@ -125,14 +118,14 @@ def stages(
         passes: number of last evaluated rounds of each stage to average.
         width: width of the figure in inches.
     """
-    fig, (ax,) = panels(width, 0.75 * width)
+    fig, (ax,) = drawing.panels(width, 0.75 * width)
     for curve, name in model_curves(runs, view, mask):
         after = [
             known(run.stages(), name, mask, participants=participants, passes=passes)
-            for run in curve.runs
+            for run in curve.group.runs
         ]
         curve.draw_mean(ax, 100 * pd.concat(after, axis=1), marker=".")
-    count_axis(ax, "stage")
+    drawing.count_axis(ax, "stage")
     ax.set_ylabel(f"accuracy in %, {mask}")
-    add_legend(fig)
+    drawing.add_legend(fig)
     return fig

@@ -11,8 +11,8 @@ They need a model with a frozen backbone. For a model that is trained from scrat
 Chance: all classes are equally likely, whatever the image.
 
 Its accuracy is exactly 1 / n among n classes, as equal logits count as shares of a correct
-prediction (`vision.evaluation.evaluate`). A row that is not above it has learned nothing. It serves
-any model and trains none.
+prediction (`vision.evaluation.count_correct`). A row that is not above it has learned nothing. It
+serves any model and trains none.
 
 Linear probe: logistic regression on frozen features.
 

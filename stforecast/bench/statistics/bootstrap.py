@@ -39,14 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError, choose
-from stforecast.bench.statistics.estimate import (
-    ErrorSums,
-    Estimate,
-    Finalise,
-    Variation,
-    common_weight,
-    mean,
-)
+from stforecast.bench.statistics import estimate
 
 DAYS, CLIENTS, SEEDS = 1, 2, 3
 """Factors. A replicate resamples one of them, or, if it is of kind `ALL`, all of them."""
@@ -81,7 +74,7 @@ class Replicates:
     n_seeds: dict[str, int]
     level: float
 
-    def error(self, method: str) -> Estimate:
+    def error(self, method: str) -> estimate.Estimate:
         """Return the pooled error of a method, mean over its seeds.
 
         The interval is one of the logarithm if no replicate is 0 or less: errors are skewed.
@@ -92,14 +85,14 @@ class Replicates:
             return self.vary(np.log(errors), method).estimate(self.level, math.exp)
         return self.vary(errors, method).estimate(self.level)
 
-    def difference(self, method: str, reference: str) -> Estimate:
+    def difference(self, method: str, reference: str) -> estimate.Estimate:
         """Return pooled error of a method minus that of a reference: below 0 if it is better."""
         self.check(method, reference)
         with np.errstate(invalid="ignore"):
             difference = self.pooled[method] - self.pooled[reference]
         return self.vary(difference, method, reference).estimate(self.level)
 
-    def relative_difference(self, method: str, reference: str) -> Estimate:
+    def relative_difference(self, method: str, reference: str) -> estimate.Estimate:
         """Return by how many per cent a method's pooled error is above that of a reference.
 
         The interval is one of the logarithm of the ratio: it treats both methods alike. Errors that
@@ -122,21 +115,15 @@ class Replicates:
         return dataclasses.replace(self, pooled=pooled, by_client=by_client, n_seeds=n_seeds)
 
     def check(self, *methods: str) -> None:
-        """Refuse methods that are not there.
-
-        Raises:
-            InputError: if there is no such method, listing the known ones.
-        """
+        """Refuse methods that are not there."""
         for method in methods:
             if method not in self.pooled:
                 raise choose("method", method, self.pooled)
 
-    def vary(self, statistic: np.ndarray, *methods: str) -> Variation:
-        """Return a statistic of the data set and its variance.
+    def vary(self, statistic: np.ndarray, *methods: str) -> estimate.Variation:
+        """Return a statistic `(replicates,)` of methods on the data set, and its variance.
 
-        Args:
-            statistic: `(replicates,)` values; replicates without a value (NaN) do not count.
-            *methods: the methods whose errors it contains.
+        Replicates without a value (NaN) do not count.
         """
         seeds = [self.n_seeds[method] for method in methods if self.n_seeds[method] > 1]
         units = {DAYS: self.n_days, CLIENTS: self.n_groups, SEEDS: min(seeds, default=1)}
@@ -147,12 +134,12 @@ class Replicates:
         )
         known = self.n_days > 1
         variance = _variance(statistic[self.kinds == ALL]) if known else float("nan")
-        return Variation(float(statistic[0]), variance, parts)
+        return estimate.Variation(float(statistic[0]), variance, parts)
 
 
 def bootstrap(
-    methods: Mapping[str, ErrorSums],
-    finalise: Finalise,
+    methods: Mapping[str, estimate.ErrorSums],
+    finalise: estimate.Finalise,
     groups: np.ndarray | None = None,
     *,
     n: int = 2000,
@@ -162,25 +149,16 @@ def bootstrap(
 ) -> Replicates:
     """Resample the errors of methods that were tested on the same targets.
 
-    The replicates of a method depend on its name, but not on the other methods.
+    The replicates of a method depend on its name, but not on the other methods. There are `n`, and
+    a quarter of that for each factor alone.
 
-    Args:
-        methods: name and sums of each method.
-        finalise: turns sums into errors, such as their ratio or its root.
-        groups: `(clients,)` integer for each client, the same for neighbouring clients, which are
-            drawn together; None if clients are not resampled.
-        n: number of replicates; a quarter of that for each factor alone.
-        seed: seed of the draws.
-        block_length: number of successive days that are drawn together, the last day being followed
-            by the first (circular blocks; Politis and Romano 1992), for errors of one day that
-            depend on those of the day before.
-        level: coverage of the intervals.
-
-    Raises:
-        InputError: if the methods were tested on different targets, or an argument is unusable.
+    `groups` `(clients,)` are whole numbers, the same for neighbouring clients, which are drawn
+    together; without them, clients are not resampled. Blocks of successive days are drawn together,
+    the last day being followed by the first (circular blocks; Politis and Romano 1992), for errors
+    of one day that depend on those of the day before. `level` is the coverage of the intervals.
     """
     _check(n, block_length, level)
-    weight = common_weight(methods)
+    weight = estimate.common_weight(methods)
     days, clients = weight.any(axis=0), weight.any(axis=1)
     n_days = int(days.sum()) // block_length
     kinds = np.repeat([ORIGINAL, ALL, DAYS, CLIENTS, SEEDS], [1, n, *[n // 4] * 3])
@@ -247,20 +225,15 @@ def _draw(
 def _errors(
     total: np.ndarray,
     weight: np.ndarray,
-    finalise: Finalise,
+    finalise: estimate.Finalise,
     day_counts: np.ndarray,
     client_counts: np.ndarray,
     seed_shares: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute one method's pooled errors `(replicates,)` and those of clients.
 
-    Args:
-        total: `(seeds, clients, days)`, 0 where nothing was observed.
-        weight: `(clients, days)`.
-        finalise: turns sums into errors.
-        day_counts: `(days, replicates)`.
-        client_counts: `(clients, replicates)`.
-        seed_shares: `(seeds, replicates)`, adding up to 1.
+    Totals are `(seeds, clients, days)`, 0 where nothing was observed; weights `(clients, days)`;
+    counts and shares `(units, replicates)`, the latter adding up to 1.
     """
     diverged = ~np.isfinite(total).all(axis=(0, 2))
     weights = weight @ day_counts
@@ -284,17 +257,19 @@ LEAST_RATIO, GREATEST_RATIO = 0.01, 100
 """Limits of a ratio of errors, so that one client cannot decide a geometric mean (fev-bench)."""
 
 
-def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> Estimate:
+def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> estimate.Estimate:
     """Return 1 minus the geometric mean, over clients, of a method's error by a reference's.
 
     1 for no error, 0 for the errors of the reference, below 0 for greater ones. Over several data
     sets, the geometric mean of their geometric means counts. The interval is one of the logarithm.
     """
-    logs = mean([_log_ratio(replicates, method, reference) for replicates in data_sets])
+    logs = estimate.mean_variation(
+        [_log_ratio(replicates, method, reference) for replicates in data_sets]
+    )
     return logs.estimate(data_sets[0].level, lambda value: 1 - math.exp(value))
 
 
-def win_rate(data_sets: Sequence[Replicates], method: str) -> Estimate:
+def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
     """Return the share of clients × other methods of which the error is higher; ties count half.
 
     A win is a jump, and clients of one region win and lose together: with few clients, or clients
@@ -302,7 +277,7 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> Estimate:
     fixed clients, intervals of 95 % held the truth in about 80 % of cases; with 8 and 12 resampled
     clients, in 93 and 94 %).
     """
-    found = mean([_wins(replicates, method) for replicates in data_sets])
+    found = estimate.mean_variation([_wins(replicates, method) for replicates in data_sets])
     return found.estimate(data_sets[0].level, lambda value: min(max(value, 0.0), 1.0))
 
 
@@ -314,14 +289,14 @@ def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.log(np.clip(ratio, LEAST_RATIO, GREATEST_RATIO))
 
 
-def _log_ratio(replicates: Replicates, method: str, reference: str) -> Variation:
+def _log_ratio(replicates: Replicates, method: str, reference: str) -> estimate.Variation:
     """Return the mean over clients of the logarithm of the ratio of errors."""
     replicates.check(method, reference)
     logs = log_ratio(replicates.by_client[method], replicates.by_client[reference])
     return replicates.vary(_client_mean(logs, replicates), method, reference)
 
 
-def _wins(replicates: Replicates, method: str) -> Variation:
+def _wins(replicates: Replicates, method: str) -> estimate.Variation:
     replicates.check(method)
     errors = replicates.by_client[method]
     others = [other for name, other in replicates.by_client.items() if name != method]

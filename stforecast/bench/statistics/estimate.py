@@ -1,7 +1,4 @@
-"""Estimates with a confidence interval.
-
-Sums of errors, from which bootstrap and permutation test compute errors of resampled data.
-"""
+"""Estimates with a confidence interval, and the sums of errors that they are computed from."""
 
 from __future__ import annotations
 
@@ -109,7 +106,7 @@ class Variation:
         return Estimate(transform(self.value), *ends)
 
 
-def mean(several: Sequence[Variation]) -> Variation:
+def mean_variation(several: Sequence[Variation]) -> Variation:
     """Return the mean of independent estimates; it has a variance if all have one."""
     n = len(several)
     return Variation(
@@ -150,9 +147,7 @@ class ErrorSums:
 def common_weight(methods: Mapping[str, ErrorSums]) -> np.ndarray:
     """Return the weights `(clients, blocks)` that all seeds of all methods share.
 
-    Raises:
-        InputError: if there are no methods, if nothing was observed, or if two methods or seeds
-            were tested on different targets.
+    Methods or seeds that were tested on different targets are refused.
     """
     if not methods:
         raise InputError("no methods to compare; give at least one")

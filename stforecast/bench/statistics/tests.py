@@ -1,6 +1,4 @@
-"""Test that two methods have equal errors, and the correction for several such tests.
-
-Comparison of methods over many clients: average ranks, Friedman's and Nemenyi's tests.
+"""Tests that methods have equal errors: permutations by day, Holm's correction, ranks over clients.
 
 Demšar: Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 7, 2006, section 3.2.2.
 """
@@ -49,22 +47,13 @@ def permutation_test(
     sums keeps its distribution when the signs of the blocks' differences are flipped. Up to
     2^`MOST_ENUMERATED` patterns of signs are enumerated, which makes the test exact; of more
     blocks, `N_RANDOM` patterns are drawn, and the observed one counts as one of them (Phipson and
-    Smyth, Permutation P-values Should Never Be Zero, SAGMB 9(1), 2010). Sums are
-    averaged over seeds. The result is the same for a mean and for its root, as the root keeps the
-    order of the differences.
+    Smyth, Permutation P-values Should Never Be Zero, SAGMB 9(1), 2010). Sums are averaged over
+    seeds. The result is the same for a mean and for its root, as the root keeps the order of the
+    differences.
 
-    Blocks are assumed to be independent, and symmetric under the swap. Clients and trained models
-    are taken as they are: the test says nothing about other clients or seeds.
-
-    Args:
-        method: sums of one method.
-        reference: sums of the other method.
-        block_length: number of successive days that are swapped together, for errors of one day
-            that depend on those of the day before.
-        seed: seed of random patterns.
-
-    Raises:
-        InputError: if the methods were tested on different targets.
+    Blocks of successive days are for errors of one day that depend on those of the day before. They
+    are assumed to be independent, and symmetric under the swap. Clients and trained models are
+    taken as they are: the test says nothing about other clients or seeds.
     """
     weight = common_weight({"the method": method, "the reference": reference})
     observed = weight.any(axis=0)
@@ -162,14 +151,10 @@ class Ranking:
 
 
 def rank(errors: np.ndarray, measure: str = "error") -> Ranking:
-    """Rank methods by their errors; equal errors share the mean of their ranks.
+    """Rank methods by errors `(clients, methods)`; equal errors share the mean of their ranks.
 
-    Both tests assume that the clients are independent.
-
-    Args:
-        errors: `(clients, methods)` of at least two clients and three methods; infinite where a
-            method diverged, which ranks it last.
-        measure: what the errors are, for texts.
+    Both tests assume that the clients are independent. There are at least two clients and three
+    methods; an infinite error, where a method diverged, ranks last.
     """
     from scipy.stats import friedmanchisquare, rankdata, studentized_range  # slow to import
 

@@ -188,13 +188,13 @@ class Patience(CheckedOptions):
     """Limits of the server's waiting.
 
     Attributes:
-        start: seconds for all clients to join before the first round.
-        answer: seconds for the answers of a round.
+        start: seconds to wait for all clients before the first round.
+        answer: seconds to wait for the answers of a round.
         poll: seconds between two checks for new nodes.
-        enough: clients that suffice for the first round once `start` is over; 0 needs all.
-        strikes: rounds in a row without a usable answer, after which a node is left out: a silent
+        enough: clients required to begin after `start` seconds; 0 requires all.
+        strikes: rounds in a row without a usable answer after which a node is left out: a silent
             one until it answers again, one that sent something unusable for good; 0 for never.
-        min_parties: nodes that a round needs; with two, each can compute the other's upload.
+        min_parties: nodes that each round needs; with 2, each can compute what the other sent.
     """
 
     start: NonNegativeFloat = 600.0

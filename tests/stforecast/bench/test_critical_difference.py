@@ -6,7 +6,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from data_prep.base.errors import InputError
 from stforecast.bench.drawing import ONE_COLUMN, TWO_COLUMNS
-from stforecast.bench.ranking import critical_difference
+from stforecast.bench.ranking import draw_ranks
 from stforecast.bench.statistics.tests import Ranking, rank
 
 LONG = "a method with a rather long name (global, hidden_size=64)"
@@ -35,13 +35,13 @@ def named(fig):
 
 
 def test_the_best_is_at_the_left_and_the_worst_on_top_of_the_right():
-    fig = critical_difference(ranking_of([3.0, 1.5, 1.0, 4.5, 5.0]), list("abcde"))
+    fig = draw_ranks(ranking_of([3.0, 1.5, 1.0, 4.5, 5.0]), list("abcde"))
     assert named(fig) == [["c", "b", "a"], ["e", "d"]]
     assert place_of(fig, "1") < place_of(fig, "5")
 
 
 def test_bars_span_the_groups_and_the_ruler_the_critical_difference():
-    fig = critical_difference(ranking_of([1.0, 1.5, 2.2, 4.0], 0.8), list("abcd"))
+    fig = draw_ranks(ranking_of([1.0, 1.5, 2.2, 4.0], 0.8), list("abcd"))
     unit = place_of(fig, "2") - place_of(fig, "1")
     ranks = [1 + (line.get_xdata() - place_of(fig, "1")) / unit for line in lines(fig, "bar")]
     np.testing.assert_allclose(ranks, [[1, 1.5], [1.5, 2.2]], atol=0.05)
@@ -52,7 +52,7 @@ def test_bars_span_the_groups_and_the_ruler_the_critical_difference():
 
 
 def test_methods_that_all_differ_have_no_bars():
-    assert lines(critical_difference(ranking_of([1.0, 2.0, 3.0], 0.5), list("abc")), "bar") == []
+    assert lines(draw_ranks(ranking_of([1.0, 2.0, 3.0], 0.5), list("abc")), "bar") == []
 
 
 @pytest.mark.sampled(2)
@@ -62,7 +62,7 @@ def test_nothing_overlaps_or_leaves_the_figure(n, n_clients, width):
     errors = np.random.default_rng(0).random((n_clients, n)) + np.linspace(0, 1, n)
     ranking = rank(errors) if n > 2 else ranking_of([1.25, 1.75], 0.6)
     names = [f"{LONG} {i}" if i % 3 else f"m{i}" for i in range(n)]
-    fig = critical_difference(ranking, names, width)
+    fig = draw_ranks(ranking, names, width)
     renderer = FigureCanvasAgg(fig).get_renderer()
     fig.draw(renderer)
     texts = [text.get_window_extent(renderer) for text in fig.axes[0].texts]
@@ -76,12 +76,11 @@ def test_nothing_overlaps_or_leaves_the_figure(n, n_clients, width):
 
 def test_short_names_leave_room_for_the_axis():
     short, long = (
-        critical_difference(ranking_of([1.0, 2.0, 3.0]), names)
-        for names in (["a", "b", "c"], [LONG] * 3)
+        draw_ranks(ranking_of([1.0, 2.0, 3.0]), names) for names in (["a", "b", "c"], [LONG] * 3)
     )
     assert place_of(short, "3") - place_of(short, "1") > place_of(long, "3") - place_of(long, "1")
 
 
 def test_a_name_for_each_rank():
     with pytest.raises(InputError, match="2 names for 3 mean ranks; give one each"):
-        critical_difference(ranking_of([1.0, 2.0, 3.0]), ["a", "b"])
+        draw_ranks(ranking_of([1.0, 2.0, 3.0]), ["a", "b"])

@@ -27,16 +27,16 @@ def test_a_known_method_has_one_look_in_any_company():
 
 def test_labels_have_one_look_in_any_order_and_six_have_six_colours(throw):
     runs = [throw(name) for name in ("b", "fedlean", "w/o x", "e", "solo, day", "a")]
-    looks = {curve.name: (curve.color, curve.dash) for curve in as_curves(runs)}
-    assert {c.name: (c.color, c.dash) for c in as_curves(runs[::-1])} == looks
+    looks = {curve.group.name: (curve.color, curve.dash) for curve in as_curves(runs)}
+    assert {c.group.name: (c.color, c.dash) for c in as_curves(runs[::-1])} == looks
     assert len({color for color, _ in looks.values()}) == 6
 
 
 def test_settings_of_one_method_share_its_colour_beside_other_methods(throw):
     fuels = [throw("fuels", tau=tau) for tau in (0.1, 0.2, 0.5)]
     curves = as_curves([*fuels, throw("fedavg")])
-    assert {c.color for c in curves if c.base == "fuels"} == {COLORS[2]}
-    assert len({c.dash for c in curves if c.base == "fuels"}) == 3
+    assert {c.color for c in curves if c.group.base == "fuels"} == {COLORS[2]}
+    assert len({c.dash for c in curves if c.group.base == "fuels"}) == 3
     assert len({c.color for c in as_curves(fuels)}) == 3
 
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from stforecast.bench.progress import Heartbeat, doing
+from stforecast.bench.progress import doing, heartbeat
 
 
 def test_lines_say_what_is_done_until_it_is_stopped(caplog):
@@ -18,13 +18,11 @@ def test_lines_say_what_is_done_until_it_is_stopped(caplog):
 
     watch = Watch()
     logging.getLogger("stforecast.bench.progress").addHandler(watch)
-    beat = Heartbeat(every=0.01).start()
     try:
-        doing("round 3 of 9")
-        assert seen.wait(60)
+        with heartbeat(every=0.01):
+            doing("round 3 of 9")
+            assert seen.wait(60)
     finally:
-        beat.stop()
         logging.getLogger("stforecast.bench.progress").removeHandler(watch)
-    beat._thread.join(60)
-    assert not beat._thread.is_alive()
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
     assert caplog.messages[0].startswith("still running, 0 min")

@@ -1,23 +1,26 @@
 """Options of a command from a TOML file."""
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
-from stforecast.cli.commands import CONFIG, OptionSections
-from stforecast.cli.options import PATH
+from stforecast.cli.commands import CONFIG, command
 
 
-@click.command(cls=OptionSections)
-@CONFIG
-@click.option("--data", type=PATH, required=True)
-@click.option("--first-client", "first", type=int, default=0)
-@click.option("--node", "nodes", multiple=True)
-@click.option("--insecure", is_flag=True)
-@click.option("--shuffle/--no-shuffle", default=True)
-def command(config, **settings):
-    click.echo(settings)
+@command(CONFIG, flags={"first": "first-client", "nodes": "node"})
+def show(
+    *,
+    config,
+    data: Path,
+    first: int = 0,
+    nodes: tuple[str, ...] = (),
+    insecure: bool = False,
+    shuffle: bool = True,
+):
+    click.echo({"data": data, "first": first, "nodes": nodes, "shuffle": shuffle})
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def said(tmp_path):
     def run(text, *words):
         (tmp_path / "a.toml").write_text(text)
         words = ["--config", str(tmp_path / "a.toml"), *words]
-        done = CliRunner().invoke(command, words, catch_exceptions=True)
+        done = CliRunner().invoke(show, words, catch_exceptions=True)
         if isinstance(done.exception, InputError):
             raise done.exception
         return done.output.strip()

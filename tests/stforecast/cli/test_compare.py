@@ -83,7 +83,7 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     assert set(numbers["error_name"]) == {"MSE of z-scores"}
     page = (tmp_path / "out" / "comparison.md").read_text()
     assert "## milan" in page
-    assert "## All 2 tasks" in page
+    assert "## all 2 tasks" in page
     latex = (tmp_path / "out" / "comparison.tex").read_text()
     assert latex.count(r"\begin{tabular}") == 3
 

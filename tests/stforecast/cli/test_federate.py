@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
-from stforecast.cli.federate import federate
+from stforecast.cli.federate import federate_command
 from stforecast.federated.core.state import Clients, State
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -21,7 +21,7 @@ from stforecast.flower.settings import RunSettings
 
 
 def type_in(*words):
-    done = CliRunner().invoke(federate, list(map(str, words)), catch_exceptions=True)
+    done = CliRunner().invoke(federate_command, list(map(str, words)), catch_exceptions=True)
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done

@@ -6,7 +6,7 @@ from data_prep.base.errors import InputError
 from stforecast.bench.grid import load_grid
 from stforecast.bench.grid_file import Entry, read_toml
 from stforecast.bench.kind import Scenario, packaged
-from stforecast.cli.kind import City, services
+from stforecast.cli.kind import SimulatedCity, services
 
 
 def test_a_file_is_read_into_a_grid(write, town):
@@ -60,7 +60,7 @@ def test_what_is_left_out_has_its_default(write):
     grid = write(data='[{ cells = 4, days = 7 }, "a.nc"]')
     assert (grid.title, grid.seeds) == ("bench", (1,))
     assert grid.scenarios == (Scenario(None, {}),)
-    assert grid.data == (City(cells=4, days=7), "a.nc")
+    assert grid.data == (SimulatedCity(cells=4, days=7), "a.nc")
 
 
 def test_given_values_replace_those_of_the_file(write):

@@ -19,8 +19,7 @@ from stforecast.cli import kind as benchmark
 from stforecast.cli.main import main
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run as run_forecast
-from vision.results import ImageRun
-from vision.results import run as run_images
+from vision.results import ImageRun, run_images
 
 ROUNDS = 30
 CALL = [sys.executable, "-c", "from stforecast.cli.main import main; main()"]

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import Found, Registry
-from stforecast.cli.commands import OptionSections, Subcommands
+from stforecast.cli.commands import SectionedCommand, Subcommands
 from stforecast.cli.options import entries, from_dataclass, from_function, help_text, peek, title
 from stforecast.federated.core.options import Share
 
@@ -92,10 +92,11 @@ def test_keyword_only_parameters_become_options():
     ]
 
 
-def test_a_parameter_without_default_is_none_when_left_out():
+def test_a_parameter_without_default_is_required():
     def fit(*, n: int): ...
 
-    assert parse(from_function(fit))[0] == {"n": None}
+    assert "Missing option '--n'" in parse(from_function(fit))[1].output
+    assert parse(from_function(fit), "--n", "3")[0] == {"n": 3}
 
 
 def test_entries_of_a_section_end_where_it_ends():
@@ -141,7 +142,7 @@ def test_sections_follow_the_arguments():
         return {f"Options of {n}": [click.Option([f"--{n}-name"], help=f"Name of the {n}.")]}
 
     got = {}
-    command = OptionSections(
+    command = SectionedCommand(
         "c",
         params=[click.Option(["--animal"]), click.Argument(["rest"], nargs=-1)],
         callback=lambda **given: got.update(given),

@@ -44,7 +44,7 @@ def raw(tmp_path_factory):
 def test_ray_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"ray is not installed; pip install"):
-        ray_engine.each(print, [1], "nothing")
+        ray_engine.do_each(print, [1], "nothing")
 
 
 def test_days_are_summed_by_workers_alone(ray, raw, tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_a_lost_workers_task_is_done_again(ray, tmp_path):
         path.write_text(path.name)
 
     paths = [tmp_path / name for name in "abc"]
-    assert ray_engine.each(fragile, paths, "files") == {}
+    assert ray_engine.do_each(fragile, paths, "files") == {}
     assert [path.read_text() for path in paths] == ["a", "b", "c"]
     assert len(list(tmp_path.glob("b-*"))) == 2
 
@@ -91,7 +91,7 @@ def test_failures_are_told_by_position_and_do_not_stop_others(ray):
         if n == 3:
             raise KeyError("three")
 
-    assert ray_engine.each(odd, [0, 1, 2, 3], "numbers") == {
+    assert ray_engine.do_each(odd, [0, 1, 2, 3], "numbers") == {
         1: "one is odd",
         3: "KeyError: 'three'",
     }
@@ -99,7 +99,7 @@ def test_failures_are_told_by_position_and_do_not_stop_others(ray):
 
 def test_relative_paths_mean_the_same_everywhere(ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert ray_engine.each(lambda name: Path(name).touch(), ["here"], "files") == {}
+    assert ray_engine.do_each(lambda name: Path(name).touch(), ["here"], "files") == {}
     assert (tmp_path / "here").exists()
 
 

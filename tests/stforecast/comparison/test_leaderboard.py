@@ -26,14 +26,14 @@ def board(tested):
             ds["y_hat"].attrs["selection"] = "best, last"
             ds.to_netcdf(run.folder / "forecasts.nc", engine="h5netcdf")
         rows = [Row(group) for group in group_runs(runs)]
-        return leaderboard(rows, metric, **options, n=100)
+        return leaderboard(rows, metric, **options, n=100, task="milan")
 
     return make
 
 
 def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     found = board({"low": 1.0, "high": 2.0, "mid": 1.6}, reference="mid")
-    assert claims(found, "milan") == [
+    assert claims(found) == [
         "On milan, **mid** has a lower error than high (-36.0 % [-36.0, -36.0]).",
         "On milan, **mid** has a higher error than low (+156.0 % [156.0, 156.0]).",
     ]
@@ -41,13 +41,13 @@ def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
 
 def test_methods_without_error_do_not_differ(board):
     found = board({"a": 0.0, "b": 0.0, "c": 1.0})
-    first, *_ = claims(found, "milan")
+    first, *_ = claims(found)
     assert first.startswith("On milan, **a** cannot be told apart from b (+0.0 % [0.0, 0.0])")
 
 
 def test_diverged_methods_are_named_and_not_called_equal(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf, "d": np.nan})
-    assert claims(found, "milan") == [
+    assert claims(found) == [
         "On milan, **a** has a lower error than b (-75.0 % [-75.0, -75.0]).",
         "On milan, c; d diverged: some forecasts are not finite.",
     ]
@@ -55,7 +55,7 @@ def test_diverged_methods_are_named_and_not_called_equal(board):
 
 def test_nothing_is_compared_with_a_diverged_reference(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf}, reference="c")
-    (claim,) = claims(found, "milan")
+    (claim,) = claims(found)
     assert claim == "On milan, **c** diverged, so nothing can be compared with it."
 
 
@@ -65,14 +65,14 @@ def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     found = board(dict(list(errors.items())[: n_others + 1]), n_days=6)
     assert found.smallest_p == pytest.approx(smallest)
     assert found.smallest_p == pytest.approx(np.nanmin([line.p_value for line in found.lines]))
-    said = "\n".join(claims(found, "milan"))
+    said = "\n".join(claims(found))
     assert ("too few days were tested for any difference" in said) == (smallest > 0.05)
     assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
 
 
 def test_clear_differences_on_few_days_are_not_called_none(board):
     """The intervals exclude 0, but no test of so few days can agree."""
-    (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3), "milan")
+    (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3))
     assert "between **a** and the others" in said
     assert "b (-75.0 % [-75.0, -75.0]); c (-88.9 % [-88.9, -88.9])." in said
 

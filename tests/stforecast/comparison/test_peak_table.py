@@ -21,4 +21,4 @@ def test_the_caption_names_the_time_zone_of_its_hours(make_run, about, hours):
     forecasts["y"][:, 1::2] = 1.0
     forecasts.to_netcdf(run.folder / "forecasts.nc", engine="h5netcdf")
     rows = [Row(group) for group in group_runs([run])]
-    assert f"day's mean {hours}, and off-peak" in peak_table(rows, ["a"])
+    assert f"day's mean {hours}, and off-peak" in peak_table(rows)

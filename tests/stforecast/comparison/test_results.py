@@ -43,8 +43,8 @@ def test_all_numbers_are_of_the_model_that_predict_uses(make_run, tables):
         ("solo", "2"), ("fedlean", "2.5"), ("fedavg", "3"),
     ]  # fmt: skip
     for tested in (runs[0], runs[1]):
-        ((task,), y_hat) = compare([tested], "mse"), tested.forecasts()["y_hat"]
-        assert task.board.lines[0].error.value == pytest.approx(float((y_hat**2).mean()))
+        ((board,), y_hat) = compare([tested], "mse"), tested.forecasts()["y_hat"]
+        assert board.lines[0].error.value == pytest.approx(float((y_hat**2).mean()))
     assert "use the last round's model" in summary(kept)
 
 

@@ -130,15 +130,18 @@ def seeds(make_run, **changes):
 def test_runs_that_differ_in_seed_and_device_are_one_curve(make_run):
     runs = [make_run(seed=1, device="cpu"), make_run(seed=2, device="cuda"), make_run("solo")]
     fuels, solo = as_curves(runs)
-    assert (fuels.label, fuels.runs) == ("fuels (2 runs)", tuple(runs[:2]))
-    assert [fuels.run_label(r) for r in fuels.runs] == ["fuels (seed 1)", "fuels (seed 2)"]
-    assert solo.label == "solo"
+    assert (fuels.group.label, fuels.group.runs) == ("fuels (2 runs)", tuple(runs[:2]))
+    assert [fuels.group.run_label(r) for r in fuels.group.runs] == [
+        "fuels (seed 1)",
+        "fuels (seed 2)",
+    ]
+    assert solo.group.label == "solo"
     assert fuels.color != solo.color
 
 
 def test_a_run_given_twice_counts_once(make_run):
     run = make_run()
-    assert [len(c.runs) for c in as_curves([run, run])] == [1]
+    assert [len(c.group.runs) for c in as_curves([run, run])] == [1]
 
 
 def test_names_say_the_settings_that_differ_between_equal_labels_only(make_run):
@@ -148,7 +151,7 @@ def test_names_say_the_settings_that_differ_between_equal_labels_only(make_run):
         make_run(tau=0.5, rho=2, beta=1),
         make_run("fedavg"),
     ]
-    assert [c.name for c in as_curves(runs)] == [
+    assert [c.group.name for c in as_curves(runs)] == [
         "fuels (tau 0.1, rho 5)",
         "fuels (tau 0.1, rho 2)",
         "fuels (tau 0.5)",
@@ -158,13 +161,13 @@ def test_names_say_the_settings_that_differ_between_equal_labels_only(make_run):
 
 def test_names_say_data_and_service_whenever_there_are_several(make_run):
     runs = [make_run(), make_run("solo", data="x/trentino.nc"), make_run(service="sms")]
-    names = [c.name for c in as_curves(runs)]
+    names = [c.group.name for c in as_curves(runs)]
     assert names == ["fuels (milan, internet)", "solo (trentino, internet)", "fuels (milan, sms)"]
 
 
 def test_names_say_the_path_if_nothing_else_differs(make_run):
     runs = [make_run(data="a/milan.nc"), make_run(data="b/milan.nc")]
-    assert [c.name for c in as_curves(runs)] == ["fuels (a/milan.nc)", "fuels (b/milan.nc)"]
+    assert [c.group.name for c in as_curves(runs)] == ["fuels (a/milan.nc)", "fuels (b/milan.nc)"]
 
 
 def test_a_service_named_in_the_settings_or_found_is_the_same(make_run):

@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 
 from data_prep.city.simulate import Simulation
-from stforecast.report.places import places
+from stforecast.report.places import find_places
 
 MILAN = "doi:10.7910/DVN/EGZHFV"
 SIMULATED = Simulation("milan", "2013-11-01", days=21, cells=4, seed=1, kinds={}).source
@@ -22,7 +22,7 @@ def cube(cells, source="own counters", adjacency=None):
 @pytest.mark.parametrize("source", [MILAN, SIMULATED])
 def test_cells_of_milan_are_squares_row_by_row_from_the_south_west(source):
     cells = np.array([5060, 5061, 5160])
-    found = places(forecasts(cells), cube(cells, source))
+    found = find_places(forecasts(cells), cube(cells, source))
     assert found.kind == "squares"
     width, height = found.size
     np.testing.assert_allclose(np.diff(found.east[:2]), width)  # 5061 lies east of 5060
@@ -32,12 +32,12 @@ def test_cells_of_milan_are_squares_row_by_row_from_the_south_west(source):
 
 def test_locations_of_the_data_come_first():
     cells = np.array([5060, 5061])
-    found = places(forecasts(cells, lon=[9.0, 9.1], lat=[45.0, 45.0]), cube(cells, MILAN))
+    found = find_places(forecasts(cells, lon=[9.0, 9.1], lat=[45.0, 45.0]), cube(cells, MILAN))
     np.testing.assert_allclose(np.diff(found.east), 0.1 * 111.2 * np.cos(np.radians(45)))
 
 
 def test_other_cells_with_locations_are_points_around_the_middle():
-    found = places(forecasts(["a", "b"], lon=[10.0, 12.0], lat=[0.0, 1.0]), cube(["a", "b"]))
+    found = find_places(forecasts(["a", "b"], lon=[10.0, 12.0], lat=[0.0, 1.0]), cube(["a", "b"]))
     assert found.kind == "points"
     np.testing.assert_allclose(found.east, [-111.2, 111.2], rtol=1e-3)
     np.testing.assert_allclose(found.north, [-55.6, 55.6], rtol=1e-3)
@@ -46,15 +46,15 @@ def test_other_cells_with_locations_are_points_around_the_middle():
 
 @pytest.mark.parametrize("coords", [{}, {"lon": [1.0, np.nan], "lat": [1.0, 2.0]}])
 def test_cells_without_locations_are_tiles(coords):
-    assert places(forecasts(["a", "b"], **coords), cube(["a", "b"])).kind == "tiles"
-    assert places(forecasts(["a", "b"], **coords), None).kind == "tiles"
+    assert find_places(forecasts(["a", "b"], **coords), cube(["a", "b"])).kind == "tiles"
+    assert find_places(forecasts(["a", "b"], **coords), None).kind == "tiles"
 
 
 def test_each_road_is_drawn_once_and_between_tested_cells_alone():
     roads = np.array([[1.0, 0.9, 0.0], [0.8, 1.0, 0.5], [0.0, 0.0, 1.0]])
     data = cube(["a", "b", "c"], adjacency=roads)
     there = {"lon": [1.0, 2.0, 3.0], "lat": [1.0, 1.0, 1.0]}
-    assert places(forecasts(["a", "b", "c"], **there), data).roads.tolist() == [[0, 1], [1, 2]]
+    assert find_places(forecasts(["a", "b", "c"], **there), data).roads.tolist() == [[0, 1], [1, 2]]
     two = {name: values[:2] for name, values in there.items()}
-    assert places(forecasts(["b", "a"], **two), data).roads.tolist() == [[0, 1]]
-    assert len(places(forecasts(["a", "x"], **two), data).roads) == 0
+    assert find_places(forecasts(["b", "a"], **two), data).roads.tolist() == [[0, 1]]
+    assert len(find_places(forecasts(["a", "x"], **two), data).roads) == 0

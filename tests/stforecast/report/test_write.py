@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.sheets import DataSheet, RunsSheet
 from stforecast.report.tables import Table
-from stforecast.report.write import Page, try_report, write_report
+from stforecast.report.write import ReportPage, try_report, write_report
 
 RNG = np.random.default_rng(0)
 Y = RNG.normal(size=(3, 72, 2)) + 5
@@ -76,7 +76,7 @@ def plain_section(name):
 
 
 def test_sections_without_cells_are_tasks_like_those_of_forecasts(runs, tmp_path, browser):
-    written = Page()
+    written = ReportPage()
     written.sections.append(plain_section("digits"))
     page = written.write(tmp_path / "plain.html", "Images compared")
     text = page.read_text()

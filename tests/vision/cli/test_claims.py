@@ -8,7 +8,7 @@ from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from vision.cli.claims import HOLDS, NOT, UNTOLD, answers, parse_claims, verdict
 from vision.cli.kind import IMAGE_KIND
-from vision.comparison import level, points, rows_of
+from vision.comparison import level, points_above, rows_of
 
 LABELS = ["solo", "α = 0.3", "α = 0.3 (nearest)", "chance"]
 
@@ -39,7 +39,9 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         some = [run for run in runs if run.data_name == cells[1]]
         row = {r.name: r for r in rows_of(group_runs(some))}
         own = level(row["α = 0.3"], "all classes")
-        above = [points(row["α = 0.3"], row[name], "all classes") for name in tables[0]["over"]]
+        above = [
+            points_above(row["α = 0.3"], row[name], "all classes") for name in tables[0]["over"]
+        ]
         assert cells[2] == (
             f"α = 0.3: {own}; points above solo {above[0]}; α = 0.3 (nearest) {above[1]}"
         )

@@ -7,10 +7,10 @@ from stforecast.cli.run import run_command
 from stforecast.forecasting import config
 from stforecast.methods import METHODS
 from vision import config as image_config
-from vision.cli.commands import run_command as image_run_command
+from vision.cli.commands import run_images_command
 from vision.methods import METHODS as IMAGE_METHODS
 
-COMMANDS = {"forecasts": run_command, "images": image_run_command}
+COMMANDS = {"forecasts": run_command, "images": run_images_command}
 RESOLVE = {"forecasts": config.resolve, "images": image_config.resolve}
 METHODS = [
     *(("forecasts", method) for method in {**METHODS, **BASELINES}),

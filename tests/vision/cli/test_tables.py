@@ -2,8 +2,8 @@
 
 import pytest
 
-from vision.cli.tables import results_table, summary
-from vision.results import ImageRun, run
+from vision.cli.tables import accuracy_tables, image_summary
+from vision.results import ImageRun, run_images
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
 SETTINGS = {
@@ -15,7 +15,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return run("fedavg", tmp_path_factory.mktemp("runs") / "fedavg", SETTINGS)
+    return run_images("fedavg", tmp_path_factory.mktemp("runs") / "fedavg", SETTINGS)
 
 
 def tables(text):
@@ -33,7 +33,7 @@ def tables(text):
 
 
 def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
-    accuracies, kept, _ = tables(results_table([finished], {}))
+    accuracies, kept, _ = tables(accuracy_tables([finished], {}))
     stages = finished.stages()
     for name, view in (("fedavg", "global"), ("fedavg (trained)", "trained")):
         told = 100 * finished.accuracy("last", view, "task classes")
@@ -49,13 +49,13 @@ def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
         assert kept["fedavg", mask]["KR_s"] == f"{100 * shared:.2f}"
         assert kept["fedavg (trained)", mask]["KR_t"] == f"{100 * own:.2f}"
         assert kept["fedavg", mask]["KR_t"] == kept["fedavg (trained)", mask]["KR_s"] == "-"
-    assert "task classes" in summary(finished)
+    assert "task classes" in image_summary(finished)
 
 
 def test_a_run_from_before_there_was_a_mask_leaves_its_column_out(finished):
     about = {key: value for key, value in finished.about.items() if key != "masks"}
     older = ImageRun(finished.folder, {**about, "label": "older"})
-    accuracies, kept, _ = tables(results_table([finished, older], {}))
+    accuracies, kept, _ = tables(accuracy_tables([finished, older], {}))
     assert "own classes, last" in accuracies["older",]
     assert "task classes, last" not in accuracies["older",]
     assert {mask for _, mask in kept} == {"all classes"}
@@ -63,6 +63,6 @@ def test_a_run_from_before_there_was_a_mask_leaves_its_column_out(finished):
 
 def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
     settings = {**SETTINGS, "stage_order": "inside"}
-    text = results_table([run("solo", tmp_path, settings)], {})
+    text = accuracy_tables([run_images("solo", tmp_path, settings)], {})
     assert "forgetting" not in text
     assert "after each stage" not in text

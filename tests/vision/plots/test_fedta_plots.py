@@ -10,12 +10,12 @@ from sklearn.metrics import silhouette_score
 from data_prep.base.errors import InputError
 from stforecast.federated.engine.predictions import predictions
 from vision.backbones import TINY
-from vision.clients import client_data
+from vision.clients import stacked_images
 from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import anchor_head
 from vision.plots import PLOTS
 from vision.plots.embeddings import _features
-from vision.results import run
+from vision.results import run_images
 from vision.streams.measures import spatial_retention, temporal_retention
 
 SETTINGS = {
@@ -35,7 +35,7 @@ def finished(tmp_path_factory):
         "random": {"anchors": 9, "mix": "random"},
         "none": {"tail_anchor": False},
     }
-    return {k: run("fedta", out / k, {**SETTINGS, **o}, label=k) for k, o in options.items()}
+    return {k: run_images("fedta", out / k, {**SETTINGS, **o}, label=k) for k, o in options.items()}
 
 
 def titles(fig):
@@ -70,7 +70,7 @@ def test_a_panel_before_the_anchors_and_one_for_each_number(finished):
 
 
 def test_another_pool_has_a_panel_of_its_own(finished, tmp_path):
-    other = run("fedta", tmp_path, {**SETTINGS, "anchors": 9, "pool_size": 2})
+    other = run_images("fedta", tmp_path, {**SETTINGS, "anchors": 9, "pool_size": 2})
     fig = PLOTS["anchors"]([finished["3"], other], client=1, stage=1)
     before, three, again, nine = titles(fig)
     assert before == again == "before the anchors"
@@ -83,7 +83,7 @@ def test_features_behind_the_anchors_are_what_the_head_reads(finished, name):
     method, state = learner.fitted()
     images, _ = prepared(load_images(learner.config), learner.config)
     stream = learner.config.partition.split(images, 1)
-    data = client_data(images, stream.test[1])
+    data = stacked_images(images, stream.test[1])
     *_, (_, logits) = predictions(method, state, data, view="fused", cohort_size=1)
     view = _features(finished[name], client=1, stage=1)
     assert torch.equal(view.ids, stream.test[1][1])
@@ -105,7 +105,7 @@ def test_what_cannot_be_drawn_is_refused(finished, tmp_path):
         anchors([finished["none"]])
     with pytest.raises(InputError, match="clients 0 to 1 and stages 0 to 1"):
         anchors([finished["3"]], client=2)
-    other = run("fedta", tmp_path, {**SETTINGS, "anchors": 3, "seed": 2})
+    other = run_images("fedta", tmp_path, {**SETTINGS, "anchors": 3, "seed": 2})
     with pytest.raises(InputError, match="different images"):
         anchors([finished["3"], other])
 
@@ -126,7 +126,7 @@ def test_retention_of_the_shared_and_of_own_models(finished):
 
 def test_methods_without_a_shared_model_retain_over_time_alone(tmp_path):
     settings = {n: v for n, v in SETTINGS.items() if n not in ("backbone", "input_size")}
-    solo = run("solo", tmp_path, {**settings, "model": "convnet", "channels": 4})
+    solo = run_images("solo", tmp_path, {**settings, "model": "convnet", "channels": 4})
     over_time, among = PLOTS["retention"]([solo]).axes
     assert len(over_time.lines) == 2
     assert len(among.lines) == 1  # That of 100 %.

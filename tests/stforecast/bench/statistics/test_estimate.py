@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_1samp, ttest_ind
 
-from stforecast.bench.statistics.estimate import Estimate, Variation, mean
+from stforecast.bench.statistics.estimate import Estimate, Variation, mean_variation
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_two_sources_have_the_interval_of_welchs_test():
 
 
 def test_a_mean_of_independent_estimates():
-    found = mean([Variation(1.0, 4.0, ((4.0, 3),)), Variation(5.0, 12.0, ((12.0, 8),))])
+    found = mean_variation([Variation(1.0, 4.0, ((4.0, 3),)), Variation(5.0, 12.0, ((12.0, 8),))])
     assert (found.value, found.variance) == (3.0, 4.0)
     assert found.parts == ((1.0, 3), (3.0, 8))
     assert found.degrees_of_freedom == pytest.approx(16 / (1 / 3 + 9 / 8))
-    assert math.isnan(mean([found, Variation(1.0, math.nan, ())]).variance)
+    assert math.isnan(mean_variation([found, Variation(1.0, math.nan, ())]).variance)
 
 
 def test_falling_functions_swap_the_ends():
