@@ -91,7 +91,7 @@ def kl_divergence(target: Tensor, prediction: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2)).round(decimals=4)
+        >>> kl_divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2)).round(decimals=4)
         tensor([0.3278])
     """
     log_p, log_q = target.log_softmax(-1), prediction.log_softmax(-1)

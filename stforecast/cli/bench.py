@@ -135,8 +135,9 @@ def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
     from stforecast.federated.runs.run_folder import ABOUT
 
     folders = sorted(path.parent for path in out.rglob(ABOUT))
-    about = {"path": str(out), "kind": "finished runs", "runs": describe_runs(folders, out)}
-    return {**about, "failures": dict(failures)}
+    rows, damaged = describe_runs(folders, out)
+    about = {"path": str(out), "kind": "finished runs", "runs": rows}
+    return {**about, "failures": {**failures, **damaged}}
 
 
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:

@@ -165,7 +165,7 @@ def _folder(path: Path) -> Description:
         return Description("raw records", about, info_data.days_text(about), command)
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
         rows, damaged = describe_runs(folders, path)
-        about = {"runs": rows, "damaged": damaged}
+        about = {"runs": rows} | ({"damaged": damaged} if damaged else {})
         command = "" if damaged else f"stforecast compare {quote(str(path))}"
         return Description("finished runs", about, runs_text(rows, damaged), command)
     if (path / EVENTS).exists():

@@ -116,7 +116,7 @@ def test_a_benchmarks_runs_equal_those_of_one_process(ray, write, tmp_path, monk
 def test_only_what_is_not_finished_is_done(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        ray_engine, "each", lambda do, items, *_, **__: asked.extend(items) or {1: "bad luck"}
+        ray_engine, "do_each", lambda do, items, *_, **__: asked.extend(items) or {1: "bad luck"}
     )
     jobs = [
         types.SimpleNamespace(name=name, finished=lambda done=done: done)

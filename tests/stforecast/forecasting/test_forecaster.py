@@ -349,7 +349,7 @@ METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historica
 @pytest.mark.parametrize("method", METHODS_THAT_READ)
 def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
     forecaster = Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
-    with pytest.raises(InputError, match="has no observed inputs for the forecast"):
+    with pytest.raises(InputError, match="all values of value are missing"):
         forecaster.predict(table.tz_localize("UTC") * np.nan)
 
 
