@@ -430,7 +430,7 @@ class FedLean(FedAvg):
             of_map[:, :n] = solved.to(own.dtype)
 
     def _factor(self, cohort: Cohort) -> Tensor:
-        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ`, `(clients, n_linear, n_linear)`."""
+        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client."""
         products = self._products(cohort)
         diagonal = products.diagonal(dim1=-2, dim2=-1)
         diagonal += self.options.shrinkage * diagonal.clamp(min=SMALLEST)
