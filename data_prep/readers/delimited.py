@@ -42,6 +42,7 @@ DECIMALS = ("auto", "point", "comma")
 _POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,10 @@ def decide_decimal(
             )
             return "comma"
         unclear = unclear or f"column {name!r} holds {with_comma[0]!r}"
+    columns = _texts_of_numbers(table, keys) if unclear else ()
+    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
+        log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
+        return "point"
     if unclear:
         raise InputError(
             f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",

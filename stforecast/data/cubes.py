@@ -76,7 +76,7 @@ def is_table(data: object) -> bool:
         return isinstance(data, pd.DataFrame)
     path = os.fspath(data)
     if Path(path).is_dir():
-        return any(name.endswith(SUFFIXES) for name in os.listdir(path))
+        return any(file.name.endswith(SUFFIXES) for file in Path(path).iterdir())
     return path.endswith(SUFFIXES) and not h5py.is_hdf5(path)
 
 
