@@ -1,7 +1,7 @@
 """Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet` and, with the
-  extra `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
+- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet` and, with
+  the extra `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.
@@ -12,8 +12,8 @@
   those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
   1970, distinguished by their size, or dates such as `20240101`; a number that is neither of the
   years 1985 to 2030 is refused. A table without times takes `start` and `step`.
-- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `#N/A`, `-` or `--`. Negative values are kept. A cell
-  with rows in only a part of the period is NaN in the rest.
+- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `#N/A`, `-` or `--`.
+  Negative values are kept. A cell with rows in only a part of the period is NaN in the rest.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
   Columns such as lon and lat of a long table place the cells on a map.
