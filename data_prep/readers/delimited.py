@@ -229,7 +229,7 @@ def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
         return content.decode(encoding).encode()
     except (UnicodeError, LookupError) as e:
         raise InputError(
-            f"{path.name}: not {encoding} ({e.reason if isinstance(e, UnicodeError) else e}); ",
+            f"{path.name}: not {encoding} ({e}); ",
             Words("give another {encoding}, such as utf-8, cp1252 or gb18030"),
         ) from e
 

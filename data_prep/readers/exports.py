@@ -175,15 +175,20 @@ def _kind(column: pl.Series) -> str:
     if not len(texts):
         return ""
     hours = texts.str.contains(r"^([01]?\d|2[0-4])(\.0)?$")
-    if named([column.name], HOURS) and hours.mean() > MOST:
+    if named([column.name], HOURS) and _share(hours) > MOST:
         return "hour"
-    if column.dtype.is_float() or texts.str.contains(TIME_LIKE).mean() <= MOST:
-        is_clock = column.dtype == pl.String and texts.str.contains(CLOCK_LIKE).mean() > MOST
+    if column.dtype.is_float() or _share(texts.str.contains(TIME_LIKE)) <= MOST:
+        is_clock = column.dtype == pl.String and _share(texts.str.contains(CLOCK_LIKE)) > MOST
         return "clock" if is_clock else ""
     if column.dtype == pl.String and not texts.str.contains(r"^\d{9,}$").any():
         plain = texts.str.replace(MIDNIGHT, "")
         return "time" if plain.str.contains(r"^.{5,}[T_ ,]\s*\d{1,2}(:|$)").any() else "date"
-    return "date" if texts.str.contains(r"^\d{8}$").mean() > MOST else "time"
+    return "date" if _share(texts.str.contains(r"^\d{8}$")) > MOST else "time"
+
+
+def _share(mask: pl.Series) -> float:
+    """Return the share of true values."""
+    return float(mask.to_numpy().mean())
 
 
 MOST = 0.8
@@ -216,8 +221,8 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
     if not usual and dates and clocks:
         dates, clocks = named(dates, TIMES) or dates, named(clocks, TIMES) or clocks
-        found = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
-        found = [one[0] for one in found if len(one) == 1]
+        both = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
+        found = [one[0] for one in both if len(one) == 1]
     elif not usual:
         dates = named(columns, TIMES) or dates
         found = dates if len(dates) == 1 else _earlier(table, dates)
@@ -250,7 +255,7 @@ def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
         return list(names) if len(names) == 1 else []
     first, second = (table[name].head(SEEN).cast(pl.String) for name in names)
     shifted = first.slice(1) == second.head(len(second) - 1)
-    if bool((first == second).all()) or (len(shifted) and shifted.mean() > 0.5):
+    if bool((first == second).all()) or (len(shifted) and _share(shifted) > 0.5):
         return [names[0]]
     words = [re.search(r"(?i)start|begin|from|von|debut|inicio", name) for name in names]
     return [name for name, word in zip(names, words, strict=True) if word][:1]
@@ -298,8 +303,8 @@ def drop_rows(
             f" ({shown:.50})" if shown else "",
         )
     kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*map(np.array, reasons.values())]))
-    rows = kept if origin.rows is None else origin.rows[kept]
-    return table[kept], dataclasses.replace(origin, rows=rows)
+    places = kept if origin.rows is None else origin.rows[kept]
+    return table[kept], dataclasses.replace(origin, rows=places)
 
 
 def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:
@@ -422,8 +427,8 @@ def _joined(read: Sequence[_Read], keys: Sequence[str], path: Path) -> _Read:
     """Return the columns of all tables beside each other, by common keys."""
     others = [set(one.table.columns) - set(keys) for one in read]
     twice = set.intersection(*others) if not set(read[0].times) <= set(keys) else set()
-    for i, one in enumerate(others):
-        twice |= one & set().union(*others[:i])
+    for i, own in enumerate(others):
+        twice |= own & set[str]().union(*others[:i])
     if twice or not set(read[0].times) <= set(keys):
         raise InputError(
             f"{path.name}: {read[0].name} has the columns {some(read[0].table.columns, 8)}, "

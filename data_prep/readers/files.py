@@ -25,7 +25,7 @@ from data_prep.base.limits import check_expansion
 from data_prep.base.text import as_text, some
 from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
-from data_prep.readers.head import MISSING, check_names, find_head
+from data_prep.readers.head import LINES, MISSING, check_names, find_head
 
 
 def sheets_of(path: Path) -> list[str]:
@@ -78,7 +78,7 @@ def read_excel(
         raise InputError(
             f"{path.name}, row 1: empty, expected column names; ", Words("choose another {sheet}")
         )
-    begin = [["" if v is None else _text(v) for v in row] for row in rows[: delimited.LINES]]
+    begin = [["" if v is None else _text(v) for v in row] for row in rows[:LINES]]
     head = find_head(begin, path.name, "row")
     names, skip = delimited.Dialect.numbered(len(rows[0])), 0
     if dialect.header:

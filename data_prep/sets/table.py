@@ -150,8 +150,8 @@ def read(
         checksums={file.name: checksum(file) for file in files_of(raw)},
         origin=origin,
     )
-    df, layout = unfold(df, layout, time, cell, origin)
-    found = find_layout(df, layout, time, cell, chosen, origin)
+    df, kind = unfold(df, layout, time, cell, origin)
+    found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, raw, cell, name, sheet)
     if units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
