@@ -81,6 +81,7 @@ def test_the_future_changes_no_earlier_forecast(table):
     assert not np.array_equal(first.y_hat[:, 49:], second.y_hat[:, 49:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "perfedavg"])
 def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     cube, tiny, method, tmp_path
