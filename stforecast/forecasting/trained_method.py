@@ -14,11 +14,12 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.bench import LOCAL
-from stforecast.data.anchors import with_anchors
+from stforecast.data.anchors import with_anchors, without_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import input_windows, off_wall_clock
+from stforecast.data.weekly_profile import at_targets, profile_by_step
+from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import EXPERTS, Method
 from stforecast.federated.core.population import Population
@@ -153,18 +154,31 @@ class TrainedMethod:
         calendar: Calendar,
         ids: Tensor,
     ) -> np.ndarray:
-        """Mix the outputs of two experts by their known errors; of quantiles, by the middle one."""
+        """Mix the outputs of two experts and the weekly profile by their known errors.
+
+        Of quantiles, the middle one counts, and the profile moves all alike.
+        """
+        window, n_levels = self.config.window, self.config.loss.n_outputs
+        profile = profile_by_step(series, window.horizon, calendar).T
+
+        def usual(origins: np.ndarray) -> np.ndarray:
+            levels = at_targets(profile, origins, window.horizon, calendar)
+            changes = without_anchors(levels, series, origins, window.target, calendar)
+            return on_wall_clock(np.nan_to_num(changes), origins, calendar)
 
         def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             both = self._outputs(series, origins, calendar, ids)
-            levels = both.reshape(*both.shape[:2], -1, self.config.loss.n_outputs)
+            levels = both.reshape(*both.shape[:2], -1, n_levels)
             first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
             return first, second
 
         first, second = np.split(outputs, 2, axis=-1)
-        weight = weights(middle, series, starts, self.config.window, calendar)
-        mixed: np.ndarray = first + weight[..., None].astype(np.float32) * (second - first)
-        return mixed
+        found = weights(middle, usual, series, starts, window, calendar)
+        of_second, of_usual = (w[..., None].astype(np.float32) for w in found)
+        mixed = first + of_second * (second - first)
+        levels = mixed.reshape(*mixed.shape[:2], -1, n_levels)
+        moved = of_usual * (usual(starts) - levels[..., len(self.levels) // 2])
+        return np.asarray(levels + moved[..., None], np.float32).reshape(mixed.shape)
 
     def _outputs(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
