@@ -44,6 +44,10 @@ WHOLE = 2**29
 """Most bytes of inputs that stay in memory; more are cut for a cohort at a time."""
 
 
+FORMER = "former/"
+"""Begin of the names of saved arrays of the model before refits."""
+
+
 @contextmanager
 def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]:
     """Give what makes the trainer of a run, which works within the context.
@@ -86,6 +90,8 @@ class TrainedMethod:
         snapshot: states of clients and server after the selected round.
         clients: the client of each cell.
         view: name of the method's model that predicts; by default its first.
+        former: the model before refits, whose errors weigh experts: those of a refitted one are
+            small where it was trained. None without a refit, or without experts.
     """
 
     config: Config
@@ -93,6 +99,7 @@ class TrainedMethod:
     snapshot: State
     clients: Partition
     view: str | None = None
+    former: TrainedMethod | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -167,7 +174,7 @@ class TrainedMethod:
             return on_wall_clock(np.nan_to_num(changes), origins, calendar)
 
         def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            both = self._outputs(series, origins, calendar, ids)
+            both = (self.former or self)._outputs(series, origins, calendar, ids)
             levels = both.reshape(*both.shape[:2], -1, n_levels)
             first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
             return first, second
@@ -218,7 +225,14 @@ class TrainedMethod:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state that prediction needs, as plain arrays."""
-        return to_arrays(self.method, self.snapshot)
+        former = {} if self.former is None else self.former.state()
+        further = {FORMER + name: values for name, values in former.items()}
+        return {**to_arrays(self.method, self.snapshot), **further}
+
+    def refitted(self, snapshot: State) -> TrainedMethod:
+        """Return the method after a refit."""
+        former = (self.former or self) if self._has_experts else None
+        return dataclasses.replace(self, snapshot=snapshot, former=former)
 
     @classmethod
     def from_state(
@@ -229,12 +243,15 @@ class TrainedMethod:
         Raises:
             InputError: if the arrays do not fit the configured model or are not finite.
         """
+        held = {n.removeprefix(FORMER): a for n, a in arrays.items() if n.startswith(FORMER)}
+        former = cls.from_state(config, held, round, clients) if held else None
+        arrays = {name: a for name, a in arrays.items() if not name.startswith(FORMER)}
         snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
         largest = int(clients.sizes.max())
         # The state holds the roads.
         method = build_method(config, [Cells(largest, np.zeros((largest, largest)))])
         check_shapes(method, arrays, len(clients))
-        return cls(config, method, snapshot, clients)
+        return cls(config, method, snapshot, clients, former=former)
 
 
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
