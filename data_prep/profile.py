@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from scipy.sparse import csr_array
 
 from data_prep.cube import local_time, observed
 
@@ -80,10 +81,9 @@ def _worst(shares: np.ndarray, names: np.ndarray | pd.Index) -> dict[str, float]
 def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return the means of rows of each group, `(groups, cells)`, NaN where none is known."""
     known = np.isfinite(values)
-    totals = np.zeros((groups.max() + 1, values.shape[1]))
-    counts = np.zeros_like(totals)
-    np.add.at(totals, groups, np.where(known, values, 0.0))
-    np.add.at(counts, groups, known)
+    rows = np.arange(len(values))
+    sums = csr_array((np.ones(len(rows)), (groups, rows)), (int(groups.max()) + 1, len(rows)))
+    totals, counts = sums @ np.where(known, values, 0.0), sums @ known.astype(float)
     return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
 
@@ -105,7 +105,7 @@ def _stuck(
         "steps": int(ends[spans].sum()),
         "longest": int(ends.max()),
         "cell": str(cells[at]),
-        "first": str(times[end - int(ends.max()) + 1]),
+        "first": str(times[int(end) - int(ends.max()) + 1]),
     }
 
 
@@ -119,7 +119,11 @@ def _outliers(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) ->
     if not far.any():
         return {"count": 0}
     step, at = np.unravel_index(int(np.nanargmax(distance)), values.shape)
-    largest = {"value": float(values[step, at]), "cell": str(cells[at]), "time": str(times[step])}
+    largest = {
+        "value": float(values[step, at]),
+        "cell": str(cells[at]),
+        "time": str(times[int(step)]),
+    }
     return {"count": int(far.sum()), **largest}
 
 

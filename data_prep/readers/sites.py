@@ -57,7 +57,7 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
         )
     ds = _place(ds, sites, crs, origin)
     odd = {*KEPT, *ds.variables}
-    kept = [c for c in sites if c not in odd and c.isprintable() and "/" not in c]
+    kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable() and "/" not in c]
     log.info(
         "%s: %s of cells by %r: %s",
         origin.name,
@@ -90,8 +90,9 @@ def _find_ids(ds: xr.Dataset, df: pd.DataFrame, origin: Origin) -> tuple[str, np
 
 def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin) -> xr.Dataset:
     """Add `lon` and `lat`, if the table has positions, and take them out of it."""
-    degrees = named(sites, LONGITUDES), named(sites, LATITUDES)
-    metres = named(sites, EASTINGS), named(sites, NORTHINGS)
+    names = [str(name) for name in sites.columns]
+    degrees = named(names, LONGITUDES), named(names, LATITUDES)
+    metres = named(names, EASTINGS), named(names, NORTHINGS)
     pairs = [(a[0], b[0]) for a, b in (degrees, metres) if len(a) == len(b) == 1]
     if not pairs:
         return ds
