@@ -33,9 +33,8 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import Participants
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Cohort, State
+from stforecast.federated.core.state import Cohort, Participants, State
+from stforecast.federated.core.tensors import Params
 from stforecast.federated.core.training import zero_moments
 from vision.clients import stacked_images
 from vision.learner import Learner, load_images, prepared

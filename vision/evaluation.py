@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import Method, Participants, overridden
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method, overridden
+from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.predictions import Way, predictions, predictions_of
-from stforecast.federated.uploads.payload import Payload
 
 MASKS = ("all classes", "own classes")
 """Classes that a prediction chooses from: all, or those of the client's training samples.

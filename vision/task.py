@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch
+from stforecast.federated.core.tensors import Batch
 
 AMONG = "among"
 """Classes that a training prediction chooses from, `(clients, samples, classes)`, if not all."""

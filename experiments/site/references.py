@@ -23,9 +23,9 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task, overridden
 from stforecast.federated.core.population import Population, SplitModel
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.uploads.payload import Payload
 
 NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` change some of them."
 

@@ -63,14 +63,11 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
-from stforecast.federated.core.algebra import weighted_mean, with_axes
-from stforecast.federated.core.data import ClientData, take
-from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Params, Payload, take, weighted_mean, with_axes
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 4)
 """Key of the server's random numbers, distinct from those of the core and the clients."""

@@ -64,14 +64,13 @@ from torch import Tensor
 from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants
+from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
 from stforecast.federated.core.training import Training
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
 
 DAY_CYCLES = 4

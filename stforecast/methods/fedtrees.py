@@ -65,12 +65,11 @@ from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, ServerState, Task
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, names_of
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
 from stforecast.federated.core.trees import (
     best_splits,
@@ -82,7 +81,6 @@ from stforecast.federated.core.trees import (
     nodes_at,
     to_bins,
 )
-from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 5)
 """Key of the server's random numbers, distinct from those of the core and the clients."""

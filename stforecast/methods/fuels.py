@@ -37,10 +37,8 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError, Words
 from data_prep.base.text import counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
-from stforecast.federated.core.algebra import with_axes
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -48,10 +46,10 @@ from stforecast.federated.core.prototypes import (
     jensen_shannon,
     weighted_prototypes,
 )
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.steps import contrast
-from stforecast.federated.uploads.payload import Payload
 from stforecast.methods.fuels_options import FuelsOptions, are_known, as_many_at_random, quantile
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import torch
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
-from stforecast.federated.core.state import State
+from stforecast.federated.core.state import Participants, State
 from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.nodes.masker import summand_weights
 from stforecast.federated.runs.checkpointing import Checkpointer

@@ -51,19 +51,16 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params, feature_width
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
 from stforecast.federated.methods.two_models import (
     PERSONAL,
     TwoModels,
     personal_copies,
     personal_model,
 )
-from stforecast.federated.uploads.payload import Payload
 from vision.task import kl_divergence
 
 LEFT, RIGHT, UPDATE = "left/", "right/", "update/"

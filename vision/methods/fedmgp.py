@@ -37,13 +37,10 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
 from stforecast.federated.core.training import Optimizer, zero_moments
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.fusion import fused_pool, surrogate_images
 from vision.methods.prompts import (
     DEFAULTS,

@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.two_models import personal_copies, personal_model
-from stforecast.federated.uploads.payload import Payload
 
 HEAD = "head."
 

@@ -91,13 +91,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import Words
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import PrototypeMeans
-from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
 from vision.methods import prompts
 from vision.methods.anchors import (
     begin_task,

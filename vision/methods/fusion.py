@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.method import Task
+from stforecast.federated.core.tensors import Batch
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.backbones import Backbone
 from vision.backbones.backbone import Read

@@ -24,13 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.layers import ClientLinear, Stacked
-from stforecast.federated.core.method import Participants, ServerState
-from stforecast.federated.core.population import Network, Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.population import Network
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import DEFAULTS, present_classes, queried
 from vision.methods.teacher import TEACHER
 from vision.models.vit import backbone_of

@@ -49,12 +49,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from vision.methods.generator import normal
 from vision.methods.memory import (
     EMPTY,

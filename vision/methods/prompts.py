@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, ServerState
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.backbones import Backbone
 from vision.models.vit import backbone_of
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.method import ServerState
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Params, Payload
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.prompts import present_classes
 
 TEACHER = "teacher."

@@ -45,8 +45,8 @@ from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import names_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
-from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.models.vit import backbone_of

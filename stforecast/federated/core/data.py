@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
+from stforecast.federated.core.tensors import Batch, take
 from stforecast.federated.core.training import Training
-
-Batch = dict[str, Tensor]
-"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task defines the names."""
 
 Augment = Callable[[Batch, Sequence[torch.Generator]], Batch]
 """Augments a training batch, with random draws for each client from its own generator."""
@@ -104,19 +102,6 @@ class ClientData:
             device = next(iter(self.tensors.values())).device
             chunk = {name: t[:, start:stop] for name, t in self.tensors.items()}
             yield {**chunk, "valid": valid.to(device)}
-
-
-def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
-    """Return the rows `ids` of tensors `(clients, …)`, as views if `ids` is a contiguous range."""
-    first, n = (int(ids[0]), len(ids)) if len(ids) else (0, 0)
-    if is_range(ids):
-        return {name: t[first : first + n] for name, t in tensors.items()}
-    return {name: t[ids.to(t.device)] for name, t in tensors.items()}
-
-
-def is_range(ids: Tensor) -> bool:
-    """Return whether `ids` is `first, first + 1, …`."""
-    return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
 
 
 def batches(

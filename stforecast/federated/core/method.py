@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import NoOptions
-from stforecast.federated.core.population import Params, Population
-from stforecast.federated.core.state import Clients, Cohort, State
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Training
-from stforecast.federated.uploads.payload import Payload
 
 Sums = Literal["none", "samples", "clients"]
 """Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
-
-ServerState = dict[str, Tensor]
-"""State of a method's server: name to tensor."""
 
 EXPERTS = "experts"
 """View of a method that `has_experts`: its two forecasts, one after the other."""
@@ -48,23 +44,6 @@ class Task(Protocol):
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
         ...
-
-
-@dataclass(frozen=True)
-class Participants:
-    """Clients that a message is for or from.
-
-    Attributes:
-        ids: `(n,)` increasing client ids.
-        sizes: `(n,)` numbers of training samples.
-        round: index of the round, from 0.
-        stage: index of the stage of the task stream, from 0.
-    """
-
-    ids: Tensor
-    sizes: Tensor
-    round: int
-    stage: int = 0
 
 
 class Method:

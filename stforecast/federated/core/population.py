@@ -22,10 +22,8 @@ from torch.func import functional_call
 from data_prep.base.errors import InputError
 from stforecast.federated.core.convolutions import Chain
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
-
-Params = dict[str, Tensor]
-"""Parameter name to tensor `(clients, …)`."""
 
 
 class PerClient(nn.Module):

@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch, ClientData, take
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.tensors import Batch, take
 
 COHORT = 16
 """Default number of clients that predict together."""

@@ -11,8 +11,8 @@ import torch
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State
 from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust

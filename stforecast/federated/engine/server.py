@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.core.data import take
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State, canonical, generator
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State, canonical, generator
+from stforecast.federated.core.tensors import Like, Payload, take
 from stforecast.federated.engine.faults import DIVERGED, reasons_of
-from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 

@@ -24,9 +24,9 @@ from data_prep.base import limits
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.core.training import STEPS, Training, moment_names
 from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
-from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
 

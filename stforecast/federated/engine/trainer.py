@@ -24,17 +24,24 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import ClientData, Stream, take
-from stforecast.federated.core.method import Method, Participants, initial_state
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import Method, initial_state
+from stforecast.federated.core.state import Clients, Cohort, Participants, State, cohorts, generator
+from stforecast.federated.core.tensors import (
+    Like,
+    Params,
+    Payload,
+    joined,
+    like_of,
+    take,
+    total_bytes,
+)
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine import sizing
 from stforecast.federated.engine.faults import DIVERGED, NOT_THE_CLIENTS, reason, sound_clients
 from stforecast.federated.engine.predictions import predictions_of
 from stforecast.federated.engine.sizing import bfloat16_pays
 from stforecast.federated.engine.workers import Store, Workers
-from stforecast.federated.uploads.payload import Like, Payload, joined, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
 
 

@@ -32,14 +32,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, with_axes
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, plain_mean, with_axes
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.method import Method, Participants, ServerState, Sums
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.method import Method, Sums
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Payload, repeated, weighted_mean
 from stforecast.federated.uploads.robust import RULES
 
 

@@ -39,16 +39,13 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.algebra import mmd
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, mmd
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import HEAD
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,18 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, slope, squared_distance, without_prefix
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import (
+    Batch,
+    Params,
+    Payload,
+    plain_mean,
+    slope,
+    squared_distance,
+    without_prefix,
+)
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 GRADIENT = "gradient."
 """Prefix of the names of gradients: g_k in a client's memory, h in the server's state."""

@@ -29,17 +29,15 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
     instance_distance,
     means_of_last_epoch,
 )
-from stforecast.federated.core.state import Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.state import Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, repeated
 from stforecast.federated.uploads.robust import RULES
 
 

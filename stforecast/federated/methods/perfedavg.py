@@ -35,14 +35,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.state import Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, plain_mean
 from stforecast.federated.methods.two_models import FittedModels
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

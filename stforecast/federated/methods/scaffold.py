@@ -46,14 +46,17 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, slope, without_prefix
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import (
+    Batch,
+    Params,
+    Payload,
+    plain_mean,
+    slope,
+    without_prefix,
+)
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 CONTROL = "control."
 """Prefix of the names of controls: c_i in a client's memory, c in the server's state."""

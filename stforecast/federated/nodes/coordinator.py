@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Method, Participants, initial_state
-from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.method import Method, initial_state
+from stforecast.federated.core.state import Clients, Participants, State
+from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
 from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
@@ -66,7 +67,6 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 

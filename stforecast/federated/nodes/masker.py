@@ -25,10 +25,10 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads import masking
-from stforecast.federated.uploads.payload import Payload
 
 SUM = "sum"
 """Name of the masked vector in a message."""

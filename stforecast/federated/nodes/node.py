@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import take
-from stforecast.federated.core.method import Method, Participants, overridden
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method, overridden
+from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.tensors import Payload, take
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
@@ -31,7 +31,6 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.federated.uploads.payload import Payload
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ import torch
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.tensors import Like, Payload
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.uploads.masking import SecureSums, Shapes
-from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Stopped, Words
 from stforecast.federated.core.state import State
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.runs.checkpoint import (
@@ -31,7 +32,6 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.federated.runs.run_folder import CHECKPOINTS, begin, writing
-from stforecast.federated.uploads.payload import total_bytes
 
 log = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Payload
 
 try:
     from cryptography.exceptions import InvalidTag

@@ -30,9 +30,8 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.options import CheckedOptions, Probability, ReadIf
-from stforecast.federated.uploads.payload import Like, Payload
+from stforecast.federated.core.tensors import Like, Payload, with_axes
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
 
