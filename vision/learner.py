@@ -17,26 +17,24 @@ from torch import Tensor
 from data_prep.base.errors import InputError, choose
 from data_prep.base.limits import check_size
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method
+from stforecast.federated.core.method import Method, predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.server import RoundReport
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs import model_files
-from stforecast.federated.runs.checkpointing import Checkpointer
-from vision.clients import among_own_classes, stacked_images
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
-from vision.datasets import ImageSet, load
-from vision.datasets.long_tail import hold_out_for_server, long_tailed
-from vision.evaluation import MASKS
-from vision.evaluator import Evaluator
+from vision.datasets import load
+from vision.datasets.image_set import ImageSet
+from vision.datasets.strata import hold_out_for_server, long_tailed
+from vision.evaluation import MASKS, Evaluator
 from vision.methods import METHODS
 from vision.models import MODELS
-from vision.partition import Partition
-from vision.streams import TaskStream
-from vision.task import Classification
+from vision.partition.base import Partition
+from vision.streams.base import TaskStream
+from vision.task import Classification, among_own_classes, stacked_images
 
 DESCRIPTION = "learner.json"
 """File with the settings and shapes of a saved learner."""

@@ -25,12 +25,15 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, choose
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import Run, write_csv
-from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
+from stforecast.federated.runs.unfinished_run import (
+    AfterRound,
+    Checkpointer,
+    UnfinishedRun,
+    new_folder,
+)
 from stforecast.federated.uploads.uplink import guarantee
-from vision.evaluation import MASKS, last_best_mean
-from vision.evaluator import STAGE_COLUMNS, column, last_stage
+from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
 from vision.learner import Learner
 
 ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")

@@ -32,8 +32,8 @@ from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.backbones import TINY, Backbone
-from vision.backbones.backbone import FeatureCache, Precision
+from vision.backbones.backbone import Backbone, FeatureCache, Precision
+from vision.backbones.load import TINY
 from vision.backbones.vit import Geometry, ViT
 from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.fedta import FedTA

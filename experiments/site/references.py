@@ -136,7 +136,7 @@ def forecasts_sent() -> str:
 
 def images_sent() -> str:
     """Tabulate what the federated methods for images send."""
-    from vision.backbones import TINY
+    from vision.backbones.load import TINY
     from vision.methods import METHODS
     from vision.models import MODELS
     from vision.models.vit import FrozenViT, ViTOptions

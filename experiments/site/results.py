@@ -18,7 +18,7 @@ from data_prep.base.text import counted
 from experiments.site import default_method, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
 from experiments.site.measured import Benchmarks, load, page_of, pages, read_folder, save
-from vision.cli.claims import HEADING
+from vision.cli.compare import HEADING
 
 INDEX = "index.md"
 

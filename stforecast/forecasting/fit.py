@@ -21,9 +21,8 @@ from stforecast.data.clients import Partition
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_finite_arrays
-from stforecast.federated.runs.unfinished_run import AfterRound
+from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, reads_target
 from stforecast.forecasting.predictor import Predictor

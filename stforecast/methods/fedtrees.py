@@ -85,6 +85,9 @@ from stforecast.federated.core.trees import (
 SERVER_SEED = (0, 0, 5)
 """Key of the server's random numbers, distinct from those of the core and the clients."""
 
+READ = ("rounds", "participation", "full_start", "patience")
+"""Settings of training that it reads."""
+
 PRIVATE = ("seed", "parents", "members")
 """Tensors of the server's state that it does not send."""
 
@@ -128,9 +131,7 @@ class FedTrees(Method):
     views = ("global",)
     sends_sums = True
     sums = "clients"
-    unread = (names_of(Training) | {"model"}) - {
-        "rounds", "participation", "full_start", "patience"
-    }  # fmt: skip
+    unread = {"model"} | names_of(Training) - set(READ)
     Options = FedTreesOptions
     options: FedTreesOptions
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -174,7 +175,7 @@ class FedTrees(Method):
         batch = {name: t[:, :samples] for name, t in cohort.data.tensors.items()}
         if "bin_ends" not in payload:
             prediction = cohort.memory["prediction"][:, :samples]
-            self._record(cohort, prediction, batch)
+            cohort.record_loss(self.task.loss(prediction, batch))
             return self._description(batch, prediction.shape[-1])
         tables = {name: t[0] for name, t in payload.items()}
         level = int(tables["level"])
@@ -185,7 +186,7 @@ class FedTrees(Method):
             tree = _tree(tables, -1)
             node = nodes_at(bins, tree["feature"], tree["split"], level)
             grown = prediction + _values(tree, node, level)
-        self._record(cohort, grown, batch)
+        cohort.record_loss(self.task.loss(grown, batch))
         weight = batch["mask"].to(prediction).mean(2, keepdim=True).mT
         residual = residuals(self.task, prediction, batch)
         sums = node_sums(node, torch.cat([residual.mT, weight], dim=1), 2**level)
@@ -202,11 +203,6 @@ class FedTrees(Method):
     def _sends_both(self) -> bool:
         """Whether both children's histograms are sent, as other clients sent their parent's."""
         return self.training.participation < 1
-
-    def _record(self, cohort: Cohort, prediction: Tensor, batch: Batch) -> None:
-        loss = self.task.loss(prediction, batch)
-        cohort.record("loss", loss)
-        cohort.record("task_loss", loss)
 
     def _description(self, batch: Batch, outputs: int) -> Payload:
         """Return the counts on the grid and the normal equations of the ridge regression."""

@@ -49,7 +49,7 @@ from stforecast.federated.core.prototypes import (
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.steps import contrast
+from stforecast.federated.kernels.functions import contrast
 from stforecast.methods.fuels_options import FuelsOptions, are_known, as_many_at_random, quantile
 
 log = logging.getLogger(__name__)

@@ -128,7 +128,7 @@ def divide(
     from vision.learner import load_images, prepared
     from vision.plots.partition import division
     from vision.plots.stream import stages_of
-    from vision.streams import TaskStream
+    from vision.streams.base import TaskStream
 
     options.check_ending(out, *FORMATS, ".csv")
     settings |= {"partition": partition, "seed": seed}

@@ -48,8 +48,7 @@ from stforecast.bench.kind import Kind, Scenario
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage
-from vision.cli.claims import Claim, answers, parse_claims
-from vision.cli.compare import compare_images, rows_by_data
+from vision.cli.compare import Claim, answers, compare_images, parse_claims, rows_by_data
 from vision.cli.page import image_sections
 from vision.cli.tables import accuracy_tables
 from vision.config import SETTINGS, resolve

@@ -242,8 +242,7 @@ class FedKD(TwoModels):
         h_t = self.population.encode(mentor, batch["x"])
         h_s = self.population.encode(cohort.state, batch["x"])
         p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
-        loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
-        cohort.record("task_loss", loss_t)
+        loss_t, loss_s = self.recorded(cohort, p_t, batch), self.task.loss(p_s, batch)
         mapped = h_s @ cohort.params[HIDDEN]
         taught = kl_divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
         learned = kl_divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)

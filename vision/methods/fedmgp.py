@@ -41,7 +41,6 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
 from stforecast.federated.core.training import Optimizer, zero_moments
-from vision.methods.fusion import fused_pool, surrogate_images
 from vision.methods.prompts import (
     DEFAULTS,
     HEAD,
@@ -49,11 +48,13 @@ from vision.methods.prompts import (
     PoolOptions,
     add_parameters,
     chosen_prompts,
+    fused_pool,
     key_distance,
     new_pool,
     present_classes,
     prompt_tokens,
     queried,
+    surrogate_images,
     train_head,
     train_parts,
     uniform,
@@ -203,9 +204,7 @@ class FedMGP(Method):
 
     def fine_task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss of the local head, and record it."""
-        loss = self.task.loss(self.fine_logits(cohort.params, features), batch)
-        cohort.record("task_loss", loss)
-        return loss
+        return self.recorded(cohort, self.fine_logits(cohort.params, features), batch)
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average, or with a surrogate set, fuse the pools and train the head."""

@@ -57,8 +57,7 @@ class FedRoD(FedAvg):
         generic = self.population.decode(cohort.state, features)
         own = personal_model({**cohort.memory, **cohort.params})
         correction = self.population.decode(own, features.detach())
-        task_loss = self.task.loss(generic.detach() + correction, batch)
-        cohort.record("task_loss", task_loss)
+        task_loss = self.recorded(cohort, generic.detach() + correction, batch)
         return self.task.loss(generic + cohort.scratch["log_counts"][:, None], batch) + task_loss
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:

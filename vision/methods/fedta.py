@@ -110,7 +110,7 @@ from vision.methods.anchors import (
     selected_prototypes,
     standardised,
 )
-from vision.methods.fusion import fused_pool, surrogate_images
+from vision.methods.prompts import fused_pool, surrogate_images
 from vision.models.vit import backbone_of
 
 
@@ -325,8 +325,7 @@ class FedTA(Method):
             params = {**cohort.params, **cohort.memory, **held(cohort, before)}
             mixed, chosen = self.anchored(params, batch["feature"])
             pull = o.lambda3 * prompts.key_distance(batch["feature"], params["anchor.keys"], chosen)
-        loss = self.task.loss(anchor_head(cohort.params, mixed), batch)
-        cohort.record("task_loss", loss)
+        loss = self.recorded(cohort, anchor_head(cohort.params, mixed), batch)
         contrast = consistency_loss(
             mixed, self.task.keys(batch), payload["prototypes"], payload["known"], o.temperature
         )

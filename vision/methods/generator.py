@@ -168,12 +168,6 @@ class DataFreeFedAvg(FedAvg):
         loss = self.recorded(cohort, logits, batch)
         return loss + self.replay_loss(cohort, batch, payload)
 
-    def recorded(self, cohort: Cohort, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the task's loss, and record it."""
-        loss = self.task.loss(logits, batch)
-        cohort.record("task_loss", loss)
-        return loss
-
     def upload(self, cohort: Cohort) -> Payload:
         """Return the head and the client's classes."""
         return {**super().upload(cohort), "present": present_classes(self, cohort)}

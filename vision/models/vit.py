@@ -13,7 +13,8 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Population, SplitModel
-from vision.backbones import Backbone, load_backbone
+from vision.backbones.backbone import Backbone
+from vision.backbones.load import load_backbone
 from vision.models.convnet import Shape
 
 

@@ -17,8 +17,7 @@ from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import floats
 from vision.config import ImageRunOptions, resolve
-from vision.evaluation import TRAINED
-from vision.evaluator import column
+from vision.evaluation import TRAINED, column
 from vision.results import ImageRun
 from vision.streams.measures import spatial_retention, temporal_retention
 

@@ -23,7 +23,7 @@ from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import FedTA
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.results import ImageRun
-from vision.streams import TaskStream
+from vision.streams.base import TaskStream
 
 NEIGHBOURS = 3
 """t-SNE needs more samples than three times the perplexity."""

@@ -1,6 +1,6 @@
 """Accuracy and forgetting after each stage of a stream.
 
-All functions read the table of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`). With the
+All functions read the table of stages (`stages.csv`, `vision.evaluation.STAGE_COLUMNS`). With the
 order `inside`, stages repeat; then the last pass counts, or the mean of the last few.
 
 A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage. A^glo judges averaged
@@ -13,7 +13,7 @@ Knowledge retention over time and among clients: FedTA's KR_t and KR_s.
 
 Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
 TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both read the table
-of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`) and are ratios of accuracies per client;
+of stages (`stages.csv`, `vision.evaluation.STAGE_COLUMNS`) and are ratios of accuracies per client;
 above 1, accuracy has increased. A client whose denominator is 0 had nothing to retain and does not
 count.
 """

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.layers import relu_pool, stacked_convolution
+from stforecast.federated.kernels.functions import relu_pool, stacked_convolution
 
 Step = Callable[[Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.layers import Weights, grus_usable, linear_column, stacked_grus
+from stforecast.federated.kernels.functions import Weights, grus_usable, linear_column, stacked_grus
 
 
 class Stacked(nn.Module):

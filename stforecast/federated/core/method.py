@@ -1,9 +1,12 @@
-"""Base class of federated methods, which are functions over populations of clients."""
+"""Base class of federated methods, which are functions over populations of clients.
+
+Below it are the first state of a federation, and the predictions of its clients.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
@@ -13,7 +16,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import NoOptions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, take
 from stforecast.federated.core.training import Training
 
 Sums = Literal["none", "samples", "clients"]
@@ -152,7 +155,11 @@ class Method:
 
     def task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss of the head on `features`, and record it for the report."""
-        loss = self.task.loss(self.population.decode(cohort.state, features), batch)
+        return self.recorded(cohort, self.population.decode(cohort.state, features), batch)
+
+    def recorded(self, cohort: Cohort, prediction: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss of a prediction, and record it for the report."""
+        loss = self.task.loss(prediction, batch)
         cohort.record("task_loss", loss)
         return loss
 
@@ -256,3 +263,72 @@ def initial_state(
     clients = Clients(params, buffers, moments={}, sizes=sizes)
     server = method.init(clients, sizes, seed)
     return State(clients, server, round=0, seed=seed)
+
+
+COHORT = 16
+"""Default number of clients that predict together."""
+
+Way = Literal["own", "averaged"]
+"""Which model of a client predicts if its method averages models: `own` is the client's model after
+its latest local training; in `averaged`, the averaged parts of that model are the server's."""
+
+ROWS_ON_CPU = 128
+"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
+
+ROWS_ON_GPU = 4096
+"""The same on a GPU, which needs large products."""
+
+
+@torch.no_grad()
+def predictions(
+    method: Method,
+    state: State,
+    data: ClientData,
+    *,
+    view: str | None = None,
+    cohort_size: int = COHORT,
+    way: Way | None = None,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield batches `(some clients, some samples, …)` with predictions, clients in order.
+
+    Each client predicts from its own state and the server's latest message.
+
+    Args:
+        method: the method.
+        state: its state, on one device.
+        data: samples of all clients, on that device.
+        view: one of the method's `views`; by default the first.
+        cohort_size: largest number of clients that predict together.
+        way: model of a client that predicts; by default the one that the method chooses.
+    """
+    for ids in data.cohorts(cohort_size):
+        yield from predictions_of(method, state, data, ids, view, way)
+
+
+def predictions_of(
+    method: Method,
+    state: State,
+    data: ClientData,
+    ids: Tensor,
+    view: str | None = None,
+    way: Way | None = None,
+    rows: Tensor | None = None,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield the same as `predictions`, for the clients `ids` together.
+
+    Where `data` are of some clients only, `rows` are their places in it.
+    """
+    method.population.train(False)
+    clients = state.clients
+    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
+    at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
+    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
+    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
+    if way == "averaged":
+        own |= {name: payload[name] for name in averaged}
+    elif way == "own":
+        payload = {name: t for name, t in payload.items() if name not in averaged}
+    some = data.take(ids if rows is None else rows)
+    for batch in some.chunks(at_once * min(some.group, COHORT)):
+        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])

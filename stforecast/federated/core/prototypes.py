@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from stforecast.federated.core.method import Task
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.steps import add_by_key
+from stforecast.federated.kernels.functions import add_by_key
 
 
 class PrototypeMeans:

@@ -134,7 +134,7 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
     return torch.stack(parts).sum(0)
 
 
-def slope(
+def linear_term(
     direction: Mapping[str, Tensor], params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> Tensor:
     """Return `⟨d, w - w^t⟩` of each client, a term whose gradient for w is d.
@@ -148,7 +148,7 @@ def slope(
         `(clients,)`.
 
     >>> d, w = {"a": torch.tensor([[2.0, 1.0]])}, {"a": torch.tensor([[5.0, 3.0]])}
-    >>> slope(d, w, {"a": torch.tensor([[1.0, 1.0]])})
+    >>> linear_term(d, w, {"a": torch.tensor([[1.0, 1.0]])})
     tensor([10.])
     """
     parts = [

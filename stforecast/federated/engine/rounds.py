@@ -6,8 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-
-import torch
+from typing import Any
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
@@ -16,7 +15,6 @@ from stforecast.federated.core.state import Participants, State
 from stforecast.federated.engine.server import RoundReport, Server
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust
-from stforecast.federated.uploads.uplink import Uplink
 
 
 class Federation:
@@ -26,14 +24,9 @@ class Federation:
         method: the method, with its model, task and settings.
         train: training samples, or a stream of stages of them.
         validation: samples that select the best round, or None.
-        seed: seed of the run.
-        device: device to compute on.
-        cohort_size: largest number of clients trained together, see `Trainer`.
-        uplink: processing of uploads before they are sent.
         robust: the server's defence against Byzantine uploads.
-        workers: cohorts that train at the same time, on a CPU.
-        memory: bytes that the run may take, see `Trainer`.
-        make_trainer: makes the trainer from the arguments above; by default one in this process.
+        make_trainer: makes the trainer; by default one in this process.
+        **options: options of the trainer, such as `seed`, `device` or `workers`, see `Trainer`.
 
     Raises:
         InputError: if the data do not match the settings, or the run does not fit the memory.
@@ -52,29 +45,14 @@ class Federation:
         train: ClientData | Stream,
         validation: ClientData | None = None,
         *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        cohort_size: int | None = None,
-        uplink: Uplink | None = None,
         robust: Robust | None = None,
-        workers: int = 1,
-        memory: int | None = None,
         make_trainer: Callable[..., Trainer] = Trainer,
+        **options: Any,
     ) -> None:
         self.method = method
-        self.trainer = make_trainer(
-            method,
-            train,
-            validation,
-            seed=seed,
-            device=device,
-            cohort_size=cohort_size,
-            uplink=uplink,
-            workers=workers,
-            memory=memory,
-        )
-        rounds = method.training.rounds * len(self.trainer.stream)
-        self.server = Server(method, self.trainer.state, rounds, uplink=uplink, robust=robust)
+        self.trainer = trainer = make_trainer(method, train, validation, **options)
+        rounds = method.training.rounds * len(trainer.stream)
+        self.server = Server(method, trainer.state, rounds, uplink=trainer.uplink, robust=robust)
         self.best: State | None = None
 
     @property

@@ -26,7 +26,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.core.training import STEPS, Training, moment_names
-from stforecast.federated.kernels.compiler import cache_folder, processor, tiles
+from stforecast.federated.kernels.compiler import cache_folder, processor_flags, tiles
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
     """Return the file that keeps the answer; None without a folder that can be trusted."""
     folder = cache_folder()
     shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
-    machine = processor(), tiles(), torch.__version__
+    machine = processor_flags(), tiles(), torch.__version__
     about = *machine, repr(population.model), shapes, tuple(x.shape), threads
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
     return folder / f"bfloat16-{key}" if folder else None

@@ -103,8 +103,7 @@ class FedCP(FedAvg):
         """Return ℓ + λ MMD(h, h_global) of each client, `(clients,)`."""
         features = self.population.encode(cohort.state, batch["x"])
         y_hat = self.both(cohort.state, payload, features, cohort.scratch["context"])
-        loss = self.task.loss(y_hat, batch)
-        cohort.record("task_loss", loss)
+        loss = self.recorded(cohort, y_hat, batch)
         if self.options.lam == 0:
             return loss
         with torch.no_grad():

@@ -46,8 +46,7 @@ from stforecast.federated.core.tensors import (
     Batch,
     Params,
     Payload,
-    plain_mean,
-    slope,
+    linear_term,
     squared_distance,
     without_prefix,
 )
@@ -109,11 +108,11 @@ class FedDyn(FedAvg):
         loss, g = super().local_loss(cohort, batch, payload), gradients(cohort.memory)
         tilted = {name: cohort.params[name] for name in g}
         distance = squared_distance(tilted, payload)
-        return loss - slope(g, tilted, payload) + self.options.alpha / 2 * distance
+        return loss - linear_term(g, tilted, payload) + self.options.alpha / 2 * distance
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Update h, then θ = mean of θ_k - h/α; average the buffers."""
-        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mean = super().aggregate(server, of, uploads)
         alpha, share = self.options.alpha, len(of.ids) / server[N_CLIENTS].item()
         for name, h in gradients(server).items():
             h = h - alpha * share * (mean[name] - server[name])

@@ -52,8 +52,7 @@ from stforecast.federated.core.tensors import (
     Batch,
     Params,
     Payload,
-    plain_mean,
-    slope,
+    linear_term,
     without_prefix,
 )
 from stforecast.federated.methods.fedavg import FedAvg
@@ -129,7 +128,7 @@ class Scaffold(FedAvg):
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return f_i(y) + ⟨c - c_i, y - x⟩, whose gradient is that of line 10."""
         loss = super().local_loss(cohort, batch, payload)
-        return loss + slope(cohort.scratch["correction"], cohort.params, payload)
+        return loss + linear_term(cohort.scratch["correction"], cohort.params, payload)
 
     def gradient_here(self, cohort: Cohort) -> Params:
         """Return g_i at the cohort's parameters: the mean over the batches of one pass."""
@@ -154,7 +153,7 @@ class Scaffold(FedAvg):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return x + η_g mean(y - x) and c + |S| / N mean(change) (lines 16 and 17)."""
-        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mean = super().aggregate(server, of, uploads)
         share = len(of.ids) / server[N_CLIENTS].item()
         for name, change in controls(mean).items():
             mean[name] = torch.lerp(server[name], mean[name], self.options.server_lr)

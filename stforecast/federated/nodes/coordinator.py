@@ -312,11 +312,9 @@ class Coordinator:
             to = Participants(ids, self.membership.sizes[ids], state.round)
             payload = self.method.broadcast(state.server, to)
             train = participants[torch.isin(participants, ids)].tolist()
-            about = {
-                "task": "round", "run": self.token, "round": state.round, "train": train,
-                "best": self.server.best_round, "parties": len(self.membership.numbers), **session,
-            }  # fmt: skip
-            messages[node] = Message(about, payload)
+            best, parties = self.server.best_round, len(self.membership.numbers)
+            about = {"task": "round", "run": self.token, "round": state.round, "train": train}
+            messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)
             self._sent += total_bytes(payload)
         found = self._ask(messages)
         answers: dict[int, Answer] = {}
@@ -457,10 +455,9 @@ class Coordinator:
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
         }
-        checkpoint = Checkpoint(
-            self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
-            {"declared": self.membership.declared},
-        )  # fmt: skip
+        extra, n = {"declared": self.membership.declared}, len(self.membership.sizes)
+        state, reports = server.state, server.reports
+        checkpoint = Checkpoint(self.identity, state, None, reports, n, notes, extra)
         save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:

@@ -138,18 +138,16 @@ class Node:
 
     def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
         """Train the clients of these numbers, if any, and return the answer to a round."""
-        answer: dict[str, Any] = {
-            "score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {},
-        }  # fmt: skip
         if not numbers:
-            return Message(answer)
+            return Message({"score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {}})
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
         if trained.failed:
             log.warning(
                 "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})
             )
-        answer |= {
+        answer = {
+            "score": score,
             "ids": (trained.ids + first).tolist(),
             "loss": float(trained.loss.double().sum()),
             "task_loss": float(trained.task_loss.double().sum()),

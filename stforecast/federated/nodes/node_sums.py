@@ -119,13 +119,11 @@ class NodeSums:
     ) -> tuple[list[int], Payload, int]:
         """Return the nodes of a sum, the sums, and the bytes that nodes sent."""
         patience, membership = self.membership.patience, self.membership
-        of_sum = SecureSum(
-            self.link, patience.answer, self.settings,
-            {"run": membership.token, "session": self.session}, shapes,
-            {n: membership.numbers[n].start for n in adverts},
-            {n: a.keys for n, a in adverts.items() if a.keys}, membership.name,
-            patience.min_parties,
-        )  # fmt: skip
+        names = {"run": membership.token, "session": self.session}
+        members = {n: membership.numbers[n].start for n in adverts}
+        keys = {n: a.keys for n, a in adverts.items() if a.keys}
+        nodes_of = members, keys, membership.name, patience.min_parties
+        of_sum = SecureSum(self.link, patience.answer, self.settings, names, shapes, *nodes_of)
         try:
             nodes, sums = of_sum.run()
         finally:

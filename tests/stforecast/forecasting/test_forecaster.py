@@ -188,7 +188,7 @@ def test_test_forecasts_hold_what_was_observed(cube, tiny):
 
 def test_forecasts_do_not_depend_on_how_many_are_made_at_once(fitted, monkeypatch):
     together = fitted("fuels").test_forecasts()
-    monkeypatch.setattr("stforecast.federated.engine.predictions.ROWS_ON_CPU", 10)
+    monkeypatch.setattr("stforecast.federated.core.method.ROWS_ON_CPU", 10)
     xr.testing.assert_allclose(fitted("fuels").test_forecasts(), together, rtol=1e-5)
 
 

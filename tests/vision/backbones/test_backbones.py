@@ -7,9 +7,8 @@ from safetensors.torch import save_file
 
 import vision.backbones.backbone as backbone_module
 from data_prep.base.errors import InputError
-from vision.backbones import TINY, Backbone, load_backbone
-from vision.backbones.backbone import FeatureCache, digests_of
-from vision.backbones.load import TINY_GEOMETRY, vit_from
+from vision.backbones.backbone import Backbone, FeatureCache, digests_of
+from vision.backbones.load import TINY, TINY_GEOMETRY, load_backbone, vit_from
 from vision.backbones.vit import Geometry, ViT, geometry_of
 
 

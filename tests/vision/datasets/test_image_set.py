@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from data_prep.base.errors import InputError
-from vision.datasets import ImageSet, join
+from vision.datasets.image_set import ImageSet, join
 from vision.datasets.strata import chosen_share, hold_out
 
 

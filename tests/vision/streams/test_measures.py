@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from vision.evaluator import STAGE_COLUMNS
+from vision.evaluation import STAGE_COLUMNS
 from vision.streams.measures import forgetting, known, matrix
 
 # Two stages inside each of two rounds, two clients; client 1 took part in stage 0 of the last pass
