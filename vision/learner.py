@@ -208,14 +208,7 @@ class Learner:
         return self._method, self._state
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save the files that `predict` needs: `learner.json` and `state.safetensors`.
-
-        Args:
-            folder: created if it does not exist.
-
-        Returns:
-            The folder.
-        """
+        """Save what `predict` needs, `learner.json` and `state.safetensors`, in a folder."""
         method, state = self.fitted()
         about = {
             "settings": self.config.flat(),
@@ -230,11 +223,9 @@ class Learner:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
-        """Load a saved learner; nothing is unpickled.
+        """Load a learner from a run's folder or that of `save`; nothing is unpickled.
 
-        Args:
-            folder: a run folder, or the folder given to `save`.
-            device: device for predictions; it may differ from that of the training.
+        The device for predictions may differ from that of the training.
 
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.

@@ -51,55 +51,29 @@ class Classification:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each sample.
+    """Return the cross-entropy in nats of each sample, of logits `(clients, batch, classes)`.
 
-    Args:
-        logits: `(clients, batch, classes)`.
-        y: `(clients, batch)`.
-
-    Returns:
-        `(clients, batch)`, in nats.
-
-    Example:
-        >>> import torch
-        >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[0, 3]])).exp()
-        tensor([[4., 4.]])
+    >>> cross_entropy(torch.zeros(1, 2, 4), torch.tensor([[0, 3]])).exp()
+    tensor([[4., 4.]])
     """
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Return the entropy in nats of each prediction.
+    """Return the entropy in nats of each prediction, of finite logits `(…, classes)`.
 
-    Args:
-        logits: `(…, classes)`, finite.
-
-    Returns:
-        `(…)`.
-
-    Example:
-        >>> import torch
-        >>> entropy(torch.zeros(2, 4)).exp()
-        tensor([4., 4.])
+    >>> entropy(torch.zeros(2, 4)).exp()
+    tensor([4., 4.])
     """
     log_p = logits.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
 
 
 def kl_divergence(target: Tensor, prediction: Tensor) -> Tensor:
-    """Return KL(target ‖ prediction) in nats of each pair of predictions.
+    """Return KL(target ‖ prediction) in nats of each pair of predictions, logits `(…, classes)`.
 
-    Args:
-        target: logits `(…, classes)`.
-        prediction: likewise.
-
-    Returns:
-        `(…)`.
-
-    Example:
-        >>> import torch
-        >>> kl_divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2)).round(decimals=4)
-        tensor([0.3278])
+    >>> kl_divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2)).round(decimals=4)
+    tensor([0.3278])
     """
     log_p, log_q = target.log_softmax(-1), prediction.log_softmax(-1)
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)

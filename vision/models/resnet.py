@@ -38,11 +38,6 @@ class ResNet18Options(CheckedOptions):
 class ResNet18(SplitModel):
     """ResNet-18 with 512 features, initialised at random.
 
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: settings of the network.
-
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 512)`.
         head: features to `(clients, batch, n_classes)` logits.
@@ -86,11 +81,6 @@ class ResNetOptions(CheckedOptions):
 
 class ResNet(SplitModel):
     """Three stages of n blocks at full, half and quarter resolution, then the mean over pixels.
-
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: depth and width.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 4 width)`.

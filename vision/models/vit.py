@@ -67,11 +67,6 @@ class FrozenEncoder(nn.Module):
 class FrozenViT(SplitModel):
     """A frozen transformer with a trainable linear head on its features.
 
-    Args:
-        shape: shape of an image; any, since images are resized to the backbone's input size.
-        n_classes: number of classes.
-        options: settings of the backbone.
-
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, width)`.
         head: features to `(clients, batch, n_classes)` logits.

@@ -36,14 +36,10 @@ class Partition:
     test: tuple[Tensor, ...]
 
     def table(self, images: ImageSet) -> pd.DataFrame:
-        """Count each client's images of each class and domain.
+        """Count each client's images of each class and domain in the set that was split.
 
-        Args:
-            images: the set that was split.
-
-        Returns:
-            Columns `client` (from 0), `part` ("train" or "test"), `domain`, `class` (names) and
-            `samples`, one row for each combination that occurs, in that order.
+        The columns are `client` (from 0), `part` ("train" or "test"), `domain`, `class` (names) and
+        `samples`, with a row for each combination that occurs, in that order.
         """
         rows = [
             (client, part, images.domain_names[domain], images.class_names[label], n)
@@ -112,14 +108,7 @@ class Partitioner(CheckedOptions, ABC):
 
     @abstractmethod
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Divide one pool's training images.
-
-        Args:
-            pool: the images and the clients.
-            rng: random generator.
-
-        Returns:
-            Ids of the images of each of the pool's clients.
+        """Return the ids of the training images of each of the pool's clients.
 
         Raises:
             InputError: if the division is impossible; gives the numbers.

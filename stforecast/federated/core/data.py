@@ -134,17 +134,10 @@ def batches(
 
 
 def members(groups: Tensor, group: int) -> Tensor:
-    """Return the samples of groups, in order.
+    """Return the indices `(…, n * group)` of the samples of groups `(…, n)`, in order.
 
     >>> members(torch.tensor([[2, 0]]), 3).tolist()
     [[6, 7, 8, 0, 1, 2]]
-
-    Args:
-        groups: `(…, n)` indices of groups.
-        group: number of samples in a group.
-
-    Returns:
-        `(…, n * group)` indices of samples.
     """
     return (groups[..., None] * group + torch.arange(group)).flatten(-2) if group > 1 else groups
 
@@ -195,15 +188,10 @@ class Stream:
                 )
 
     def place(self, round: int, rounds: int) -> tuple[int, int]:
-        """Return the stage of a round, and the index that seeds the draw of its participants.
+        """Return the stage of a round (from 0), and the index that seeds its participants' draw.
 
-        Args:
-            round: index of the round, from 0.
-            rounds: number of rounds of each stage.
-
-        Returns:
-            The stage and the global round; with `inside`, all stages of a global round have the
-            same participants.
+        Each stage has `rounds` rounds. With `inside`, all stages of a global round have the same
+        participants.
 
         >>> empty = [None, None, None]
         >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]

@@ -123,11 +123,7 @@ class Method:
         return {}
 
     def sample_memory(self, data: ClientData) -> Params:
-        """Return initial tensors of the clients' memory whose shapes depend on the samples.
-
-        Args:
-            data: training samples of the clients.
-        """
+        """Return initial tensors of the clients' memory whose shapes depend on training samples."""
         return {}
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
@@ -164,12 +160,7 @@ class Method:
         return loss
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Return the task's loss of any model on a batch, `(clients,)`.
-
-        Args:
-            model: parameters and buffers `(clients, …)` under the model's names.
-            batch: samples of these clients.
-        """
+        """Return the task's loss on a batch, `(clients,)`, of any parameters and buffers."""
         features = self.population.encode(model, batch["x"])
         return self.task.loss(self.population.decode(model, features), batch)
 
@@ -184,9 +175,7 @@ class Method:
     def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the server's state for other clients; here the same for all.
 
-        Args:
-            server: the state.
-            ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
+        Their `ids` `(n,)` are those in training; -1 for one that has never taken part.
         """
         return server
 
@@ -224,13 +213,9 @@ M = TypeVar("M", bound=Method)
 
 
 def overridden(method: M, **functions: Callable[..., Any]) -> M:
-    """Return a copy of a method in which some functions are replaced.
+    """Return a copy of a method in which some functions are replaced by others without `self`.
 
     Only this instance changes, since the registries would list a subclass.
-
-    Args:
-        method: the method.
-        **functions: the new functions, without `self`, by name.
     """
     changed = copy.copy(method)
     vars(changed).update(functions)

@@ -151,21 +151,11 @@ class Population:
         return {**self._parameters, **self._buffers}
 
     def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Return the trainable parameters of `n_clients` clients, each `(n_clients, …)`.
-
-        Args:
-            n_clients: number of clients.
-            device: device of the tensors.
-        """
+        """Return the trainable parameters of `n_clients` clients, each `(n_clients, …)`."""
         return _repeat(self._parameters, n_clients, device)
 
     def parameters_drawn(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> Params:
-        """Return trainable parameters `(clients, …)`, each client's drawn with its own seed.
-
-        Args:
-            seeds: one for each client.
-            device: device of the tensors.
-        """
+        """Return trainable parameters `(clients, …)`, each client's drawn with its own seed."""
         drawn = [Population(self._build, seed).initial() for seed in seeds]
         return {
             name: torch.cat([of_client[name] for of_client in drawn]).to(device)
@@ -173,12 +163,7 @@ class Population:
         }
 
     def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
-
-        Args:
-            n_clients: number of clients.
-            device: device of the tensors.
-        """
+        """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`."""
         return _repeat(self._buffers, n_clients, device)
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -216,11 +201,7 @@ class Population:
 
     @contextmanager
     def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
-        """Draw each client's dropout from its own generator within the context.
-
-        Args:
-            generators: one for each client that trains.
-        """
+        """Draw each training client's dropout from its own generator within the context."""
         try:
             for layer in self._dropouts:
                 layer.generators = generators

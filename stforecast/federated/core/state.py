@@ -334,18 +334,10 @@ class Cohort:
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
-    """Split clients into cohorts of at most `limit`, which are about equally large.
+    """Split increasing ids of clients into cohorts of at most `limit`, about equally large.
 
     The clients of a cohort have the same number of samples, and so of batches, and their optimisers
     have taken equally many steps, which makes the shared optimiser exact.
-
-    Args:
-        ids: `(n,)` increasing client ids.
-        clients: the whole population's state.
-        limit: largest number of clients in a cohort.
-
-    Returns:
-        Ids of each cohort, increasing.
     """
     steps = clients.moments.get(STEPS, {}).values()
     plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in steps)], dim=1)

@@ -56,13 +56,7 @@ def like_of(payload: Payload) -> Like:
 
 
 def joined(parts: Sequence[tuple[Tensor, Payload]]) -> tuple[Tensor, Payload]:
-    """Join the payloads of several cohorts, in order of client ids.
-
-    Args:
-        parts: client ids `(n,)` and payload of each cohort.
-
-    Returns:
-        All ids, increasing, and their payload.
+    """Join the client ids `(n,)` and payloads of several cohorts, in increasing order of the ids.
 
     Raises:
         ValueError: if the payloads have different names.
@@ -87,14 +81,9 @@ def _in_order(parts: list[Tensor], order: Tensor) -> Tensor:
 
 
 def weighted_mean(stacked: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean over the client axis, rounded for integers (counters).
+    """Return the mean `(…)` over the client axis, rounded for integers (counters).
 
-    Args:
-        stacked: `(clients, …)`.
-        weights: `(clients,)`, non-negative.
-
-    Returns:
-        `(…)`.
+    The weights `(clients,)` are not negative.
 
     >>> weighted_mean(torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
     tensor([2.])
@@ -113,14 +102,9 @@ def plain_mean(stacked: Tensor) -> Tensor:
 
 
 def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
-    """Return `‖w - w^t‖²` of each client, over the parameters that both have.
+    """Return `‖w - w^t‖²` of each client, `(clients,)`, over the parameters that both have.
 
-    Args:
-        params: w, each `(clients, …)`.
-        anchor: w^t under the same names, each `(clients, …)`; may hold more or fewer.
-
-    Returns:
-        `(clients,)`.
+    The anchor w^t may hold more or fewer than `params`, w; each is `(clients, …)`.
 
     >>> w = {"a": torch.tensor([[1.0, 2.0], [0.0, 0.0]]), "b": torch.tensor([3.0, 4.0])}
     >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
@@ -137,15 +121,9 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
 def linear_term(
     direction: Mapping[str, Tensor], params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return `⟨d, w - w^t⟩` of each client, a term whose gradient for w is d.
+    """Return `⟨d, w - w^t⟩` of each client, `(clients,)`, a term whose gradient for w is d.
 
-    Args:
-        direction: d, each `(clients, …)`.
-        params: w, with at least the names of d.
-        anchor: w^t, with at least the names of d.
-
-    Returns:
-        `(clients,)`.
+    `params`, w, and `anchor`, w^t, have at least the names of `direction`, d.
 
     >>> d, w = {"a": torch.tensor([[2.0, 1.0]])}, {"a": torch.tensor([[5.0, 3.0]])}
     >>> linear_term(d, w, {"a": torch.tensor([[1.0, 1.0]])})
@@ -189,14 +167,8 @@ KERNELS = 5
 def mmd(x: Tensor, y: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of two samples with a sum of Gaussian kernels.
 
-    The middle one of the `KERNELS` is as wide as the mean squared distance between all points.
-
-    Args:
-        x: `(clients, n, d)`.
-        y: `(clients, n, d)`.
-
-    Returns:
-        `(clients,)`, 0 where the samples are the same.
+    The middle one of the `KERNELS` is as wide as the mean squared distance between all points. The
+    samples are `(clients, n, d)`; the result `(clients,)` is 0 where they are the same.
     """
     n = x.shape[1]
     points = torch.cat([x, y], dim=1)

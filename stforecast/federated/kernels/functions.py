@@ -174,12 +174,8 @@ class _ReluPool(Function):
 def linear_column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
     """Return `x W + b` for each client, where W has one column; the parts of x are summed first.
 
-    Args:
-        x: `(clients, batch, parts * width)` on a CPU, float32 or float64, where width is a multiple
-            of `LANES`.
-        weight: `(clients, width, 1)`.
-        bias: `(clients, 1)`.
-        parts: number of parts.
+    Values x are `(clients, batch, parts * width)` on a CPU, float32 or float64, where width is a
+    multiple of `LANES`; W is `(clients, width, 1)`, b `(clients, 1)`.
     """
     result: Tensor = _Column.apply(x, weight, bias, parts)
     return result

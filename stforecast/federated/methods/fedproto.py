@@ -103,14 +103,8 @@ def pulled_loss(
 ) -> Tensor:
     """Return the task's loss plus λ times the distance to the received prototypes, `(clients,)`.
 
-    It also adds the features to the means of the last epoch.
-
-    Args:
-        method: the method, whose model and task are used.
-        cohort: the clients.
-        batch: their samples.
-        payload: what `broadcast` sent; empty before the first round.
-        lam: λ.
+    It also adds the features to the means of the last epoch. The payload is empty before the first
+    round.
     """
     features, keys = method.population.encode(cohort.state, batch["x"]), method.task.keys(batch)
     add_in_last_epoch(cohort, features, keys, method.task.n_keys)

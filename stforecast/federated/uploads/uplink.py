@@ -116,13 +116,7 @@ class Uplink(CheckedOptions):
         return wire
 
     def decode(self, wire: Payload, known: Payload, like: Like) -> Payload:
-        """Decode an upload.
-
-        Args:
-            wire: the result of `encode`.
-            known: as for `encode`.
-            like: types and shapes of the upload.
-        """
+        """Decode what `encode` made of an upload like that, with the same `known`."""
         if self.plain:
             return wire
         upload = {}
@@ -228,11 +222,7 @@ NOT_COVERED = ("numbers of samples", "validation losses and the choice of the be
 
 
 def epsilon(uplink: Uplink, uploads: int) -> float:
-    """Return ε of a client that sent `uploads` uploads, at δ = `uplink.privacy_delta`.
-
-    Args:
-        uplink: uplink with a clipping norm and Gaussian noise.
-        uploads: number of the client's uploads.
+    """Return ε of a client that sent so many uploads, at δ = `uplink.privacy_delta`.
 
     Raises:
         InputError: if the accountant is not installed.
