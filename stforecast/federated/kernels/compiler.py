@@ -236,5 +236,5 @@ def processor_flags() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor_flags()
+        return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
