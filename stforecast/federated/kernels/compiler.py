@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SOURCES = (
     *("vectors", "prefetch", "factors", "tiles", "products", "gru", "features"),
-    *("convolution", "sparse", "images", "adam", "column"),
+    *("convolution", "sparse", "images", "adam", "column", "perceptron"),
 )
 """Source files, compiled as one in this order."""
 
