@@ -24,7 +24,7 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Batch, Payload
 from vision.methods.anchors import UNKNOWN
-from vision.methods.teacher import TaughtFedAvg
+from vision.methods.generator import TaughtFedAvg
 
 
 @dataclass(frozen=True)

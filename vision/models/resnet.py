@@ -16,8 +16,8 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions, Width
 from stforecast.federated.core.population import PerClient, SplitModel
+from vision.backbones.load import torchvision_models
 from vision.models.convnet import Pixels, Shape
-from vision.torchvision_ops import torchvision_models
 
 DEEPEST = 1202
 """Layers of the deepest published residual network (He et al., CVPR 2016)."""

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.convolutions import Chain
-from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.layers import Chain, ClientDropout, ClientLinear, Stacked
 from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
 
@@ -29,7 +28,7 @@ from stforecast.federated.kernels.compiler import library
 class PerClient(nn.Module):
     """A population of any `nn.Module`, including its buffers.
 
-    Chains of convolutions (`stforecast.federated.core.convolutions`) run for all clients at once
+    Chains of convolutions (`stforecast.federated.core.layers`) run for all clients at once
     where the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a
     ViT) use the whole processor for one client, so a loop is not slower.
 

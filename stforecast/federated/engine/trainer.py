@@ -39,8 +39,7 @@ from stforecast.federated.core.tensors import (
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine import sizing
 from stforecast.federated.engine.faults import DIVERGED, NOT_THE_CLIENTS, reason, sound_clients
-from stforecast.federated.engine.sizing import bfloat16_pays
-from stforecast.federated.engine.workers import Store, Workers
+from stforecast.federated.engine.sizing import Store, Workers, bfloat16_pays
 from stforecast.federated.uploads.uplink import Uplink
 
 

@@ -22,8 +22,8 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 SOURCES = (
-    *("vectors", "prefetch", "factors", "tiles", "products", "gru", "features"),
-    *("convolution", "sparse", "images", "adam", "column", "perceptron"),
+    *("vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c"),
+    *("convolution.c", "sparse.c", "images.c", "adam.c", "column.c", "perceptron.c"),
 )
 """Source files, compiled as one in this order."""
 
@@ -154,7 +154,7 @@ def library() -> ctypes.CDLL | None:
             name,
         )
         return None
-    text = "".join((Path(__file__).parent / f"{source}.c").read_text() for source in SOURCES)
+    text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
     about = [text, str(command), str(VARIANTS), platform.machine(), processor_flags()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]

@@ -27,7 +27,7 @@ def bytes_of(n, channels=3, size=8):
 
 
 def timm_vit(**settings):
-    from vision.torchvision_ops import torchvision_models
+    from vision.backbones.load import torchvision_models
 
     timm = pytest.importorskip("timm") if torchvision_models() else None
     return timm.models.VisionTransformer(
