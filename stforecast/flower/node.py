@@ -186,7 +186,8 @@ class FlowerNode:
             write_csv(error_table(evaluations, "client"), self.folder / "clients.csv")
         has_best = config.run.select in states
         selection = config.run.select if has_best else "last"
-        saved = _can_copy_message(method)
+        # Then the server's message can be copied into the clients' models.
+        saved = type(method).predict is Method.predict and not method.personalises
         if saved:
             self._save(states[selection])
         own = select(pooled(table), split="test", selection=selection)
@@ -220,11 +221,6 @@ def in_sum(run: RunSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
     return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
-
-
-def _can_copy_message(method: Method) -> bool:
-    """Return whether the server's message can be copied into the clients' models."""
-    return type(method).predict is Method.predict and not method.personalises
 
 
 def alone(config: Config) -> Config:

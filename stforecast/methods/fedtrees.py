@@ -261,7 +261,7 @@ class FedTrees(Method):
         o, level = self.options, int(server["level"])
         tables = {name: server[name] for name in ("feature", "split", "value")}
         if not level:
-            tables = {name: _with_empty_row(t) for name, t in tables.items()}
+            tables = {n: torch.cat([t, t.new_zeros(1, *t.shape[1:])]) for n, t in tables.items()}
         tables = {name: t.clone() for name, t in tables.items()}
         values = o.shrinkage * trees.leaf_values(total[f"sums.{level}"], o.l2)
         tables["value"][-1] = values.repeat_interleave(2 ** (o.depth - level), dim=0)
@@ -349,7 +349,3 @@ def _tree(tables: Params, i: int) -> Params:
 def _values(tree: Params, node: Tensor, level: int) -> Tensor:
     """Return the values of nodes of a level, which are those of the leaves below them."""
     return tree["value"][node * (len(tree["value"]) >> level)]
-
-
-def _with_empty_row(t: Tensor) -> Tensor:
-    return torch.cat([t, t.new_zeros(1, *t.shape[1:])])

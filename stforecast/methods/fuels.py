@@ -389,11 +389,9 @@ class Fuels(Method):
         return (torch.stack(rows).mean(0) / p.shape[-1]).float()
 
     def _n_keys(self, cohort: Cohort) -> int:
-        periodic = self.options.prototypes == "periodic"
-        return self.training.batch_size if periodic else self._used(cohort)
-
-    def _used(self, cohort: Cohort) -> int:
-        """Samples that ordered full batches reach."""
+        """Return the number of slots, or of the samples that ordered full batches reach."""
+        if self.options.prototypes == "periodic":
+            return self.training.batch_size
         size, b = int(cohort.data.sizes[0]), self.training.batch_size * cohort.data.group
         return size // b * b
 

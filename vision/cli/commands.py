@@ -91,7 +91,7 @@ def run_images_command(
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
-            finished = results.resume_images(resume, after_round=after_round)
+            finished = results.UnfinishedImageRun.resume(resume, after_round)
         else:
             finished = results.run_images(
                 method, out, settings, label=label, after_round=after_round

@@ -144,9 +144,8 @@ def _refuse(e: OSError) -> None:
     raise InputError(f"{e.filename}: cannot be read ({e.strerror}); allow it or remove it") from e
 
 
-SPLITS: Mapping[str, bool] = {
-    "train": False, "test": True, "val": True, "valid": True, "validation": True,
-}  # fmt: skip
+TESTED = ("test", "val", "valid", "validation")
+SPLITS: Mapping[str, bool] = {"train": False, **dict.fromkeys(TESTED, True)}
 """Folder names of the parts of a set: True for testing, False for training."""
 
 

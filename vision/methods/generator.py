@@ -1,8 +1,8 @@
-"""Generators of features: their parts, and data-free replay, the base of TARGET and MFCL.
+"""Bases of methods that remember former tasks: teachers, and generators of features.
 
-Both train a generator on the server against the global model at the end of a task, so that clients
-can rehearse classes without their samples. Here the model is a head on frozen features, and the
-generator makes features:
+TARGET and MFCL train a generator on the server against the global model at the end of a task, so
+that clients can rehearse classes without their samples. Here the model is a head on frozen
+features, and the generator makes features:
 
 - Only the head is trained, and its input is features. Generated images would matter only through
   their features, which a frozen transformer would have to compute in each local step.

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Method, overridden
-from stforecast.federated.core.state import Participants, State
-from stforecast.federated.core.tensors import Payload, take
+from stforecast.federated.core.state import State
+from stforecast.federated.core.tensors import take
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
@@ -37,11 +36,7 @@ log = logging.getLogger(__name__)
 
 def behind_link(method: Method) -> Method:
     """Make a method for a node's trainer: it broadcasts the rows that the node received."""
-    return overridden(method, broadcast=_received_rows)
-
-
-def _received_rows(server: dict[str, Tensor], to: Participants) -> Payload:
-    return take(server, to.ids)
+    return overridden(method, broadcast=lambda server, to: take(server, to.ids))
 
 
 class Node:
