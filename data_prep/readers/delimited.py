@@ -18,9 +18,8 @@ from typing import Literal, TextIO
 
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.base.text import some
 from data_prep.readers.columns import WITH_COMMA, Origin, looks_like_values
 
 Decimal = Literal["auto", "point", "comma"]

@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import in_minutes
+from data_prep.base.errors import InputError, Words, in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series

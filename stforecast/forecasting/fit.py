@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from data_prep.notices import warn_of_oddities
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline

@@ -34,8 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method

@@ -29,8 +29,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends

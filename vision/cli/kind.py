@@ -38,8 +38,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import slug
+from data_prep.base.errors import InputError, choose, slug
 from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry

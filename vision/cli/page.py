@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, some
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import save_figure
 from stforecast.bench.run_groups import ALL, select

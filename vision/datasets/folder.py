@@ -17,10 +17,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data_prep.base.errors import InputError, check_regular, reading
+from data_prep.base.errors import InputError, as_text, check_regular, reading
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.base.registry import listed
-from data_prep.base.text import as_text
 from vision.datasets.image_set import ImageSet
 from vision.datasets.strata import hold_out
 

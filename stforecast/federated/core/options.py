@@ -22,8 +22,7 @@ from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, choose, some
 
 REMOVED: dict[str, Any] = {
     "accumulate": False, "adversarial": 1.0, "content_temperature": 1000.0, "day_slots": 0,

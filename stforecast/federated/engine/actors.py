@@ -27,8 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, overridden
 from stforecast.federated.core.state import Clients, Participants, State
