@@ -23,8 +23,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Way, overridden, predictions, predictions_of
 from stforecast.federated.core.state import Participants, State
 from stforecast.federated.core.tensors import Payload
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from vision.datasets.image_set import ImageSet
 from vision.streams.base import TaskStream
 from vision.task import for_everyone, stacked_images

@@ -20,15 +20,13 @@ from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs import model_files
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import load
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out_for_server, long_tailed
+from vision.datasets.image_set import ImageSet, hold_out_for_server, long_tailed
 from vision.evaluation import MASKS, Evaluator
 from vision.methods import METHODS
 from vision.models import MODELS

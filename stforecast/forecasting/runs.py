@@ -17,7 +17,7 @@ from data_prep.netcdf import dump, netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.runs.unfinished_run import (

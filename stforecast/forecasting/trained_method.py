@@ -23,8 +23,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays

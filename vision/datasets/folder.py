@@ -20,8 +20,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, as_text, check_regular, reading
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.base.registry import listed
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4

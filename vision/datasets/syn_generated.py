@@ -16,8 +16,7 @@ from data_prep.base.limits import check_size
 from data_prep.base.registry import listed
 from stforecast.federated.core.state import generator
 from vision.datasets.digits import DIGITS
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
 SLANTS = {"Sans": "Oblique", "SansMono": "Oblique", "Serif": "Italic"}
 FONTS = (

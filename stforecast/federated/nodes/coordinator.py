@@ -34,7 +34,7 @@ from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.state import Clients, Participants, State
 from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
-from stforecast.federated.engine.server import RoundReport, Server
+from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
 from stforecast.federated.nodes.membership import (
     Membership,

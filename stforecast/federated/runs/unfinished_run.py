@@ -27,8 +27,7 @@ from data_prep.base.errors import InputError, Stopped, Words
 from data_prep.base.files import file_lock
 from stforecast.federated.core.state import State
 from stforecast.federated.core.tensors import total_bytes
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.runs import run_folder
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,

@@ -7,7 +7,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.tensors import like_of
-from stforecast.federated.engine.server import Server
+from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes import masker
 from stforecast.federated.nodes.membership import FARTHEST, MOVED, Patience
 from stforecast.federated.nodes.messages import Finished, Message

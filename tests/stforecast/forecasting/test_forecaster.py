@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.scaling import Scaler
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.forecasting.config import read_by
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]

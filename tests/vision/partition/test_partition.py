@@ -11,8 +11,7 @@ from data_prep.base.errors import InputError
 from vision.datasets import load
 from vision.datasets.image_set import join
 from vision.partition import PARTITIONS
-from vision.partition.base import Partitioner
-from vision.partition.pools import make_pools
+from vision.partition.base import Partitioner, make_pools
 
 KINDS = [
     PARTITIONS["iid"](clients=4),

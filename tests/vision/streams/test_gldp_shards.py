@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.datasets.strata import long_tailed
+from vision.datasets.image_set import long_tailed
 from vision.partition.base import Partition
 from vision.streams import STREAMS
 from vision.streams.base import TaskStream
