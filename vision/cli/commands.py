@@ -126,8 +126,7 @@ def divide(
     from stforecast.federated.runs.run_folder import write_csv
     from vision.config import check_read, resolve
     from vision.learner import load_images, prepared
-    from vision.plots.partition import division
-    from vision.plots.stream import stages_of
+    from vision.plots.partition import division, stages_of
     from vision.streams.base import TaskStream
 
     options.check_ending(out, *FORMATS, ".csv")

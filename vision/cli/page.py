@@ -25,8 +25,7 @@ from vision.comparison import ModelRow, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
-from vision.plots.partition import PARTS, partition
-from vision.plots.stream import stream
+from vision.plots.partition import PARTS, partition, stream
 from vision.results import ImageRun
 from vision.streams.measures import known
 

@@ -55,12 +55,7 @@ from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
-from stforecast.federated.methods.two_models import (
-    PERSONAL,
-    TwoModels,
-    personal_copies,
-    personal_model,
-)
+from stforecast.federated.methods import two_models
 from vision.task import kl_divergence
 
 LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
@@ -144,7 +139,7 @@ class FedKDOptions(CheckedOptions):
             raise InputError(f"t_end is {self.t_end}; it must not be below t_start {self.t_start}")
 
 
-class FedKD(TwoModels):
+class FedKD(two_models.TwoModels):
     """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
 
     A client's local update of the mentee's matrices is undone after the upload: it is replaced by
@@ -158,7 +153,7 @@ class FedKD(TwoModels):
     """A client does not keep the model that it trained until it receives the next one."""
     keeps_apart = True
     sums = "none"
-    clipped_apart = (PERSONAL, HIDDEN)
+    clipped_apart = (two_models.PERSONAL, HIDDEN)
     Options = FedKDOptions
     defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
     options: FedKDOptions
@@ -178,8 +173,8 @@ class FedKD(TwoModels):
         n, d = len(clients), feature_width(self.population)
         device = clients.device
         initial = super().init(clients, sizes, seed)
-        clients.params |= personal_copies(clients.params)
-        clients.memory |= personal_copies(clients.buffers)
+        clients.params |= two_models.personal_copies(clients.params)
+        clients.memory |= two_models.personal_copies(clients.buffers)
         clients.params[HIDDEN] = torch.eye(d, device=device).repeat(n, 1, 1)
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
@@ -238,7 +233,7 @@ class FedKD(TwoModels):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the sum of the mentor's and the mentee's losses, with independent gradients."""
-        mentor = personal_model({**cohort.memory, **cohort.params})
+        mentor = two_models.personal_model({**cohort.memory, **cohort.params})
         h_t = self.population.encode(mentor, batch["x"])
         h_s = self.population.encode(cohort.state, batch["x"])
         p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
