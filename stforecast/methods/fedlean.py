@@ -313,9 +313,11 @@ class FedLean(FedAvg):
     def _train_by_kernel(self, cohort: Cohort, known: Tensor) -> bool:
         """Train the default perceptron by a compiled kernel; return whether it can."""
         training, population = cohort.training, self.population
+        if population.mixed or not isinstance(population.model, MLP):
+            return False
         plain = training.optimizer == "adam" and not training.clip_gradients
         plain = plain and not training.weight_decay and self.task.options.loss == "huber"
-        if not plain or population.mixed or not isinstance(population.model, MLP):
+        if not plain or cohort.data.group_sizes is not None:  # A batch would hold whole groups.
             return False
         names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
         layers = [cohort.params[name] for name in names]
