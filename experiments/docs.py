@@ -19,12 +19,14 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
+from experiments.benchmarks import cells, hostile, live
 from experiments.site import guides
-from experiments.site.default_method import few_cells, skill_figure, skill_table
+from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.markdown import replaced, shrunk
 from experiments.site.measured import load
 from experiments.site.references import forecasts_sent, images_sent
@@ -52,21 +54,27 @@ PARTS: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {"sent": forecasts_sent, "images sent": images_sent}
 """Generator of each measured part of that page, which take a minute together."""
 
-PERFORMANCE = ROOT / "docs" / "performance.md"
+PERFORMANCE, SECURITY = ROOT / "docs" / "performance.md", ROOT / "docs" / "security.md"
 
 BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "hostile": (ROOT / "docs" / "security.md", guides.hostile_table),
-    "robust": (ROOT / "docs" / "security.md", guides.robust_table),
-    "attacks": (ROOT / "docs" / "security.md", guides.attacks_table),
-    "hostile live": (ROOT / "docs" / "security.md", guides.hostile_live_table),
+    "hostile": (SECURITY, partial(guides.of_runs, "federation/hostile.csv", hostile.table_of)),
+    "robust": (SECURITY, partial(guides.of_runs, "federation/robust.csv", hostile.robust_table)),
+    "attacks": (SECURITY, guides.attacks_table),
+    "hostile live": (
+        SECURITY,
+        partial(guides.of_runs, "federation/hostile-live.csv", live.live_table),
+    ),
     "kills": (ROOT / "docs" / "federation.md", guides.kills_text),
     "nodes": (PERFORMANCE, guides.nodes_tables),
     "rounds": (PERFORMANCE, guides.rounds_table),
     "growth": (PERFORMANCE, guides.growth_table),
     "secure sums": (PERFORMANCE, guides.secure_sum_table),
     "image steps": (PERFORMANCE, guides.images_table),
-    "few cells": (DEFAULT, few_cells),
-    "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
+    "few cells": (DEFAULT, few_cells_list),
+    "daylight": (
+        ROOT / "docs" / "data.md",
+        partial(guides.of_runs, "daylight.csv", cells.daylight_table),
+    ),
     "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
     "readers": (PERFORMANCE, guides.prepare_table),
 }

@@ -15,9 +15,8 @@ import pandas as pd
 import psutil
 import torch
 
-from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
+from experiments.benchmarks import frame
 from experiments.benchmarks.hostile import cubes_of, quiet
-from experiments.benchmarks.machine import memory, processor_time
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
@@ -71,9 +70,9 @@ SUMS = {
 }
 
 
-@benchmark("nodes-{nodes}.json")
+@frame.benchmark("nodes-{nodes}.json")
 def nodes(
-    results: Results,
+    results: frame.Results,
     *,
     nodes: int = 50,
     rounds: int = 4,
@@ -108,9 +107,9 @@ def nodes(
     return table_of([results.about])
 
 
-@benchmark("secure_sum.json")
+@frame.benchmark("secure_sum.json")
 def secure_sum(
-    results: Results,
+    results: frame.Results,
     *,
     nodes: str = "3,10,50",
     clients: int = 4,
@@ -132,14 +131,14 @@ def secure_sum(
         repeat: rounds, of which the median counts.
     """
     torch.set_num_threads(1)
-    for n in numbers(nodes):
+    for n in frame.numbers(nodes):
         kinds = {
             "plain": partial(plain, n, clients, values),
             "secure": partial(secure, n, clients, values, lost=False),
             "secure, a node lost": partial(secure, n, clients, values, lost=True),
         }
         with quiet():
-            turns = in_turns(kinds, repeat)
+            turns = frame.in_turns(kinds, repeat)
         for kind, found in turns.items():
             medians = map(statistics.median, zip(*found, strict=True))
             results.add({"nodes": n, "round": kind, **dict(zip(OF_ROUND, medians, strict=True))})
@@ -163,11 +162,11 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
             began = time.time() - (time.perf_counter() - start)
             pids = {name: p.pid for name, p in flower.running.items()}
             before: list[float] = []
-            scenes = {1: lambda: before.append(processor_time(pids.values()))}
+            scenes = {1: lambda: before.append(frame.processor_time(pids.values()))}
             about = follow(flower, number, out / "server", 7200.0, scenes)
-            spent = processor_time(pids.values()) - before[0]
-            server = memory([pids.pop("superlink")])
-            of_nodes = memory(pids.values()) / len(cubes)
+            spent = frame.processor_time(pids.values()) - before[0]
+            server = frame.memory([pids.pop("superlink")])
+            of_nodes = frame.memory(pids.values()) / len(cubes)
         table = pd.read_csv(out / "server" / "rounds.csv")
         gathered = events_of(out / "server", "gathered")[0]["time"]
     return {
@@ -191,7 +190,7 @@ def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
          "kb_down": r["bytes_down"] / 1e3, "kb_up": r["bytes_up"] / 1e3}
         for results in measured for variant, r in results["variants"].items()
     ]  # fmt: skip
-    return table(rows, NODES)
+    return frame.table(rows, NODES)
 
 
 class Members(Link):
@@ -268,10 +267,10 @@ def plain(nodes: int, clients: int, values: int) -> list[float]:
         ids, upload = joined(uploads)
         weighted_mean(upload["w"], torch.full((len(ids),), 1000))
 
-    return [total_bytes(uploads[0][1]), 0.0, 0.0, 1e3 * timed(average).cpu_seconds]
+    return [total_bytes(uploads[0][1]), 0.0, 0.0, 1e3 * frame.timed(average).cpu_seconds]
 
 
 def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Tabulate rounds."""
     in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
-    return table(in_mb, SUMS)
+    return frame.table(in_mb, SUMS)

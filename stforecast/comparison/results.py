@@ -14,13 +14,8 @@ from stforecast.bench.published import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
+from stforecast.comparison import further_tables
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.further_tables import (
-    horizon_table,
-    interval_table,
-    peak_table,
-    refit_notes,
-)
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
@@ -190,7 +185,11 @@ def _section(
     if differing := [name for name in differing if name != "split"]:
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
-    further = (horizon_table(rows, published), interval_table(rows), peak_table(rows))
+    further = (
+        further_tables.horizon_table(rows, published),
+        further_tables.interval_table(rows),
+        further_tables.peak_table(rows),
+    )
     lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []
@@ -201,7 +200,7 @@ def _section(
     )
     groups = [row.group for row in rows if not row.view]
     notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
-    return "\n\n".join(lines + notes + refit_notes(rows))
+    return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
 
 
 def _heading(run: ForecastRun) -> str:
