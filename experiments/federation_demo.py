@@ -25,7 +25,7 @@ from data_prep.sets.milan import prepare
 from experiments import hostile_node
 from experiments.local_flower import LocalFlower, follow, make_node_key
 from stforecast.bench.run_groups import by_client, select
-from stforecast.cli.standing import status_text
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.settings import RunSettings, write_app

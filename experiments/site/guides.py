@@ -230,7 +230,6 @@ def _kills(found: dict[str, Any]) -> str:
 
 
 def _of_nodes(found: dict[str, Any]) -> str:
-    """Tell how long killed nodes were away, and what the runs lost by it."""
     whole = [run for run in found["runs"] if run["finished"]]
     away = [kill["seconds"] for kill in found["kills"] if "seconds" in kill]
     missed = statistics.mean(run["missed"] for run in found["runs"])

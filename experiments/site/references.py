@@ -70,7 +70,6 @@ def options_page() -> str:
 
 
 def _options(known: Mapping[str, Any], made_for: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Return a heading and a table for each entry that has options."""
     for name, entry in known.items():
         if options := from_dataclass(getattr(entry, "Options", entry), made_for.get(name)):
             yield f"### {name}"
@@ -80,7 +79,6 @@ def _options(known: Mapping[str, Any], made_for: Mapping[str, Mapping[str, Any]]
 
 
 def _sections(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """Return the section of a command, and those of its subcommands."""
     depth = len(ctx.command_path.split())
     if depth > 1:
         yield f"{'#' * min(depth, 4)} {ctx.command_path}"

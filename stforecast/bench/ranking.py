@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError
 from stforecast.bench.curves import Curve
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, PlainFigure, panels
 from stforecast.bench.run_groups import R
-from stforecast.bench.statistics.tests import LEVEL, Ranking
+from stforecast.bench.statistics.estimate import LEVEL, Ranking
 from stforecast.bench.tables import mean_and_spread, plus_minus
 
 LINE_HEIGHT = 0.12

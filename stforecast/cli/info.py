@@ -180,7 +180,7 @@ def _folder(path: Path) -> Description:
 
 
 def _federation(path: Path) -> Description:
-    from stforecast.cli.standing import status_text
+    from stforecast.cli.federate import status_text
     from stforecast.flower.standing import Standing, read_event_log, read_results
 
     results = read_results(path)

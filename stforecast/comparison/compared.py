@@ -12,11 +12,11 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.text import slug
-from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested
 from stforecast.bench.statistics.estimate import with_ends
+from stforecast.bench.tables import Compared, ComparedTable
 from stforecast.comparison import table
 from stforecast.comparison.leaderboard import APART, Leaderboard, claims, compare, overall
 from stforecast.comparison.names import by_task, horizon_ahead

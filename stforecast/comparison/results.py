@@ -10,7 +10,7 @@ import numpy as np
 
 from data_prep.base.text import counted
 from stforecast.bench import tables
-from stforecast.bench.published import Published
+from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
@@ -178,7 +178,6 @@ def _test_part(run: ForecastRun) -> tuple[str, ...]:
 def _section(
     runs: Sequence[ForecastRun], published: Published | None, reference: str | None
 ) -> str:
-    """Return heading and tables of runs with the same test part."""
     rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
     lines = [_heading(runs[0]), *_fold_dates(rows)]
     differing = differing_settings([row.first for row in rows])
@@ -204,7 +203,6 @@ def _section(
 
 
 def _heading(run: ForecastRun) -> str:
-    """Describe data and test part of a section."""
     about, settings = run.about, run.settings
     parts = about.get("parts") or {}
     test = parts.get("test")
@@ -239,7 +237,6 @@ def _fold_dates(rows: Sequence[Row]) -> list[str]:
 def _errors_table(
     rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
 ) -> str:
-    """Tabulate errors, floats and seconds, one row per model, mean over its runs."""
     labels = ["" if row.view else row.group.base for row in rows]
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
@@ -284,7 +281,6 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
 
 
 def _privacy(group: RunGroup[ForecastRun]) -> str:
-    """Return the privacy guarantee of the row's uploads, if it was computed."""
     found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
     if not found:
         return ""
@@ -315,7 +311,6 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 
 
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
-    """Return the means over a row's runs."""
     first = row.first
     sends = len(first.rounds()) and not is_pooled(first)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}

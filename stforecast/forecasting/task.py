@@ -16,7 +16,7 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows
 from stforecast.federated.core.data import Batch, ClientData
 from stforecast.federated.core.options import CheckedOptions, ReadIf
-from stforecast.metrics.quantiles import parse_levels
+from stforecast.metrics.interval import parse_levels
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ def bars(
 
 
 def _level(reference: str, means: Mapping[str, float]) -> float:
-    """Return the position of the reference line."""
     try:
         level = means[reference] if reference in means else float(reference)
     except ValueError as e:
@@ -134,7 +133,6 @@ def _known(errors: np.ndarray) -> np.ndarray:
 
 
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
-    """Return the name of a curve with the median and the mean of its errors."""
     known, label = _known(errors), curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
@@ -144,7 +142,6 @@ def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
 
 
 def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
-    """Return the errors `(clients,)` over the whole horizon."""
     return by_client(scores.error_rows(run, metric))["value"].to_numpy()
 
 
@@ -221,7 +218,6 @@ def sweep(
 
 
 def _default(run: ForecastRun, setting: str) -> object:
-    """Return the default of the setting."""
     from stforecast.forecasting.config import RunOptions, resolve
 
     model = run.settings.get("model", RunOptions.model)
@@ -289,7 +285,6 @@ def cells(
 
 
 def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
-    """Return the errors of the reference by cell."""
     named = {curve.group.name: curve for curve in curves}
     if reference in named:
         return errors_by_cell(named[reference].group, metric)[ALL]
@@ -299,7 +294,6 @@ def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
-    """Draw the points of one method, and describe them at the right."""
     known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(kind="stable")
     n = len(known)
     heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)

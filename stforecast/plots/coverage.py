@@ -21,8 +21,7 @@ from stforecast.bench.curves import (
     title_panel,
 )
 from stforecast.bench.drawing import TWO_COLUMNS, add_legend, panels
-from stforecast.comparison.errors import ModelErrors
-from stforecast.comparison.hours import busy_hours, hour_title
+from stforecast.comparison.errors import ModelErrors, busy_hours, hour_title
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure

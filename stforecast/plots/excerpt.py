@@ -252,7 +252,6 @@ def _inside(ds: xr.Dataset, span: Span, origin: ForecastRun) -> np.ndarray:
 
 
 def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
-    """Return errors of one model in the form of `metrics.csv`."""
     y, y_hat = ds["y"].to_numpy(), ds[name].to_numpy()
     seen, cells = np.isfinite(y), ds["cell"].to_numpy()
     y = np.where(seen, y, 0.0)

@@ -163,7 +163,6 @@ def divergence(
 
 
 def _of_data(inside: Inside) -> Divergences:
-    """Return the divergences of the training series, and their threshold."""
     import torch
 
     from stforecast.federated.core.prototypes import jensen_shannon
@@ -197,7 +196,6 @@ def _training_series(inside: Inside) -> np.ndarray:
 
 
 def _cluster_order(values: np.ndarray) -> list[int]:
-    """Return the clients in the order of the leaves of average-linkage clustering."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 

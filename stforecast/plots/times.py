@@ -28,8 +28,14 @@ from stforecast.bench.drawing import ONE_COLUMN, TWO_COLUMNS, add_legend, panels
 from stforecast.bench.ranking import bar_panel
 from stforecast.bench.run_groups import by_step
 from stforecast.bench.tables import plus_minus, short
-from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
-from stforecast.comparison.hours import busy_hours, hour_spans, hour_title, hourly_load
+from stforecast.comparison.errors import (
+    SEASONAL,
+    SEASONAL_METHOD,
+    busy_hours,
+    hour_spans,
+    hour_title,
+    hourly_load,
+)
 from stforecast.comparison.names import time_ahead
 from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun
@@ -238,7 +244,6 @@ def axis_ahead(
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
-    """Return the errors `(horizon,)` pooled over clients, by step."""
     table = by_step(scores.error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 

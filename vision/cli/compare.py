@@ -9,9 +9,9 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.text import counted
-from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
+from stforecast.bench.tables import Compared, ComparedTable
 from vision.comparison import (
     FEWEST_SEEDS,
     Accuracy,

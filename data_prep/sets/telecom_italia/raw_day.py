@@ -130,7 +130,6 @@ class RawDay:
 
 
 def _is_activity(text: str) -> bool:
-    """Return whether a field is empty or a finite number of at least 0."""
     if not text:
         return True
     try:

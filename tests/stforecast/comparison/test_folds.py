@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.hours import hourly_errors
+from stforecast.comparison.errors import hourly_errors
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row, by_seed, folds_of, joined_errors, joined_targets
 from stforecast.comparison.table import errors_by_cell

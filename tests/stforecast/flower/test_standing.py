@@ -10,7 +10,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.__main__ import main
 from stforecast.bench.run_groups import pooled, select
-from stforecast.cli.standing import status_text
+from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import logged, serve

@@ -8,7 +8,7 @@ from scipy.stats import binom, ttest_1samp
 from scipy.stats import permutation_test as scipys
 
 from data_prep.base.errors import InputError
-from stforecast.bench.statistics.tests import holm, permutation_test
+from stforecast.bench.statistics.estimate import holm, permutation_test
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
