@@ -41,7 +41,7 @@ FEW: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "lightgbm": ("lightgbm", {}),
     "seasonal_day": ("seasonal_day", {}),
-}  # fmt: skip
+}
 """Name in the table, method and settings."""
 
 LONGEST = 24
@@ -156,20 +156,19 @@ ALONE = "ridge, each cell alone"
 
 GRU = {"rounds": 10, "select": "last"}
 LAGS = {"closeness": 1, "periods": 0, "extra_lags": "2-168", "impute": "newest"}
+LINEAR = {"model": "linear", **LAGS, **GRU}
 
 NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedlean, adapted": ("fedlean", {}, {}),
-    "FedAvg of linear maps, as it is": ("fedavg", {"model": "linear", **LAGS, **GRU}, {}),
-    "FedAvg of linear maps, fine-tuned": (
-        "fedavg", {"model": "linear", **LAGS, **GRU}, {"fine_tune": 5},
-    ),
+    "FedAvg of linear maps, as it is": ("fedavg", LINEAR, {}),
+    "FedAvg of linear maps, fine-tuned": ("fedavg", LINEAR, {"fine_tune": 5}),
     "FedRep, adapted head": ("fedrep", GRU, {}),
     "boosting of the old cells, as it is": ("boosting", {}, {}),
     ALONE: ("ridge", {}, {}),
     "ridge on a week of lags, alone": ("ridge", {**LAGS, "alpha": 30.0}, {}),
     "solo (GRU), alone": ("solo", GRU, {}),
     "last value": ("last_value", {}, {}),
-}  # fmt: skip
+}
 """Name in the table, method, settings and options of `adapt`."""
 
 REFIT = "fedlean, whole refit with all cells"
@@ -213,16 +212,14 @@ def on_air(table: pd.DataFrame, new: list[Any], begin: int) -> pd.DataFrame:
 
 
 def adapted(
-    fitted: Forecaster, table: pd.DataFrame, new: list[Any], test: int, days: int,
-    options: Mapping[str, Any],
-) -> pd.DataFrame | None:  # fmt: skip
+    fitted: Forecaster, table: pd.DataFrame, new: list[Any], test: int, days: int, **options: Any
+) -> pd.DataFrame | None:
     """Return forecasts `(test steps, new cells)`; None if the method needs more days."""
     per_day = 24
     known = on_air(table, new, test - days * per_day)[new]
-    options = options if days else {}
     begin = test - max(days, 1) * per_day
     try:
-        model = fitted.adapt(known.iloc[begin:test], days, **options)
+        model = fitted.adapt(known.iloc[begin:test], days, **options if days else {})
     except ValueError as e:
         logging.getLogger(__name__).info("%d days: %s", days, e)
         return None
@@ -261,7 +258,7 @@ def measure_new(table: pd.DataFrame, name: str, seed: int) -> list[dict[str, Any
         if name == REFIT:
             y_hat = refitted(table, new, test, days, seed)
         else:
-            y_hat = adapted(fitted, table, new, test, days, options)
+            y_hat = adapted(fitted, table, new, test, days, **options)
         sums = None
         if y_hat is not None:
             error = ((y_hat[new] - table[new].iloc[test:]) / scale).to_numpy() ** 2
@@ -357,10 +354,8 @@ def daylight(
             for clock, name in {"wall": zone, "unchanged": fixed}.items():
                 forecaster = Forecaster(method, horizon=HORIZON, split=CLOCK_SPLIT)
                 fitted = forecaster.fit(part.tz_convert(name))
-                results.add({
-                    "change": f"{day:%Y-%m-%d}", "cells": part.shape[1], "method": method,
-                    "clock": clock, "mae": _test_error(fitted, "raw_mae"),
-                })  # fmt: skip
+                about = {"change": f"{day:%Y-%m-%d}", "cells": part.shape[1], "method": method}
+                results.add({**about, "clock": clock, "mae": _test_error(fitted, "raw_mae")})
     if not results.rows:
         raise InputError(f"{data[0]}: no change of the clock of {zone} with 12 weeks around it")
     return daylight_table(pd.DataFrame(results.rows))
@@ -374,8 +369,6 @@ def daylight_table(rows: pd.DataFrame) -> str:
         logs = [math.log(ratio) for ratio in errors["unchanged"] / errors["wall"]]
         above = geometric_mean(logs, lambda mean: 100 * math.expm1(mean))
         found.append({"method": method, "above": str(above), **errors.mean()})
-    heads = {
-        "method": ("method", ""), "wall": ("MAE, wall clock", ".1f"),
-        "unchanged": ("MAE, unchanged clock", ".1f"), "above": ("higher by, % [95 %]", ""),
-    }  # fmt: skip
+    heads = {"method": ("method", ""), "wall": ("MAE, wall clock", ".1f")}
+    heads |= {"unchanged": ("MAE, unchanged clock", ".1f"), "above": ("higher by, % [95 %]", "")}
     return f"{table(found, heads)}\n\nMeans over {counted(rows['change'].nunique(), 'change')}."

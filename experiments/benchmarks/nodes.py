@@ -17,6 +17,7 @@ import torch
 
 from experiments.benchmarks import frame
 from experiments.benchmarks.hostile import cubes_of, quiet
+from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.algebra import weighted_mean
 from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
@@ -30,10 +31,6 @@ from stforecast.forecasting.config import resolve
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""
-
-SETTINGS: dict[str, Any] = {
-    "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu", "lr": 0.01,
-}  # fmt: skip
 
 VARIANTS = {"a process a message": "--no-worker", "a worker that stays": "--worker"}
 """Options of `stforecast node` by what they stand for."""
@@ -149,7 +146,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
     """Run the federation once and return what it took."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        config = resolve(method, **SETTINGS, rounds=rounds)
+        config = resolve(method, **SETTINGS, lr=0.01, rounds=rounds)
         run = RunSettings(config, CLIENTS * len(cubes), PATIENCE, str(out / "server"))
         app = write_app(out / "app", run)
         with LocalFlower(out / "logs", keeps=False, poll=POLL) as flower:
@@ -186,10 +183,11 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
 def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        {"nodes": results["nodes"], "variant": variant, **r,
-         "kb_down": r["bytes_down"] / 1e3, "kb_up": r["bytes_up"] / 1e3}
-        for results in measured for variant, r in results["variants"].items()
-    ]  # fmt: skip
+        {**r, "nodes": results["nodes"], "variant": variant}
+        | {f"kb_{way}": r[f"bytes_{way}"] / 1e3 for way in ("down", "up")}
+        for results in measured
+        for variant, r in results["variants"].items()
+    ]
     return frame.table(rows, NODES)
 
 
@@ -245,10 +243,9 @@ def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
         start = time.process_time()
-        of_sum = SecureSum(
-            members, 0.0, members.settings, {"run": "run", "session": "sum"},
-            {UPLOAD + "w": [values]}, {n: n * clients for n in range(nodes)}, members.begin(),
-        )  # fmt: skip
+        about, first = {"run": "run", "session": "sum"}, {n: n * clients for n in range(nodes)}
+        shapes, keys = {UPLOAD + "w": [values]}, members.begin()
+        of_sum = SecureSum(members, 0.0, members.settings, about, shapes, first, keys)
         of_sum.run()
         server = time.process_time() - start - members.seconds
     sent = [of_sum.bytes_up / nodes, of_sum.bytes_down / nodes]

@@ -166,9 +166,7 @@ def command_words(
     return tuple(word for pair in words for word in pair)
 
 
-METRICS = {
-    "mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc",
-}  # fmt: skip
+METRICS = {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc"}
 """Headings of the published metrics."""
 
 MARK = "*"

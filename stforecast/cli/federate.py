@@ -264,12 +264,11 @@ def _facts(s: Standing, now: datetime) -> list[str]:
 
 
 def _nodes(s: Standing) -> str:
-    rows = [
-        [n, f"{v.first} to {v.last}",
-         "silent" if v.suspended else "yes" if v.connected else "no", v.joins, v.failures,
-         v.strikes, _short(v.reason)]
-        for n, v in sorted(s.nodes.items(), key=lambda item: item[1].first)
-    ]  # fmt: skip
+    rows = []
+    for n, v in sorted(s.nodes.items(), key=lambda item: item[1].first):
+        there = "silent" if v.suspended else "yes" if v.connected else "no"
+        counts = v.joins, v.failures, v.strikes
+        rows.append([n, f"{v.first} to {v.last}", there, *counts, _short(v.reason)])
     headers = ["node", "clients", "connected", "joins", "failures", "strikes", "last failure"]
     return _table(rows, headers, disable_numparse=True)
 

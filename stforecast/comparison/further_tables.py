@@ -85,10 +85,8 @@ def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}
 
 
-HEADINGS = {
-    "raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball",
-    "raw_crps": "CRPS",
-}  # fmt: skip
+HEADINGS = {"raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball"}
+HEADINGS["raw_crps"] = "CRPS"
 """Means in the table."""
 
 

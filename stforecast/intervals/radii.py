@@ -118,16 +118,20 @@ def tracked_radii(
     first[np.isinf(first)] = np.nan
     most = np.maximum(most, SMALLEST)
     steps = [
-        _tracked(first[:, h], coming[..., h], most[..., h], h + 1, coverage, np.asarray(rates))
+        _tracked(first[:, h], coming[..., h], most[..., h], h + 1, coverage, rates)
         for h in range(coming.shape[2])
     ]
     return np.stack(steps, axis=-1)
 
 
 def _tracked(
-    first: np.ndarray, coming: np.ndarray, most: np.ndarray, delay: int, coverage: float,
-    rates: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    first: np.ndarray,
+    coming: np.ndarray,
+    most: np.ndarray,
+    delay: int,
+    coverage: float,
+    of_one: Sequence[float],
+) -> np.ndarray:
     """Return the radii `(cells, windows + 1)` of one step ahead.
 
     Args:
@@ -136,9 +140,9 @@ def _tracked(
         most: `(cells, windows + 1)` largest radii.
         delay: the step ahead, from 1.
         coverage: 1 - α.
-        rates: `(rates,)` values of η for a delay of 1.
+        of_one: `(rates,)` values of η for a delay of 1.
     """
-    rates = rates / np.sqrt(delay)
+    rates = np.asarray(of_one) / np.sqrt(delay)
     n_cells, n_windows = coming.shape
     radius = np.repeat(np.maximum(first, SMALLEST)[:, None], len(rates), axis=1)
     regret, squares = np.zeros(radius.shape), np.zeros((n_cells, 1))

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -85,10 +85,8 @@ def map(  # The command is called so.
         _draw(ax, where, values[i], norm, COLORS[show])
         name = "observed" if show == "load" else shown[i].group.label
         title_panel(ax, f"{name}: mean {finite_mean(values[i]):{form}}", width / in_row)
-    bar = fig.colorbar(
-        ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
-        extend="both",
-    )  # fmt: skip
+    place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
+    bar = fig.colorbar(ScalarMappable(norm, COLORS[show]), ax=axes, extend="both", **place)
     bar.ax.tick_params(labelsize=SMALL)
     if show == "coverage":
         bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

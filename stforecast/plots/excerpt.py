@@ -280,10 +280,6 @@ def _scale(ds: xr.Dataset) -> Scale | None:
 
 def _bands(ds: xr.Dataset, y_hat: np.ndarray) -> Bands:
     lower = [str(name) for name in ds if str(name).startswith("lower")]
-    bounds = {
-        float(ds[name].attrs["coverage"]): (
-            ds[name].to_numpy(), ds[name.replace("lower", "upper")].to_numpy(),
-        )
-        for name in lower
-    }  # fmt: skip
-    return Bands(y_hat, dict(sorted(bounds.items())))
+    pairs = [(ds[name], ds[name.replace("lower", "upper")]) for name in lower]
+    found = {float(low.attrs["coverage"]): (low.to_numpy(), up.to_numpy()) for low, up in pairs}
+    return Bands(y_hat, dict(sorted(found.items())))

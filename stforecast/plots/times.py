@@ -134,9 +134,8 @@ def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     ax.set_ylabel("observed")
 
 
-NAIVE: dict[str, Any] = {
-    "label": SEASONAL, "color": HUES[-1], "linewidth": 1.0, "linestyle": (0, (1, 1)),
-}  # fmt: skip
+NAIVE: dict[str, Any] = {"label": SEASONAL, "color": HUES[-1], "linestyle": (0, (1, 1))}
+NAIVE["linewidth"] = 1.0
 """Style of the line of seasonal naive."""
 
 MOST_MINUTES = 120
