@@ -117,7 +117,7 @@ def _fetch(item: Item, out: Path, progress: bool) -> Path:
     with http.disk(path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(http.lock_of(path), path):
+            with file_lock(path.with_name(path.name + ".lock"), path):
                 if not path.exists():  # Another download may have finished it meanwhile.
                     _obtain_verified(item, http.partial(path), progress)
                     http.partial(path).replace(path)

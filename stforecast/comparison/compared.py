@@ -19,10 +19,9 @@ from stforecast.bench.statistics.estimate import with_ends
 from stforecast.bench.tables import Compared, ComparedTable
 from stforecast.comparison import table
 from stforecast.comparison.leaderboard import APART, Leaderboard, claims, compare, overall
-from stforecast.comparison.names import by_task, horizon_ahead
+from stforecast.comparison.names import by_task, error_name, horizon_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
-from stforecast.plots.scores import error_name
 
 log = logging.getLogger(__name__)
 

@@ -28,12 +28,12 @@ from data_prep.sets.trentino import TRENTINO
 from stforecast.bench.curves import Curve, as_curves, columns, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
+from stforecast.comparison.names import error_name, finite_mean, quantity, refuse_different_tests
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
 from stforecast.data.covariates import strongest_neighbours
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, finite_mean, quantity, refuse_different_tests
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""

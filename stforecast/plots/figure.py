@@ -22,9 +22,9 @@ from data_prep.base.registry import listed
 from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
 from stforecast.bench.run_groups import group_runs
+from stforecast.comparison.names import pooled_errors
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
-from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series

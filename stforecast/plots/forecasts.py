@@ -28,11 +28,10 @@ from stforecast.bench.curves import (
 )
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
-from stforecast.comparison.names import time_ahead
+from stforecast.comparison.names import quantity, time_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import quantity
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series

@@ -18,11 +18,17 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
 from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
+from stforecast.comparison.names import (
+    by_task,
+    error_name,
+    error_rows,
+    horizon_ahead,
+    shown_steps,
+    time_ahead,
+)
 from stforecast.comparison.table import errors_by_cell, skill_by_step
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, error_rows
 
 DIVERGING, RISING = "PuOr", "Blues"
 """Colours of skill, orange below 0 and purple above, and of errors: safe for all kinds of colour

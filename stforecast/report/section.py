@@ -15,13 +15,12 @@ from stforecast.bench.curves import HUES, curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.comparison.errors import SEASONAL_METHOD, clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
-from stforecast.comparison.names import error_title, time_ahead
+from stforecast.comparison.names import error_title, quantity, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.cell_map import find_places
 from stforecast.plots.losses import LOSSES
-from stforecast.plots.scores import quantity
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.tables import (

@@ -182,10 +182,10 @@ def _size(weight: np.ndarray) -> str:
 
 
 MOST_ENUMERATED = 14
-"""Maximum number of blocks of which all 2^n sign patterns are tried."""
+"""Maximum number of days of which all 2^n sign patterns are tried."""
 
 N_RANDOM = 10_000
-"""Number of random sign patterns of more blocks."""
+"""Number of random sign patterns of more days."""
 
 ROUNDING = 1e-9
 """Relative difference below which two statistics are equal: the sums are added in any order."""
@@ -198,47 +198,43 @@ class PermutationTest:
     Attributes:
         p_value: probability, if the methods are equal, of a difference at least as large; NaN if a
             method diverged.
-        smallest: smallest p-value that so many blocks can give: 2/32 for five.
-        n_blocks: number of blocks with observed targets.
+        smallest: smallest p-value that so many days can give: 2/32 for five.
     """
 
     p_value: float
     smallest: float
-    n_blocks: int
 
 
-def permutation_test(
-    method: ErrorSums, reference: ErrorSums, *, block_length: int = 1, seed: int = 0
-) -> PermutationTest:
-    """Test whether the pooled errors of two methods are equal, by swapping them in blocks of days.
+def permutation_test(method: ErrorSums, reference: ErrorSums, *, seed: int = 0) -> PermutationTest:
+    """Test whether the pooled errors of two methods are equal, by swapping them day by day.
 
-    If the methods are equal, their errors of a block can be swapped: the difference of the pooled
-    sums keeps its distribution when the signs of the blocks' differences are flipped. Up to
-    2^`MOST_ENUMERATED` patterns of signs are enumerated, which makes the test exact; of more
-    blocks, `N_RANDOM` patterns are drawn, and the observed one counts as one of them (Phipson and
-    Smyth, Permutation P-values Should Never Be Zero, SAGMB 9(1), 2010). Sums are averaged over
-    seeds. The result is the same for a mean and for its root, as the root keeps the order of the
-    differences.
+    If the methods are equal, their errors of a day can be swapped: the difference of the pooled
+    sums keeps its distribution when the signs of the days' differences are flipped. Up to
+    2^`MOST_ENUMERATED` patterns of signs are enumerated, which makes the test exact; of more days,
+    `N_RANDOM` patterns are drawn, and the observed one counts as one of them (Phipson and Smyth,
+    Permutation P-values Should Never Be Zero, SAGMB 9(1), 2010). Sums are averaged over seeds. The
+    result is the same for a mean and for its root, as the root keeps the order of the differences.
 
-    Blocks of successive days are for errors of one day that depend on those of the day before. They
-    are assumed to be independent, and symmetric under the swap. Clients and trained models are
+    Days are assumed to be independent, and symmetric under the swap. Clients and trained models are
     taken as they are: the test says nothing about other clients or seeds.
     """
     weight = common_weight({"the method": method, "the reference": reference})
     observed = weight.any(axis=0)
     with np.errstate(invalid="ignore"):
         days = (_day_sums(method, weight) - _day_sums(reference, weight))[observed]
-    blocks = np.add.reduceat(days, np.arange(0, len(days), block_length))
-    n = len(blocks)
+    n = len(days)
     exact = n <= MOST_ENUMERATED
     smallest = min(1.0, 2.0 ** (1 - n)) if exact else 1 / (N_RANDOM + 1)
-    if not np.isfinite(blocks).all():
-        return PermutationTest(float("nan"), smallest, n)
-    signs = _all_signs(n) if exact else np.random.default_rng(seed).choice([-1, 1], (N_RANDOM, n))
-    least = abs(blocks.sum()) - ROUNDING * np.abs(blocks).sum()
-    reached = int((np.abs(signs @ blocks) >= least).sum())
+    if not np.isfinite(days).all():
+        return PermutationTest(float("nan"), smallest)
+    if exact:
+        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+    else:
+        signs = np.random.default_rng(seed).choice([-1, 1], (N_RANDOM, n))
+    least = abs(days.sum()) - ROUNDING * np.abs(days).sum()
+    reached = int((np.abs(signs @ days) >= least).sum())
     p_value = reached / len(signs) if exact else (reached + 1) / (N_RANDOM + 1)
-    return PermutationTest(p_value, smallest, n)
+    return PermutationTest(p_value, smallest)
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -261,11 +257,6 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 def _day_sums(sums: ErrorSums, weight: np.ndarray) -> np.ndarray:
     """Return the sums of each day, mean over seeds; what was not observed is 0."""
     return np.where(weight > 0, sums.total, 0).sum(axis=1).mean(axis=0)
-
-
-def _all_signs(n: int) -> np.ndarray:
-    """Return all patterns of signs, `(2^n, n)`."""
-    return 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
 
 
 LEVEL = 0.05
