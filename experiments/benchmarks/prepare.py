@@ -170,14 +170,7 @@ def prepare(
 
 
 class Cost(NamedTuple):
-    """Cost of a reader.
-
-    Attributes:
-        cpu: CPU seconds of the call, of all processes.
-        wall: its wall-clock seconds.
-        start: wall-clock seconds before, in which Ray's processes start and import.
-        peak: peak memory in MB, of one process; None for several.
-    """
+    """CPU seconds of a reader's processes, seconds, those to start Ray, and one process's MB."""
 
     cpu: float
     wall: float

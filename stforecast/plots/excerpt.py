@@ -71,12 +71,13 @@ class RunInMemory(ForecastRun):
     Attributes:
         make_metrics: returns the errors.
         make_rounds: returns the rounds.
-        make_forecasts: returns the forecasts, on first use, as the errors.
+        make_forecasts: returns the forecasts, on first use, as the errors; None for a table of
+            errors alone.
     """
 
     make_metrics: Callable[[], pd.DataFrame]
     make_rounds: Callable[[], pd.DataFrame]
-    make_forecasts: Callable[[], xr.Dataset]
+    make_forecasts: Callable[[], xr.Dataset] | None
 
     @cached_property
     def _metrics(self) -> pd.DataFrame:
@@ -84,6 +85,11 @@ class RunInMemory(ForecastRun):
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:
+        if self.make_forecasts is None:
+            raise InputError(
+                f"{self.label}: a table of errors has no forecasts, which this figure needs; give "
+                "runs or fitted forecasters"
+            )
         return self.make_forecasts()
 
     def metrics(self) -> pd.DataFrame:
@@ -99,9 +105,7 @@ class RunInMemory(ForecastRun):
         """Return the forecasts."""
         return self._forecasts
 
-    def open_forecasts(self) -> xr.Dataset:
-        """Return the forecasts."""
-        return self._forecasts
+    open_forecasts = forecasts
 
 
 def part_of(
