@@ -299,6 +299,10 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
     return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
 
 
+ROWS = 100_000
+"""Rows of a table of errors from which it is yielded in parts."""
+
+
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
     """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
     return pd.concat(error_tables(evaluations, by), ignore_index=True)
@@ -306,10 +310,16 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
+    part: list[pd.DataFrame] = []
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
             for errors in evaluation.errors(split, by):
-                yield errors.assign(split=split, selection=selection)
+                part.append(errors.assign(split=split, selection=selection))
+                if sum(map(len, part)) >= ROWS:
+                    yield pd.concat(part, ignore_index=True)
+                    part.clear()
+    if part:
+        yield pd.concat(part, ignore_index=True)
 
 
 def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:

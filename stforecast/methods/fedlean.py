@@ -65,14 +65,16 @@ from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import Batch, ClientData, shuffled
 from stforecast.federated.core.method import EXPERTS, Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
+from stforecast.federated.core.training import BETAS, EPSILON, Training
+from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
+from stforecast.models.linear import MLP
 
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""
@@ -103,8 +105,7 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
         x: `(clients, batch, inputs)`.
         window: shape of the windows.
     """
-    lags = (*window.lags, *window.further_lags)
-    place = lags.index(min(lags))
+    place = newest_place(window)
     newest = x[..., place : place + 1]
     n_readings = window.n_inputs - window.n_known
     known, profile = x[..., n_readings:].tensor_split([window.n_known - window.n_profile], dim=-1)
@@ -116,6 +117,12 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     network[..., n_readings + cycles :] = 0
     base = newest if window.target == LEVEL else torch.zeros_like(newest)
     return RelativeInputs(base, torch.cat(linear, dim=-1), network)
+
+
+def newest_place(window: WindowSpec) -> int:
+    """Return the place of the newest reading among the inputs."""
+    lags = (*window.lags, *window.further_lags)
+    return lags.index(min(lags))
 
 
 def n_cycles(window: WindowSpec) -> int:
@@ -157,8 +164,8 @@ that reads the profile. The rows of the profile are 0 in the steady map.
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
 
-INVERSE = "inverse"
-"""Name under which a process keeps what of the corrections depends on the windows alone."""
+INVERSE, KNOWN = "inverse", "known"
+"""Names under which a process keeps what of corrections and training depends on windows and W."""
 
 VALIDATED = 10
 """Every so many rounds are validated, and the last one: corrections take as long as a round."""
@@ -253,7 +260,10 @@ class FedLean(FedAvg):
         """Send the mean products in the first round; train the network in all others."""
         if cohort.round > 0:
             self.receive(cohort, payload)
-            data = self._of_network(cohort, payload[MAP])
+            known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
+            if self._train_by_kernel(cohort, known):
+                return self.upload(cohort)
+            data = self._of_network(cohort, known)
             for batch in cohort.batches(prepare=lambda _: data):
                 cohort.step(self.local_loss(cohort, batch, payload))
             return self.upload(cohort)
@@ -267,17 +277,68 @@ class FedLean(FedAvg):
         return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
 
     @torch.no_grad()
-    def _of_network(self, cohort: Cohort, common: Tensor) -> ClientData:
-        """Return the samples of an epoch as the network needs them.
+    def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
+        """Return `r + z W` of each sample, which no later round changes, `(clients, samples, …)`.
 
-        `x` is x' and `known` is `r + z W`, which no step of the epoch changes.
+        Client by client, as a product of all may round differently in another cohort.
         """
+        known = []
+        for x, own in zip(cohort.data.tensors["x"], common, strict=True):
+            inputs = relative(x[None], self.task.window)
+            known.append(self._mean(inputs.linear[0] @ own + inputs.base[0]))
+        return torch.stack(known)
+
+    @torch.no_grad()
+    def _of_network(self, cohort: Cohort, known: Tensor) -> ClientData:
+        """Return the samples of an epoch as the network needs them: `x` is x'."""
         data = cohort.data
-        inputs = relative(data.tensors["x"], self.task.window)
-        # All clients have the same W, so this is one product instead of one for each client.
-        known = self._mean(inputs.linear @ common[0] + inputs.base)
+        network = relative(data.tensors["x"], self.task.window).network
         targets = {name: data.tensors[name] for name in ("y", "mask")}
-        return dataclasses.replace(data, tensors={"x": inputs.network, "known": known, **targets})
+        return dataclasses.replace(data, tensors={"x": network, "known": known, **targets})
+
+    def _train_by_kernel(self, cohort: Cohort, known: Tensor) -> bool:
+        """Train the default perceptron by a compiled kernel; return whether it can."""
+        training, population = cohort.training, self.population
+        plain = training.optimizer == "adam" and not training.clip_gradients
+        plain = plain and not training.weight_decay and self.task.options.loss == "huber"
+        if not plain or population.mixed or not isinstance(population.model, MLP):
+            return False
+        names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
+        layers = [cohort.params[name] for name in names]
+        moments = cohort.optimizer.moments_of(names)
+        if not epoch_usable(layers, moments):
+            return False
+        kernel = self._epoch_kernel(training.batch_size, training.drop_last)
+        samples = {**cohort.data.tensors, "known": known}
+        for epoch in range(training.epochs):
+            cohort.epoch = epoch
+            order, seeds = self._draws(cohort)
+            lr = cohort.optimizer.training.lr
+            losses = kernel.run(
+                samples, order, seeds, layers, moments, lr=lr, betas=BETAS, eps=EPSILON
+            )
+            for loss in losses.unbind(1):
+                cohort.record_loss(loss)
+        return True
+
+    def _epoch_kernel(self, batch_size: int, full: bool) -> EpochKernel:
+        window, dropout = self.task.window, self.population.dropout
+        n_readings = window.n_inputs - window.n_known
+        return EpochKernel(
+            batch_size, full, n_readings + n_cycles(window), n_readings, newest_place(window),
+            self.task.options.huber_delta, dropout.p if dropout else 0.0,
+        )  # fmt: skip
+
+    def _draws(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Draw the order of an epoch's samples and the seeds of the units to drop."""
+        n, dropout = int(cohort.data.sizes[0]), self.population.dropout
+        order = torch.arange(n).expand(len(cohort), n)
+        if cohort.training.shuffle:
+            order = shuffled(n, cohort.generators)
+        seeds = torch.zeros(len(cohort), 2, dtype=torch.long)
+        for own, generator in zip(seeds, dropout.generators if dropout else (), strict=False):
+            own.random_(2**32, generator=generator)
+        return order, seeds
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the task's loss of the map and the network together, `(clients,)`."""
