@@ -26,11 +26,10 @@ from data_prep.sets.milan import prepare
 from experiments import hostile_node
 from experiments.local_flower import LocalFlower, follow, make_node_key
 from stforecast.bench.run_groups import by_client, select
-from stforecast.cli.federate import status_text
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.settings import RunSettings, write_app
-from stforecast.flower.standing import Standing, read_event_log
+from stforecast.flower.standing import Standing, read_event_log, status_text
 from stforecast.flower.superlink import make_keys
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster

@@ -1,22 +1,19 @@
-"""Forecasts, their intervals and observations over time, and a forecast after its history."""
+"""Forecasts, their intervals and observations over time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from data_prep.base.errors import InputError, Words, choose
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words
 from stforecast.bench.curves import (
-    COLORS,
     MOST_TOGETHER,
     UNNAMED,
     Curve,
@@ -32,10 +29,6 @@ from stforecast.comparison.names import quantity, time_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
-
-if TYPE_CHECKING:
-    from stforecast.data.series import Series
-    from stforecast.forecasting.tables import Interval
 
 N_CELLS = 4
 """Number of cells to draw if none are named."""
@@ -300,70 +293,3 @@ def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     outside = observed & ~inside
     ax.plot(time[outside], y[outside], ".", label="observed, outside", color=OUTSIDE, markersize=5)
     return float(inside[observed].mean()) if observed.any() else float("nan")
-
-
-SHOWN = 4
-"""Length of the history that is drawn, in lengths of the forecast; two days at least."""
-
-
-def draw_outlook(
-    series: Series,
-    forecast: pd.DataFrame,
-    interval: Interval | None,
-    cells: Sequence[Any] | None,
-    ax: Axes | None,
-) -> Axes:
-    """Draw the end of a history, a forecast and its bounds; see `Forecaster.plot`.
-
-    By default, the cell of the highest mean is drawn.
-    """
-    chosen = _cells(series, cells)
-    if ax is None:
-        _, (ax,) = panels(TWO_COLUMNS, 2.4)
-    zone = series.zone
-    history = pd.DataFrame(series.values, series.times, pd.Index(series.cells))
-    if zone is not None:
-        history = history.tz_localize("UTC").tz_convert(zone)
-    length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
-    history = history[history.index[-1] - length :]
-    alone = len(chosen) == 1
-    for cell, color in zip(chosen, COLORS, strict=False):
-        seen, name = ("black", "observed") if alone else (color, f"cell {cell}")
-        ax.plot(_naive(history.index), history[cell], color=seen, label=name, linewidth=1.0)
-        # Of several cells, colours tell these apart: what their lines mean is said once.
-        first = cell == chosen[0]
-        times, label = _naive(forecast.index), "forecast" if first else None
-        dashes = "-" if alone else "--"
-        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle=dashes, label=label)
-        if interval is not None:
-            label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
-            low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
-            ax.fill_between(times, low, high, color=color, alpha=0.25, linewidth=0, label=label)
-    ax.axvline(_naive(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
-    unit = "" if series.units == "1" else f" ({series.units})"
-    ax.set_ylabel(f"{series.service}{unit}")
-    ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
-    date_axis(ax, "time" if zone is None else f"time ({zone})")
-    legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)
-    legend.set_in_layout(False)
-    return ax
-
-
-def _naive(times: pd.Index) -> np.ndarray:
-    """Return the wall clock of times, which matplotlib would otherwise draw in UTC."""
-    return pd.DatetimeIndex(times).tz_localize(None).to_numpy()
-
-
-def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
-    if wanted is None:
-        means = pd.DataFrame(series.values).mean()
-        return [series.cells[int(means.fillna(-np.inf).argmax())]]
-    named = {str(cell): cell for cell in series.cells}
-    if not 1 <= len(wanted) <= len(COLORS):
-        raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
-    for cell in wanted:
-        if str(cell) not in named and len(named) < 30:
-            raise choose("cell", str(cell), named)
-        if str(cell) not in named:
-            raise InputError(f"no cell {cell!r} among {some(named)}")
-    return [named[str(cell)] for cell in wanted]
