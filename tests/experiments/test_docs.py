@@ -17,12 +17,8 @@ from vision.methods import METHODS as IMAGES
     ],
 )
 def test_every_method_has_a_row_of_what_it_sends(part, expected):
-    table = (
-        (DOCS / "methods.md")
-        .read_text()
-        .partition(f"<!-- {part}: generated -->")[2]
-        .partition("<!--")[0]
-    )
+    text = (DOCS / "methods.md").read_text()
+    table = text.partition(f"<!-- {part}: generated -->")[2].partition("<!--")[0]
     rows = [row.split("|")[1].strip(" `") for row in table.strip().splitlines()[2:]]
     assert rows == expected, "run: python -m experiments.docs"
 
