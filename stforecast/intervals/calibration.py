@@ -12,15 +12,8 @@ from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.model_files import AGAIN
+from stforecast.intervals import radii
 from stforecast.intervals.bands import Bands, IntervalOptions, widened
-from stforecast.intervals.radii import (
-    ErrorScale,
-    conformal_radius,
-    largest_known,
-    scale_shapes,
-    scores,
-    tracked_radii,
-)
 
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
@@ -66,7 +59,7 @@ class Calibration:
 
     radius: np.ndarray
     most: np.ndarray
-    scale: ErrorScale | None = None
+    scale: radii.ErrorScale | None = None
 
     def calibrated(
         self, bands: Bands, series: np.ndarray, starts: np.ndarray, calendar: Calendar
@@ -125,13 +118,13 @@ class Calibration:
         """
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), (n_cells, horizon))
         state = {PREFIX + "most": np.full((n_cells, horizon), np.inf), **state}
-        of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
+        of_scale = radii.scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
         found = {name: state[PREFIX + name] for name in shapes}
         for name, shape in shapes.items():
             _check(PREFIX + name, found[name], shape)
         scale = {name: found[f"scale/{name}"] for name in of_scale}
-        return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
+        return cls(found["radius"], found["most"], radii.ErrorScale(**scale) if scale else None)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
@@ -167,7 +160,7 @@ def calibrate(
     if options.intervals == "normalised":
         errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
         of_parts = (data.z, data.split.fit, data.calendar)
-        scale = ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
+        scale = radii.ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
     horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
     at_once = max(1, VALUES // (horizon * (horizon + 1)))
     after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
@@ -185,13 +178,17 @@ def calibrate(
     return bands, {coverage: _joined(parts, scale) for coverage, parts in after.items()}
 
 
-def _joined(parts: list[Calibration], scale: ErrorScale | None) -> Calibration:
+def _joined(parts: list[Calibration], scale: radii.ErrorScale | None) -> Calibration:
     radius, most = (np.concatenate([getattr(p, n) for p in parts]) for n in ("radius", "most"))
     return Calibration(radius, most, scale)
 
 
 def _calibrate(
-    z: np.ndarray, calendar: Calendar, known: Forecasts, coming: Forecasts, scale: ErrorScale | None
+    z: np.ndarray,
+    calendar: Calendar,
+    known: Forecasts,
+    coming: Forecasts,
+    scale: radii.ErrorScale | None,
 ) -> tuple[Bands, dict[float, Calibration]]:
     """Calibrate the bands of some cells, of which all arguments are; see `calibrate`."""
     of_known = sizes = np.ones((1, 1, 1))
@@ -199,21 +196,21 @@ def _calibrate(
         of_known, sizes = (
             scale.at(z, part.starts, part.bands.centre, calendar) for part in (known, coming)
         )
-    radii, after = {}, {}
+    widths, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
-        past = scores(bounds, known.y, known.mask)
+        past = radii.scores(bounds, known.y, known.mask)
         if scale is None:
-            radius = conformal_radius(past, coverage)[:, None]
+            radius = radii.conformal_radius(past, coverage)[:, None]
             most = np.full(radius.shape, np.inf)
         else:
-            new = scores(coming.bands.bounds[coverage], coming.y, coming.mask)
+            new = radii.scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
             parts = (past / of_known + inner, new / sizes + inner)
-            radius = tracked_radii(*parts, coverage) - inner
-            most = largest_known(past, new)
+            radius = radii.tracked_radii(*parts, coverage) - inner
+            most = radii.largest_known(past, new)
             most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
         after[coverage] = Calibration(radius[:, -1], most[:, -1], scale)
         n_windows = sizes.shape[1]
-        radii[coverage] = np.minimum(radius[:, :n_windows] * sizes, most[:, :n_windows])
-    return widened(coming.bands, radii), after
+        widths[coverage] = np.minimum(radius[:, :n_windows] * sizes, most[:, :n_windows])
+    return widened(coming.bands, widths), after
