@@ -276,6 +276,9 @@ def make_plot_group(
     )
 
 
+RUNS = "RUNS are run folders, or folders that contain some."
+
+
 def _plot_command(
     name: str,
     draw: Callable[..., Any],
@@ -310,7 +313,7 @@ def _plot_command(
         name,
         params=[runs, out, dpi, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
         callback=command,
-        help=f"{options.help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
+        help=f"{options.help_text(draw.__doc__)}\n\n{RUNS}",
         short_help=options.title(draw.__doc__),
         context_settings=options.HELP,
     )

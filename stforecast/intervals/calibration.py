@@ -12,11 +12,22 @@ from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.model_files import AGAIN
-from stforecast.intervals import radii
 from stforecast.intervals.bands import Bands, IntervalOptions, widened
+from stforecast.intervals.radii import (
+    ErrorScale,
+    conformal_radius,
+    largest_known,
+    scale_shapes,
+    scores,
+    side_scores,
+    tracked_radii,
+)
 
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
+
+SIDES = (PREFIX + "radius", PREFIX + "most")
+"""Names of the arrays that have a value for each side."""
 
 VALUES = 2**17
 """Radii that tracking keeps of the cells that are calibrated at a time, for each of its rates."""
@@ -52,14 +63,14 @@ class Calibration:
     """What turns the band of the window after the data into bounds.
 
     Attributes:
-        radius: `(cells, horizon)` distance to widen by, for a scale of 1.
-        most: `(cells, horizon)` largest distance, inf for none.
+        radius: `(cells, horizon, 2)` distances to widen by, down and up, for a scale of 1.
+        most: `(cells, horizon, 2)` largest distances, inf for none.
         scale: size of errors by time; None for 1.
     """
 
     radius: np.ndarray
     most: np.ndarray
-    scale: radii.ErrorScale | None = None
+    scale: ErrorScale | None = None
 
     def calibrated(
         self, bands: Bands, series: np.ndarray, starts: np.ndarray, calendar: Calendar
@@ -74,7 +85,7 @@ class Calibration:
         """
         radius = self.radius[:, None]
         if self.scale:
-            radius = radius * self.scale.at(series, starts, bands.centre, calendar)
+            radius = radius * self.scale.at(series, starts, bands.centre, calendar)[..., None]
         radius = np.minimum(radius, self.most[:, None])
         return widened(bands, dict.fromkeys(bands.bounds, radius))
 
@@ -85,7 +96,7 @@ class Calibration:
             ids: `(cells,)` position among these cells; new ones have higher numbers.
         """
         rows = np.minimum(ids, len(self.radius))
-        radius, most = (np.vstack([v, _mean(v)])[rows] for v in (self.radius, self.most))
+        radius, most = (np.concatenate([v, _mean(v)[None]])[rows] for v in (self.radius, self.most))
         scale = self.scale and dataclasses.replace(
             self.scale,
             change=np.append(self.scale.change, self.scale.change.mean())[rows],
@@ -107,7 +118,8 @@ class Calibration:
         """Restore a calibration from its `state`.
 
         Args:
-            state: its arrays; others are ignored. Earlier versions saved no `most`.
+            state: its arrays; others are ignored. Earlier versions saved no `most`, or one radius
+                for both sides.
             intervals: the setting of that name.
             n_cells: number of cells.
             horizon: steps ahead.
@@ -116,15 +128,18 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), (n_cells, horizon))
-        state = {PREFIX + "most": np.full((n_cells, horizon), np.inf), **state}
-        of_scale = radii.scale_shapes(n_cells) if intervals == "normalised" else {}
+        shape = n_cells, horizon, 2
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), shape)
+        state = {PREFIX + "most": np.full(shape, np.inf), **state}
+        of_both = {n: np.stack([state[n]] * 2, -1) for n in SIDES if np.ndim(state.get(n)) == 2}
+        state = {**state, **of_both}
+        of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
         found = {name: state[PREFIX + name] for name in shapes}
         for name, shape in shapes.items():
             _check(PREFIX + name, found[name], shape)
         scale = {name: found[f"scale/{name}"] for name in of_scale}
-        return cls(found["radius"], found["most"], radii.ErrorScale(**scale) if scale else None)
+        return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
@@ -160,7 +175,7 @@ def calibrate(
     if options.intervals == "normalised":
         errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
         of_parts = (data.z, data.split.fit, data.calendar)
-        scale = radii.ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
+        scale = ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
     horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
     at_once = max(1, VALUES // (horizon * (horizon + 1)))
     after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
@@ -178,17 +193,13 @@ def calibrate(
     return bands, {coverage: _joined(parts, scale) for coverage, parts in after.items()}
 
 
-def _joined(parts: list[Calibration], scale: radii.ErrorScale | None) -> Calibration:
+def _joined(parts: list[Calibration], scale: ErrorScale | None) -> Calibration:
     radius, most = (np.concatenate([getattr(p, n) for p in parts]) for n in ("radius", "most"))
     return Calibration(radius, most, scale)
 
 
 def _calibrate(
-    z: np.ndarray,
-    calendar: Calendar,
-    known: Forecasts,
-    coming: Forecasts,
-    scale: radii.ErrorScale | None,
+    z: np.ndarray, calendar: Calendar, known: Forecasts, coming: Forecasts, scale: ErrorScale | None
 ) -> tuple[Bands, dict[float, Calibration]]:
     """Calibrate the bands of some cells, of which all arguments are; see `calibrate`."""
     of_known = sizes = np.ones((1, 1, 1))
@@ -196,21 +207,45 @@ def _calibrate(
         of_known, sizes = (
             scale.at(z, part.starts, part.bands.centre, calendar) for part in (known, coming)
         )
-    widths, after = {}, {}
+    radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
-        past = radii.scores(bounds, known.y, known.mask)
         if scale is None:
-            radius = radii.conformal_radius(past, coverage)[:, None]
+            of_both = conformal_radius(scores(bounds, known.y, known.mask), coverage)
+            radius = np.stack([of_both[:, None]] * 2, -1)
             most = np.full(radius.shape, np.inf)
         else:
-            new = radii.scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
-            parts = (past / of_known + inner, new / sizes + inner)
-            radius = radii.tracked_radii(*parts, coverage) - inner
-            most = radii.largest_known(past, new)
-            most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+            past = side_scores(bounds, known.y, known.mask)
+            new = side_scores(coming.bands.bounds[coverage], coming.y, coming.mask)
+            sides = [
+                _tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)
+                for side in zip(past, new, strict=True)
+            ]
+            radius, most = (np.stack(part, -1) for part in zip(*sides, strict=True))
         after[coverage] = Calibration(radius[:, -1], most[:, -1], scale)
         n_windows = sizes.shape[1]
-        widths[coverage] = np.minimum(radius[:, :n_windows] * sizes, most[:, :n_windows])
-    return widened(coming.bands, widths), after
+        radii[coverage] = np.minimum(radius[:, :n_windows] * sizes[..., None], most[:, :n_windows])
+    return widened(coming.bands, radii), after
+
+
+def _tracked_side(
+    known: np.ndarray,
+    coming: np.ndarray,
+    scales: tuple[np.ndarray, np.ndarray],
+    inner: np.ndarray,
+    share: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return radii of one side for a scale of 1, and largest distances, as `tracked_radii`.
+
+    Args:
+        known: scores of the calibration windows on this side.
+        coming: those of the test windows.
+        scales: sizes of errors in both.
+        inner: distance to the forecast that radii begin at, for a scale of 1.
+        share: share of targets within the bound.
+    """
+    relative = (score / scale + inner for score, scale in zip((known, coming), scales, strict=True))
+    most = largest_known(known, coming)
+    most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+    return tracked_radii(*relative, share) - inner, most
