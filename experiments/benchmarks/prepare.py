@@ -29,8 +29,7 @@ from data_prep.base.errors import InputError
 from data_prep.sets import milan
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
-from experiments.benchmarks.frame import Results, benchmark, in_turns, table, timed
-from experiments.benchmarks.machine import in_own_process, own_memory, processor_time
+from experiments.benchmarks import frame
 from stforecast.bench.ray import cluster, do_each, ray_map
 
 ONE_THREAD = "stforecast, one thread"
@@ -107,9 +106,9 @@ def prepare_with_polars(raw: Path, out: Path) -> Path:
     return out
 
 
-@benchmark("prepare.json")
+@frame.benchmark("prepare.json")
 def prepare(
-    results: Results,
+    results: frame.Results,
     *,
     raw: Path,
     files: int = 4,
@@ -136,7 +135,7 @@ def prepare(
     if raw.exists():
         raise InputError(f"{raw} exists; give a new folder, which is removed at the end")
     days = raw / "days"
-    in_own_process(generate, days, files, cells)
+    frame.in_own_process(generate, days, files, cells)
     size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
     readers: dict[str, Callable[[Path, Path], Cost]] = {
         "stforecast": partial(measure, milan.prepare),
@@ -151,9 +150,9 @@ def prepare(
 
     def read(name: str) -> Cost:
         with one_thread() if name == ONE_THREAD else nullcontext():
-            return in_own_process(readers[name], days, next(outs))
+            return frame.in_own_process(readers[name], days, next(outs))
 
-    turns = in_turns({name: partial(read, name) for name in readers}, repeat)
+    turns = frame.in_turns({name: partial(read, name) for name in readers}, repeat)
     cubes = [raw / f"{i}.nc" for i in range(len(readers))]
     difference = max(largest_difference(cubes[0], other) for other in cubes[1:])
     results.about |= {"file_mb": round(size, 1), "difference": difference}
@@ -165,20 +164,13 @@ def prepare(
         shutil.rmtree(raw)
     return (
         f"{files} files of {size:.0f} MB, {cells} cells, to hourly sums\n"
-        f"{table(results.rows, COLUMNS)}\n"
+        f"{frame.table(results.rows, COLUMNS)}\n"
         f"largest relative difference of the sums: {difference:.1e}"
     )
 
 
 class Cost(NamedTuple):
-    """Cost of a reader.
-
-    Attributes:
-        cpu: CPU seconds of the call, of all processes.
-        wall: its wall-clock seconds.
-        start: wall-clock seconds before, in which Ray's processes start and import.
-        peak: peak memory in MB, of one process; None for several.
-    """
+    """CPU seconds of a reader's processes, seconds, those to start Ray, and one process's MB."""
 
     cpu: float
     wall: float
@@ -188,8 +180,8 @@ class Cost(NamedTuple):
 
 def measure(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
     """Measure one reader in this process."""
-    _, wall, cpu = timed(reader, raw, out)
-    return Cost(cpu, wall, peak=own_memory("VmHWM") / 1024)
+    _, wall, cpu = frame.timed(reader, raw, out)
+    return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)
 
 
 def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
@@ -200,7 +192,7 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
         do_each(_meet, [(meeting, workers)] * workers, "workers")
         started = time.perf_counter() - start
         read = partial(milan.prepare, spread=ray_map)
-        _, wall, cpu = timed(read, raw, out, cpu=partial(processor_time, [os.getpid()]))
+        _, wall, cpu = frame.timed(read, raw, out, cpu=partial(frame.processor_time, [os.getpid()]))
         return Cost(cpu, wall, started)
 
 

@@ -77,8 +77,11 @@ def forecast_command(
         method: see: stforecast list methods.
         events: table (.csv) of events known in advance, also for the times to forecast.
     """
-    from data_prep.cube import open_cube
     from data_prep.readers.exports import is_pattern
+
+    if not data.exists() and not is_pattern(data):
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
+    from data_prep.cube import open_cube
     from stforecast.bench.progress import rounds_bar
     from stforecast.cli.predict import forecast_sentence, write_forecast
     from stforecast.comparison.summary import interval_line
@@ -88,8 +91,6 @@ def forecast_command(
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.quick import check_forecasts, make_plan
 
-    if not data.exists() and not is_pattern(data):
-        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)

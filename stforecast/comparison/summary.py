@@ -82,7 +82,6 @@ def _window_note(run: ForecastRun) -> str:
 
 
 def _models(run: ForecastRun, rounds: pd.DataFrame) -> dict[str, str]:
-    """Return the names of the models whose errors are shown, by selection."""
     if not len(rounds):
         return {run.selection(): run.method}
     best, last = _best_round(rounds), len(rounds)
