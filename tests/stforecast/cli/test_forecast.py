@@ -38,7 +38,13 @@ def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_pat
     args = ["forecast", tmp_path / "my.csv", *RIDGE, "--time-format", "dayfirst", "--out", out]
     code, text, err = stforecast(*args)
     assert code == 0, err
-    assert {p.name for p in out.iterdir()} == {"data.nc", "run", "forecast.csv", "report.html"}
+    assert {p.name for p in out.iterdir()} == {
+        "data.nc",
+        "run",
+        "forecast.csv",
+        "plan.csv",
+        "report.html",
+    }
     lines = text.splitlines()
     assert lines[0] == f"{tmp_path / 'my.csv'}: assumed"
     assert "  step       1 hour, as in the data (--resample changes a table's)" in lines
@@ -178,3 +184,24 @@ def test_a_horizon_that_no_parts_suit_names_the_longest_and_the_length_it_needs(
 def hours(n_steps):
     index = pd.date_range("2024-01-01", periods=n_steps, freq="h")
     return open_cube(pd.DataFrame({"a": np.sin(np.arange(n_steps))}, index))
+
+
+def test_tables_for_a_spreadsheet(stforecast, town, tmp_path):
+    args = ["forecast", town, "--method", "seasonal_day", "--horizon", "3", "--threshold", "2000"]
+    code, text, err = stforecast(*args, "--csv-style", "excel", "--out", tmp_path / "csv")
+    assert code == 0, err
+    assert "threshold: " in text
+    raw = (tmp_path / "csv" / "forecast.csv").read_bytes()
+    assert raw.startswith(b"\xef\xbb\xbftime;utc_offset;cell;")
+    read = {"sep": ";", "decimal": ",", "encoding": "utf-8-sig"}
+    ours = pd.read_csv(tmp_path / "csv" / "forecast.csv", **read)
+    assert set(ours["utc_offset"]) == {"UTC+0100"}
+    code, _, err = stforecast(*args, "--xlsx", "--out", tmp_path / "xlsx")
+    assert code == 0, err
+    sheet = pd.read_excel(tmp_path / "xlsx" / "forecast.xlsx")
+    assert sheet["time"].dtype.kind == "M"
+    np.testing.assert_allclose(sheet["upper"], ours["upper"])
+    plan = pd.read_excel(tmp_path / "xlsx" / "plan.xlsx")
+    assert plan["probability"].between(0, 1).all()
+    page = (tmp_path / "csv" / "report.html").read_text()
+    assert "The coming 3 hours" in page
