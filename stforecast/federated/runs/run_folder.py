@@ -309,7 +309,7 @@ def _without_offsets(table: pd.DataFrame) -> pd.DataFrame:
     local = table.assign(**{name: table[name].dt.tz_localize(None) for name in zoned})
     if len(zoned):
         offset = table[zoned[0]].dt.strftime("%z")
-        local.insert(local.columns.get_loc(zoned[0]) + 1, "utc_offset", "UTC" + offset)
+        local.insert(list(local.columns).index(zoned[0]) + 1, "utc_offset", "UTC" + offset)
     return local
 
 
@@ -321,7 +321,7 @@ def write_csv(
     A table may come in parts of equal columns, of which one is in memory at a time. The names in
     all of them are like those in the first.
     """
-    separators = {"sep": ";", "decimal": ","} if style == "excel" else {}
+    separator, decimal = (";", ",") if style == "excel" else (",", ".")
     encoding = "utf-8-sig" if style == "excel" else None
     parts = iter([table] if isinstance(table, pd.DataFrame) else table)
     first = next(parts)
@@ -347,7 +347,8 @@ def write_csv(
                 index=False,
                 header=some is first,
                 quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
-                **separators,
+                sep=separator,
+                decimal=decimal,
             )
 
 

@@ -1,0 +1,381 @@
+"""A fitted model as an ONNX graph: from raw readings and the wall clock to forecasts and bounds.
+
+The graph does what `FittedModel.predict` and `bounds` do, in the same precisions: it scales and
+fills the readings, cuts windows by the wall clock, computes the calendar and the weekly profile,
+runs the method's network, mixes its experts, calibrates the bounds, and returns all in the data's
+units. Only a method that trains in rounds has a network; `check_exportable` says what else is left
+out.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+from stforecast.data.anchors import LEVEL
+from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.dates import DAY, WEEK
+from stforecast.data.series import Series
+from stforecast.data.weekly_profile import SHRINKAGE
+from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.trained_method import TrainedMethod
+from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
+from stforecast.metrics.quantiles import pair_coverages
+
+INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
+"""Names of the graph's inputs and outputs."""
+
+WEEKS = 5
+"""Length of the history of a graph whose windows read the weekly profile, by default."""
+
+OPSET = 17
+
+
+def check_exportable(model: FittedModel) -> TrainedMethod:
+    """Return the trained method of a model.
+
+    Raises:
+        InputError: saying why the model cannot be a graph.
+    """
+    window, predictor = model.config.window, model.predictor
+    reasons = {
+        f"{model.config.method} is no network": not isinstance(predictor, TrainedMethod),
+        "its clients have several cells": not model.clients.by_cell,
+        "it learns differences (target)": window.target != LEVEL,
+        "it reads events": bool(window.n_events),
+        "it reads public holidays": bool(window.holidays),
+        "it reads further services or columns of the cells": bool(window.n_covariates),
+        f"it fills gaps by {window.impute}": window.impute == "last-week",
+        "it multiplies in bfloat16": isinstance(predictor, TrainedMethod)
+        and predictor.method.population.mixed,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(
+                f"this model cannot be exported to ONNX, since {reason}; `stforecast serve` gives "
+                "its forecasts to other programs"
+            )
+    assert isinstance(predictor, TrainedMethod)
+    return predictor
+
+
+def fewest_steps(model: FittedModel) -> int:
+    """Return the length of a history by default: what windows, mixture and profile read."""
+    window, week = model.config.window, WEEK // model.step
+    experts = isinstance(model.predictor, TrainedMethod) and model.predictor.method.has_experts
+    steps = window.reach + (week + window.horizon if experts else 0)
+    return int(max(steps, WEEKS * week if window.n_profile else 13))
+
+
+def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph of `n_steps` from a series of `Forecaster.read`.
+
+    Returns:
+        `history`: `(steps, cells)` float64 readings in the data's units, NaN where missing;
+        `clock`: `(steps + horizon,)` int64 seconds from 1970 to each step's begin as the local wall
+        clock shows it.
+    """
+    n = len(series.values)
+    if n < n_steps:
+        raise InputError(f"{series.name} has {n} steps, the graph reads {n_steps}")
+    steps = np.arange(n - n_steps, n + model.config.window.horizon)
+    clock = series.calendar.local_times(steps).as_unit("s").astype(np.int64).to_numpy()
+    return {"history": series.values[-n_steps:].astype(np.float64), "clock": clock}
+
+
+def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 0) -> int:
+    """Write a model as an ONNX graph; return the number of steps of history that it reads.
+
+    Args:
+        model: the model, on the CPU.
+        out: the file.
+        n_steps: steps of history; 0 for `fewest_steps`. Forecasts equal those of `predict` from a
+            history of as many steps.
+
+    Raises:
+        InputError: if the model cannot be exported, the steps are too few, or onnx is missing.
+    """
+    predictor = check_exportable(model)
+    n_steps, fewest = n_steps or fewest_steps(model), max(model.config.window.reach, 13)
+    if n_steps < fewest:
+        raise InputError(f"steps is {n_steps}; the model reads at least {fewest}")
+    try:
+        import onnx
+    except ImportError as e:
+        raise InputError(f"{out}: needs a library; pip install 'stforecast[onnx]'") from e
+    graph = Graph(model, predictor, n_steps).eval()
+    history = torch.zeros(n_steps, len(model.cells), dtype=torch.float64)
+    step = round(model.step.total_seconds())
+    clock = step * torch.arange(n_steps + model.config.window.horizon)
+    with atomic_path(Path(out)) as part, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # Of traced shapes, which do not change.
+        torch.onnx.export(
+            graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
+            output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
+        )  # fmt: skip
+        made = onnx.load(str(part))
+        onnx.helper.set_model_props(made, _about(model, n_steps))
+        onnx.save(made, str(part))
+    return n_steps
+
+
+def _about(model: FittedModel, n_steps: int) -> dict[str, str]:
+    return {
+        "cells": "\n".join(map(str, model.cells)),
+        "service": model.service,
+        "units": model.units,
+        "step_seconds": f"{model.step.total_seconds():g}",
+        "steps": str(n_steps),
+        "time_zone": model.time_zone or "",
+        "coverage": f"{model.config.coverage:g}" if model.calibration else "",
+    }
+
+
+class Graph(nn.Module):
+    """What `export_onnx` writes, in torch.
+
+    Args:
+        model: the model.
+        predictor: its trained method.
+        n_steps: steps of the history.
+
+    Shapes:
+        history: `(steps, cells)`, clock: `(steps + horizon,)`; returns forecasts and bounds
+        `(horizon, cells)`, see `graph_inputs`.
+    """
+
+    def __init__(self, model: FittedModel, predictor: TrainedMethod, n_steps: int) -> None:
+        super().__init__()
+        self.model, self.predictor, self.n_steps = model, predictor, n_steps
+        self.window, self.seconds = model.config.window, round(model.step.total_seconds())
+        self.day, self.week = (int(span // model.step) for span in (DAY, WEEK))
+        self.bounded = model.calibration is not None
+        self.starts = [*self._origins(), n_steps]
+
+    def _origins(self) -> range:
+        """Return the windows whose errors weigh the experts, as `mixture.weights` does."""
+        if not self.predictor._has_experts:
+            return range(0)
+        horizon = self.window.horizon
+        every, known = max(1, horizon // PER_HORIZON), self.n_steps - horizon
+        begin = max(self.window.max_lag, known + 1 - self.week)
+        return range(-(-begin // every) * every, known + 1, every)
+
+    def forward(self, history: Tensor, clock: Tensor) -> tuple[Tensor, ...]:
+        """Return the forecast, and the bounds if there are any."""
+        scaler, n_cells = self.model.scaler, history.shape[1]
+        mean, std = (torch.as_tensor(v).expand(n_cells) for v in (scaler.mean, scaler.std))
+        z = (history - mean) / std
+        # Steps on the wall clock: what is between these and plain steps is what the clock moved.
+        local = torch.div(clock, self.seconds, rounding_mode="floor")
+        x, unknown = self._inputs(z, local, clock)
+        quantiles = self._quantiles(x, z, local)
+        levels, last = self.predictor.levels, z[-1].nan_to_num(0.0)
+        centre = quantiles[..., len(levels) // 2].double()
+        found = [centre]
+        if self.bounded:
+            low, high = dict(pair_coverages(levels)).get(self.model.config.coverage, (0, 0))
+            radius = self._radius(centre, z, last, clock)
+            found.append(torch.minimum(quantiles[..., low].double() - radius, centre))
+            found.append(torch.maximum(quantiles[..., high].double() + radius, centre))
+        lower, upper = self.model.limits
+        nothing = torch.full((), torch.nan, dtype=torch.float64)
+        return tuple(
+            torch.where(unknown, nothing, (values.T * std + mean).clamp(lower, upper))
+            for values in found
+        )
+
+    def _inputs(self, z: Tensor, local: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs `(cells, windows, inputs)`, and which cells have none `(cells,)`."""
+        window, starts = self.window, torch.tensor(self.starts)
+        filled = z if window.impute == "none" else _forward_filled(z)
+        steps = self._sources(starts, local)
+        readings = filled[steps.clamp(min=0)].float()  # (windows, lags, cells)
+        readings = torch.where((steps < 0)[..., None], torch.nan, readings)
+        unknown = readings[-1].isnan().all(0)
+        if self.model.adapted:
+            unknown = torch.zeros_like(unknown)
+        if window.impute == "newest":
+            place = window.lags.index(min(window.lags))
+            newest = readings[:, place : place + 1]
+            readings = torch.where(readings.isnan(), newest, readings)
+        parts = [readings.permute(2, 0, 1)]
+        if window.calendar != "none":
+            known = self._calendar(clock[starts]).float()
+            parts.append(known.expand(z.shape[1], *known.shape))
+        if window.n_profile:
+            parts.append(self._profile(z, starts, local, clock))
+        return torch.cat(parts, dim=-1).nan_to_num(0.0), unknown
+
+    def _sources(self, starts: Tensor, local: Tensor) -> Tensor:
+        """Return the steps that lags read, as `source_steps`."""
+        window = self.window
+        lags = torch.tensor((*window.lags, *window.further_lags))
+        first, plain = starts[:, None], starts[:, None] - lags
+        shortest = max(window.closeness, self.day - window.horizon - 2)
+        moved = torch.minimum(self._before(first, lags, local), first - 1)
+        return torch.where(lags > shortest, moved, plain)
+
+    def _before(self, steps: Tensor, lags: Tensor, local: Tensor) -> Tensor:
+        """Return steps before others on the wall clock, as `Calendar.before`."""
+        plain = steps - lags
+        found = plain + self._shift(steps, local) - self._shift(plain, local)
+        return torch.where(found < 0, plain, found)
+
+    def _shift(self, steps: Tensor, local: Tensor) -> Tensor:
+        inside = steps.clamp(0, len(local) - 1)
+        return local[inside] - inside
+
+    def _calendar(self, clock: Tensor) -> Tensor:
+        """Return `calendar_inputs` of local times `(windows,)`."""
+        kind, day = self.window.calendar, 86400
+        angle = 2 * torch.pi * (clock % day).double() / day
+        weekday = _weekday(clock)
+        columns = [angle.sin(), angle.cos(), (2 * angle).sin(), (2 * angle).cos()]
+        if kind == "week":
+            columns += [weekday >= 5, weekday == 6]
+        elif kind == "weekdays":
+            columns += [weekday == i for i in range(7)]
+        assert len(columns) == CALENDAR_INPUTS[kind]
+        return torch.stack([column.double() for column in columns], dim=-1)
+
+    def _profile(self, z: Tensor, starts: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+        """Return the inputs of `WeeklyProfile`, `(cells, windows, horizon + 3)`."""
+        n, horizon = self.n_steps, self.window.horizon
+        profile = self._weekly(z, local, clock)
+        anomaly, now = z - profile[:n], starts - 1
+        means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
+        newest = _forward_filled(torch.where(z.isnan(), torch.nan, profile[:n]))[now].float()
+        first, ahead = starts[:, None], torch.arange(horizon)
+        weeks = (ahead + self.day) // self.week
+        steps = torch.where(
+            weeks > 0, self._before(first + ahead, self.week * weeks, local), first + ahead
+        )
+        change = profile[steps.clamp(min=0)].float() - newest[:, None]
+        change = self._reordered(change.permute(2, 0, 1), starts, local, -1)
+        of_cells = [_forward_filled(part)[now].float().T for part in means]
+        return torch.cat([change, torch.stack(of_cells, dim=-1)], dim=-1)
+
+    def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+        """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
+        n, weekend = self.n_steps, (_weekday(clock) >= 5).long()
+        of_week, kind = local % self.week, 2 * (local % self.day) + weekend
+        steps = torch.arange(len(local))
+        same = (of_week[:, None] == of_week) & (steps < steps[:, None])
+        latest = torch.where(same, steps, -1).amax(dim=1)
+        alike = (kind[:, None] == kind) & (steps <= latest[:, None])
+        seen = torch.stack([z.nan_to_num(0.0), (~z.isnan()).double()])
+
+        def totals(which: Tensor) -> tuple[Tensor, Tensor]:
+            total, count = (which[:, :n].double() @ seen).unbind(0)
+            return total, count
+
+        (total, count), (of_kind, of_kinds) = totals(same), totals(alike)
+        usual = of_kind / of_kinds.clamp(min=1.0)
+        return (total + SHRINKAGE * usual) / (count + SHRINKAGE)
+
+    def _reordered(self, values: Tensor, starts: Tensor, local: Tensor, way: int) -> Tensor:
+        """Order targets `(cells, windows, horizon)` by the wall clock, or back; see `windows`."""
+        ahead, first = torch.arange(self.window.horizon), starts[:, None]
+        moved = self._shift(first + ahead, local) - self._shift(first, local)
+        entries = (ahead + way * moved).clamp(0, self.window.horizon - 1)
+        return values.gather(2, entries.expand(values.shape))
+
+    def _quantiles(self, x: Tensor, z: Tensor, local: Tensor) -> Tensor:
+        """Return the quantiles of the last window, `(cells, horizon, levels)`."""
+        horizon, experts = self.window.horizon, self.predictor._has_experts
+        outputs = self._outputs(x, EXPERTS if experts else self.predictor.view)
+        outputs = outputs.reshape(*outputs.shape[:2], -1, self.model.config.loss.n_outputs)
+        found = outputs[:, -1]
+        if experts:
+            weight = self._weight(outputs[:, :-1], z, local)
+            first, second = found.split(horizon, dim=1)
+            found = first + weight.float()[:, None, None] * (second - first)
+        ordered = found.sort(dim=-1).values.permute(0, 2, 1)
+        starts = torch.tensor(self.starts[-1:]).expand(ordered.shape[1])
+        return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
+
+    def _weight(self, outputs: Tensor, z: Tensor, local: Tensor) -> Tensor:
+        """Return the weight of the second expert of each cell, as `mixture.weights`."""
+        if not outputs.shape[1]:
+            return torch.full((z.shape[1],), 0.5, dtype=torch.float64)
+        horizon, origins = self.window.horizon, torch.tensor(self.starts[:-1])
+        middle = outputs[..., len(self.predictor.levels) // 2]
+        first, second = middle.split(horizon, dim=2)
+        y = z[origins[:, None] + torch.arange(horizon)].permute(2, 0, 1).float()
+        y = self._reordered(y, origins, local, -1)
+        change = torch.where(y.isnan(), 0.0, second - first).double()
+        covariance = (change * torch.where(y.isnan(), 0.0, y - first).double()).sum((1, 2))
+        variance = (change**2).sum((1, 2))
+        every = max(1, horizon // PER_HORIZON)
+        prior = PRIOR * self.week / (every * len(origins)) * variance
+        sure = variance > 0
+        weight = (covariance + prior / 2) / torch.where(sure, variance + prior, 1.0)
+        return torch.where(sure, weight.clamp(0.0, 1.0), 0.5)
+
+    def _outputs(self, x: Tensor, view: str | None) -> Tensor:
+        """Return the network's outputs, `(cells, windows, outputs)`."""
+        method, state = self.predictor.method, self.predictor.snapshot
+        method.population.train(False)
+        clients = state.clients
+        ids = torch.arange(len(self.model.cells))
+        payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+        own: dict[str, Tensor] = {**clients.params, **clients.buffers, **clients.memory}
+        return method.predict(own, payload, x, view or method.views[0])
+
+    def _radius(self, centre: Tensor, z: Tensor, last: Tensor, clock: Tensor) -> Tensor:
+        """Return the calibrated radius `(cells, horizon)`, see `Calibration.calibrated`."""
+        calibration = self.model.calibration
+        assert calibration is not None
+        radius, most = (torch.as_tensor(v) for v in (calibration.radius, calibration.most))
+        if calibration.scale is not None:
+            radius = radius * _scale(calibration.scale, centre, z, last, clock[self.n_steps :])
+        return torch.minimum(radius, most)
+
+
+def _scale(scale: ErrorScale, centre: Tensor, z: Tensor, last: Tensor, ahead: Tensor) -> Tensor:
+    """Return the size of errors to expect, `(cells, horizon)`, as `ErrorScale.at`."""
+    tensors = {name: torch.as_tensor(value).double() for name, value in vars(scale).items()}
+    n = len(RECENT)
+    changes = (z[-n:] - z[-n - 1 : -1]).abs() / tensors["change"]
+    changes = torch.where(changes.isnan(), 1.0, changes).flip(0)  # the newest first
+    recent = torch.as_tensor(RECENT / RECENT.sum()) @ changes
+    hours = torch.div(ahead, 3600, rounding_mode="floor") % 24
+    deviation = (tensors["by_hour"] + OFFSET).log()[hours].T
+    recent = (recent + OFFSET).log()[:, None].expand_as(centre)
+    features = torch.stack([recent, deviation, centre, (centre - last[:, None]).abs()], dim=-1)
+    standard = ((features - tensors["centre"]) / tensors["spread"]).clamp(-FURTHEST, FURTHEST)
+    return (standard @ tensors["weights"]).exp()
+
+
+def _weekday(clock: Tensor) -> Tensor:
+    """Return the day of the week, Monday being 0; 1970 began on a Thursday."""
+    return (torch.div(clock, 86400, rounding_mode="floor") + 3) % 7
+
+
+def _forward_filled(values: Tensor) -> Tensor:
+    """Replace each NaN of `(steps, cells)` by the value before it, if there is one."""
+    at = torch.where(values.isnan(), -1, torch.arange(len(values))[:, None])
+    reach = 1
+    while reach < len(values):
+        earlier = torch.cat([torch.full_like(at[:reach], -1), at[:-reach]])
+        at, reach = torch.maximum(at, earlier), 2 * reach
+    return torch.where(at < 0, torch.nan, values.gather(0, at.clamp(min=0)))
+
+
+def _rolling_mean(values: Tensor, span: int) -> Tensor:
+    """Return the means of the known ones of the last `span` values, NaN where there are none."""
+    known = torch.stack([values.nan_to_num(0.0), (~values.isnan()).double()])
+    sums = torch.cat([torch.zeros_like(known[:, :1]), known.cumsum(dim=1)], dim=1)
+    ends = torch.arange(1, values.shape[0] + 1)
+    total, count = (sums[:, ends] - sums[:, (ends - span).clamp(min=0)]).unbind(0)
+    return total / count  # 0 / 0 is NaN.
