@@ -81,7 +81,8 @@ def forecast_command(
     before, and writes forecast.csv with bounds, plan.csv with busy hours and peaks, a run with the
     model, and report.html. It prints what it assumed and how to change it.
 
-    DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
+    DATA is a cube (.nc), a table (.csv, .xlsx, .parquet) or several: a folder, a .zip or a
+    pattern such as 'exports/*.csv'; the options under Table are those of
     `stforecast prepare table`.
 
     Options:
@@ -94,9 +95,8 @@ def forecast_command(
             threshold. Adds headroom and probabilities of exceeding it.
         xlsx: whether to write the tables as .xlsx.
     """
-    if not data.is_file():
-        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
+    from data_prep.readers.exports import is_pattern
     from stforecast.bench.progress import rounds_bar
     from stforecast.comparison.summary import interval_line
     from stforecast.federated.runs.run_folder import check_new, write_table
@@ -107,6 +107,8 @@ def forecast_command(
     from stforecast.forecasting.planning import error_correlation
     from stforecast.forecasting.quick import check_forecasts, make_plan
 
+    if not data.exists() and not is_pattern(data):
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     check_new(out / RUN, "stforecast run")
     limit = None if threshold is None else read_threshold(threshold)
     cube = _prepare(ctx, data, out, table)

@@ -290,7 +290,7 @@ def test_quantiles_are_normalised_from_where_they_are():
     assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}

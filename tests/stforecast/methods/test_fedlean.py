@@ -14,7 +14,10 @@ from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative,
 from stforecast.models import MODELS
 
 SPLIT = "days:15,3,3"
-SMALL = {"profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
+SMALL = {
+    "profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2,
+    "refit": "never",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -284,6 +287,19 @@ def test_the_network_learns_what_the_map_leaves(table):
     curved = table.abs()
     first, *_, last = Forecaster("fedlean", **SMALL).fit(curved).rounds_["validation_loss"]
     assert last < first
+
+
+@pytest.mark.parametrize("lags", ["2,24", "2-24"])
+def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lags):
+    settings = {**SMALL, "rounds": 3, "dropout": 0.0, "extra_lags": lags, "profile": "week"}
+    table.iloc[30:40, 0] = np.nan
+    ours = Forecaster("fedlean", **settings).fit(table)
+    monkeypatch.setattr("stforecast.methods.fedlean.epoch_usable", lambda *_: False)
+    in_torch = Forecaster("fedlean", **settings).fit(table)
+    for name, t in snapshot(in_torch).flat().items():
+        torch.testing.assert_close(snapshot(ours).flat()[name], t, rtol=0, atol=1e-4)
+    columns = ["train_loss", "validation_loss", "train_task_loss"]
+    np.testing.assert_allclose(ours.rounds_[columns], in_torch.rounds_[columns], rtol=1e-4)
 
 
 def test_a_difference_is_learned_as_well_as_the_level(table):
