@@ -27,6 +27,8 @@ from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.federated.core.method import EXPERTS, Participants
 from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
 from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
 from stforecast.metrics.quantiles import pair_coverages
@@ -46,7 +48,7 @@ def check_exportable(model: FittedModel) -> TrainedMethod:
     Raises:
         InputError: saying why the model cannot be a graph.
     """
-    window, predictor = model.config.window, model.predictor
+    window, predictor = model.config.window, latest(model)
     reasons = {
         f"{model.config.method} is no network": not isinstance(predictor, TrainedMethod),
         "its clients have several cells": not model.clients.by_cell,
@@ -68,10 +70,16 @@ def check_exportable(model: FittedModel) -> TrainedMethod:
     return predictor
 
 
+def latest(model: FittedModel) -> Predictor:
+    """Return what forecasts after the data: of a model that was refitted, its last state."""
+    predictor = model.predictor
+    return predictor.models[-1] if isinstance(predictor, Rolling) else predictor
+
+
 def fewest_steps(model: FittedModel) -> int:
     """Return the length of a history by default: what windows, mixture and profile read."""
-    window, week = model.config.window, WEEK // model.step
-    experts = isinstance(model.predictor, TrainedMethod) and model.predictor.method.has_experts
+    window, week, predictor = model.config.window, WEEK // model.step, latest(model)
+    experts = isinstance(predictor, TrainedMethod) and predictor.method.has_experts
     steps = window.reach + (week + window.horizon if experts else 0)
     return int(max(steps, WEEKS * week if window.n_profile else 13))
 

@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +132,7 @@ class ForecastService:
     def __init__(self, run: Path, history: Path | None = None) -> None:
         self.run, self.given, self.problem = run, history, ""
         self.requests: Counter[tuple[str, int]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.loads, self._lock = 0, threading.Lock()
         self._loaded = self._load(self._stamp())
 

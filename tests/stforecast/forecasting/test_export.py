@@ -50,7 +50,9 @@ def test_a_graph_forecasts_what_the_model_does(name, begin, tmp_path):
     method, settings = METHODS[name]
     settings = {"split": SPLIT, "horizon": 6, "rounds": 2, "intervals": "normalised", **settings}
     cube = town(days=26, begin=begin, gaps=name != "fuels")
-    forecaster = Forecaster(method, **settings).fit(cube)
+    fitted = Forecaster(method, **settings).fit(cube)
+    # In service, the last state of a model forecasts, from whatever history.
+    forecaster = Forecaster.load(fitted.save(tmp_path))
     model, out = forecaster.model_, tmp_path / "model.onnx"
     n_steps = min(fewest_steps(model), cube.sizes["time"])
     assert export_onnx(model, out, n_steps) == n_steps
