@@ -190,8 +190,8 @@ def _said(
         times = pd.date_range("2000-01-01", periods=horizon, freq="h")
         tables = {n: t.loc[:, known].set_axis(times) for n, t in parts.items()}
         for level in levels:
-            limit = dict(enumerate(np.nanquantile(values, level / 100, axis=0)))
-            limit = {cell: limit[cell] for cell in tables["y"]}
+            quantiles = pd.Series(np.nanquantile(values, level / 100, axis=0))
+            limit: dict[object, float] = quantiles[tables["y"].columns].to_dict()
             bounds, centre = (tables["lower"], tables["upper"]), tables["y_hat"]
             found = plan(centre, bounds, limit, planning.ANY, correlation)
             steps = planning.exceedance(centre, *bounds, limit, tests.attrs["coverage"])

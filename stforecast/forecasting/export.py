@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
+from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.federated.core.method import EXPERTS, Participants
 from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
 from stforecast.forecasting.model import FittedModel
@@ -148,6 +150,14 @@ def _about(model: FittedModel, n_steps: int) -> dict[str, str]:
     }
 
 
+class Weekly(NamedTuple):
+    """The weekly profile of a history and anomalies, float32, as `WeeklyProfile` by step first."""
+
+    profile: Tensor
+    newest: Tensor
+    anomalies: tuple[Tensor, ...]
+
+
 class Graph(nn.Module):
     """What `export_onnx` writes, in torch.
 
@@ -192,9 +202,9 @@ class Graph(nn.Module):
         found = [centre]
         if self.bounded:
             low, high = dict(pair_coverages(levels)).get(self.model.config.coverage, (0, 0))
-            radius = self._radius(centre, z, last, clock)
-            found.append(torch.minimum(quantiles[..., low].double() - radius, centre))
-            found.append(torch.maximum(quantiles[..., high].double() + radius, centre))
+            down, up = self._radius(centre, z, last, clock).unbind(-1)
+            found.append(torch.minimum(quantiles[..., low].double() - down, centre))
+            found.append(torch.maximum(quantiles[..., high].double() + up, centre))
         lower, upper = self.model.limits
         nothing = torch.full((), torch.nan, dtype=torch.float64)
         return tuple(
@@ -205,7 +215,8 @@ class Graph(nn.Module):
     def _inputs(self, z: Tensor, local: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs `(cells, windows, inputs)`, and which cells have none `(cells,)`."""
         window, starts = self.window, torch.tensor(self.starts)
-        filled = z if window.impute == "none" else _forward_filled(z)
+        weekly = self._weekly(z, local, clock) if window.n_profile else None
+        filled = self._filled(z, weekly)
         steps = self._sources(starts, local)
         readings = filled[steps.clamp(min=0)].float()  # (windows, lags, cells)
         readings = torch.where((steps < 0)[..., None], torch.nan, readings)
@@ -221,8 +232,23 @@ class Graph(nn.Module):
             known = self._calendar(clock[starts]).float()
             parts.append(known.expand(z.shape[1], *known.shape))
         if window.n_profile:
-            parts.append(self._profile(z, starts, local, clock))
+            assert weekly is not None
+            parts.append(self._profile(weekly, starts, local))
         return torch.cat(parts, dim=-1).nan_to_num(0.0), unknown
+
+    def _filled(self, z: Tensor, weekly: Weekly | None) -> Tensor:
+        """Return the readings with their gaps filled, as `windows.fill_gaps`."""
+        if self.window.impute == "none":
+            return z
+        latest = _forward_filled(z)
+        if weekly is None or self.window.impute != "newest":
+            return latest
+        recent = _forward_filled(z, max(1, int(RECENT_GAP // self.model.step)))
+        usual = weekly.profile[: len(z)]
+        usual = torch.where(usual == 0, torch.nan, usual + weekly.anomalies[-1]).double()
+        for further in (usual, latest):
+            recent = torch.where(recent.isnan(), further, recent)
+        return recent
 
     def _sources(self, starts: Tensor, local: Tensor) -> Tensor:
         """Return the steps that lags read, as `source_steps`."""
@@ -256,24 +282,29 @@ class Graph(nn.Module):
         assert len(columns) == CALENDAR_INPUTS[kind]
         return torch.stack([column.double() for column in columns], dim=-1)
 
-    def _profile(self, z: Tensor, starts: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+    def _profile(self, weekly: Weekly, starts: Tensor, local: Tensor) -> Tensor:
         """Return the inputs of `WeeklyProfile`, `(cells, windows, horizon + 3)`."""
-        n, horizon = self.n_steps, self.window.horizon
-        profile = self._weekly(z, local, clock)
-        anomaly, now = z - profile[:n], starts - 1
-        means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
-        newest = _forward_filled(torch.where(z.isnan(), torch.nan, profile[:n]))[now].float()
-        first, ahead = starts[:, None], torch.arange(horizon)
+        first, ahead, now = starts[:, None], torch.arange(self.window.horizon), starts - 1
         weeks = (ahead + self.day) // self.week
         steps = torch.where(
             weeks > 0, self._before(first + ahead, self.week * weeks, local), first + ahead
         )
-        change = profile[steps.clamp(min=0)].float() - newest[:, None]
+        change = weekly.profile[steps.clamp(min=0)] - weekly.newest[now][:, None]
         change = self._reordered(change.permute(2, 0, 1), starts, local, -1)
-        of_cells = [_forward_filled(part)[now].float().T for part in means]
+        of_cells = [part[now].T for part in weekly.anomalies]
         return torch.cat([change, torch.stack(of_cells, dim=-1)], dim=-1)
 
-    def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+    def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Weekly:
+        """Return what `WeeklyProfile.of` does."""
+        profile = self._usual(z, local, clock)
+        own = profile[: self.n_steps]
+        anomaly = z - own
+        means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
+        newest = _forward_filled(torch.where(z.isnan(), torch.nan, own))
+        anomalies = tuple(_forward_filled(part).float() for part in means)
+        return Weekly(profile.float(), newest.float(), anomalies)
+
+    def _usual(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
         """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
         n, weekend = self.n_steps, (_weekday(clock) >= 5).long()
         of_week, kind = local % self.week, 2 * (local % self.day) + weekend
@@ -341,12 +372,13 @@ class Graph(nn.Module):
         return method.predict(own, payload, x, view or method.views[0])
 
     def _radius(self, centre: Tensor, z: Tensor, last: Tensor, clock: Tensor) -> Tensor:
-        """Return the calibrated radius `(cells, horizon)`, see `Calibration.calibrated`."""
+        """Return the calibrated radii `(cells, horizon, 2)`, see `Calibration.calibrated`."""
         calibration = self.model.calibration
         assert calibration is not None
         radius, most = (torch.as_tensor(v) for v in (calibration.radius, calibration.most))
         if calibration.scale is not None:
-            radius = radius * _scale(calibration.scale, centre, z, last, clock[self.n_steps :])
+            scale = _scale(calibration.scale, centre, z, last, clock[self.n_steps :])
+            radius = radius * scale[..., None]
         return torch.minimum(radius, most)
 
 
@@ -370,14 +402,15 @@ def _weekday(clock: Tensor) -> Tensor:
     return (torch.div(clock, 86400, rounding_mode="floor") + 3) % 7
 
 
-def _forward_filled(values: Tensor) -> Tensor:
-    """Replace each NaN of `(steps, cells)` by the value before it, if there is one."""
-    at = torch.where(values.isnan(), -1, torch.arange(len(values))[:, None])
-    reach = 1
+def _forward_filled(values: Tensor, limit: int = 0) -> Tensor:
+    """Replace each NaN of `(steps, cells)` by the value before it, up to `limit` steps if given."""
+    steps = torch.arange(len(values))[:, None]
+    at, reach = torch.where(values.isnan(), -1, steps), 1
     while reach < len(values):
         earlier = torch.cat([torch.full_like(at[:reach], -1), at[:-reach]])
         at, reach = torch.maximum(at, earlier), 2 * reach
-    return torch.where(at < 0, torch.nan, values.gather(0, at.clamp(min=0)))
+    unknown = (at < 0) | (steps - at > limit) if limit else at < 0
+    return torch.where(unknown, torch.nan, values.gather(0, at.clamp(min=0)))
 
 
 def _rolling_mean(values: Tensor, span: int) -> Tensor:

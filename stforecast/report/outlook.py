@@ -71,7 +71,8 @@ def outlook_section(
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
-    plan, first = _sorted(found.plan), 0
+    plan = _sorted(found.plan)
+    values: dict[str, tuple[pd.Series, float | None, bool]]
     values = {f"highest forecast of {series.service}{unit}": (found.plan["peak"], None, False)}
     if "threshold" in plan:
         headroom = f"headroom: threshold less the highest forecast{unit}"
@@ -79,15 +80,13 @@ def outlook_section(
         if (name := _chance(plan)) is not None:
             chances = found.plan[name], None, True
             values = {"probability of exceeding the threshold": chances, **values}
-    if len(plan):
-        first = forecast.columns.get_loc(plan.index[0])
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
         "methods": looks({"forecast": 0}),
         "quantity": f"{series.service}{unit}",
         "clock": clock_of(series.calendar.time_zone or ""),
-        "first": first,
+        "first": list(forecast.columns).index(plan.index[0]),
         "map": {
             "kind": places.kind,
             "east": arrays.floats(places.east),
@@ -96,7 +95,12 @@ def outlook_section(
             "roads": places.roads,
         },
         "values": [
-            {"title": title, "middle": middle, "share": is_share, "of": [arrays.floats(of)]}
+            {
+                "title": title,
+                "middle": middle,
+                "share": is_share,
+                "of": [arrays.floats(of.to_numpy())],
+            }
             for title, (of, middle, is_share) in values.items()
         ],
         "series": _lines(series, found, arrays, room // len(series.cells)),
@@ -134,7 +138,7 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     plan = found.plan
     if "threshold" not in plan:
         busiest = plan["peak"].idxmax()
-        peak, at = number(plan["peak"].max()), plan.loc[busiest, "peak_time"]
+        peak, at = number(plan["peak"].max()), plan["peak_time"][busiest]
         return (f"Highest forecast: {peak} in cell {busiest}, {at:{FORMAT}}.",)
     above = int((plan["steps_above"] > 0).sum())
     text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
@@ -213,5 +217,5 @@ def _lines(series: Series, found: Outlook, arrays: Arrays, room: int) -> dict[st
         "observed": arrays.rows(past),
         "forecast": arrays.rows(found.forecast.to_numpy().T),
         **{name: arrays.rows(table.to_numpy().T) for name, table in bounds.items()},
-        "threshold": None if threshold is None else arrays.floats(threshold),
+        "threshold": None if threshold is None else arrays.floats(threshold.to_numpy()),
     }
