@@ -137,9 +137,9 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     """Return what the plan says of the threshold, if there is one."""
     plan = found.plan
     if "threshold" not in plan:
-        busiest = plan["peak"].idxmax()
-        peak, at = number(plan["peak"].max()), plan["peak_time"][busiest]
-        return (f"Highest forecast: {peak} in cell {busiest}, {at:{FORMAT}}.",)
+        first = _sorted(plan).iloc[0]
+        peak, at = number(first["peak"]), _time(first["peak_time"])
+        return (f"Highest forecast: {peak} in cell {first.name}, {at}.",)
     above = int((plan["steps_above"] > 0).sum())
     text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
     if (name := _chance(plan)) is None:
