@@ -22,7 +22,6 @@ from stforecast.comparison.hours import clock_of
 from stforecast.comparison.rows import folds_of
 from stforecast.federated.runs.run_folder import Run
 from stforecast.forecasting.results import ForecastRun, data_of
-from stforecast.report.places import PUBLISHED
 from stforecast.report.tables import Table, number, share
 
 AT_ONCE = 20_000_000
@@ -35,7 +34,8 @@ ABOUT_GAPS = (
     "missing: share of steps × cells without a value. blank cells: cells without any value, or "
     "with nothing but zeros."
 )
-ABOUT_PUBLISHED = "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
+
+EMPTY_IS_ZERO = "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
 
 N_NAMES = 8
 """Number of cells to name."""
@@ -62,8 +62,9 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
     own = run.about["service"]
     rows = [_service_row(cube, name) for name in names if counted_all or name == own]
-    published = [ABOUT_PUBLISHED] if cube.attrs.get("source") in PUBLISHED else []
-    table = Table("Missing values and zeros", rows, [" ".join([ABOUT_GAPS, *published])])
+    of_italia = "Telecom Italia" in f"{cube.attrs.get('title')} {cube.attrs.get('source')}"
+    notes = [ABOUT_GAPS, EMPTY_IS_ZERO] if of_italia else [ABOUT_GAPS]
+    table = Table("Missing values and zeros", rows, notes)
     return DataSheet(_facts(run, path, cube), table, checksums)
 
 
