@@ -151,8 +151,12 @@ def _about(model: FittedModel, n_steps: int) -> dict[str, str]:
 
 
 class Weekly(NamedTuple):
-    """The weekly profile of a history and anomalies, float32, as `WeeklyProfile` by step first."""
+    """The weekly profile and anomalies of a history, float32, as `WeeklyProfile` by step first.
 
+    `usual` is the profile in double precision.
+    """
+
+    usual: Tensor
     profile: Tensor
     newest: Tensor
     anomalies: tuple[Tensor, ...]
@@ -195,8 +199,9 @@ class Graph(nn.Module):
         z = (history - mean) / std
         # Steps on the wall clock: what is between these and plain steps is what the clock moved.
         local = torch.div(clock, self.seconds, rounding_mode="floor")
-        x, unknown = self._inputs(z, local, clock)
-        quantiles = self._quantiles(x, z, local)
+        weekly = self._weekly(z, local, clock) if self.window.n_profile else None
+        x, unknown = self._inputs(z, local, clock, weekly)
+        quantiles = self._quantiles(x, z, local, weekly)
         levels, last = self.predictor.levels, z[-1].nan_to_num(0.0)
         centre = quantiles[..., len(levels) // 2].double()
         found = [centre]
@@ -212,10 +217,11 @@ class Graph(nn.Module):
             for values in found
         )
 
-    def _inputs(self, z: Tensor, local: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
+    def _inputs(
+        self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
+    ) -> tuple[Tensor, Tensor]:
         """Return inputs `(cells, windows, inputs)`, and which cells have none `(cells,)`."""
         window, starts = self.window, torch.tensor(self.starts)
-        weekly = self._weekly(z, local, clock) if window.n_profile else None
         filled = self._filled(z, weekly)
         steps = self._sources(starts, local)
         readings = filled[steps.clamp(min=0)].float()  # (windows, lags, cells)
@@ -231,8 +237,7 @@ class Graph(nn.Module):
         if window.calendar != "none":
             known = self._calendar(clock[starts]).float()
             parts.append(known.expand(z.shape[1], *known.shape))
-        if window.n_profile:
-            assert weekly is not None
+        if weekly is not None:
             parts.append(self._profile(weekly, starts, local))
         return torch.cat(parts, dim=-1).nan_to_num(0.0), unknown
 
@@ -284,15 +289,20 @@ class Graph(nn.Module):
 
     def _profile(self, weekly: Weekly, starts: Tensor, local: Tensor) -> Tensor:
         """Return the inputs of `WeeklyProfile`, `(cells, windows, horizon + 3)`."""
-        first, ahead, now = starts[:, None], torch.arange(self.window.horizon), starts - 1
-        weeks = (ahead + self.day) // self.week
-        steps = torch.where(
-            weeks > 0, self._before(first + ahead, self.week * weeks, local), first + ahead
-        )
-        change = weekly.profile[steps.clamp(min=0)] - weekly.newest[now][:, None]
-        change = self._reordered(change.permute(2, 0, 1), starts, local, -1)
+        now = starts - 1
+        at_targets = self._at_targets(weekly.profile, starts, local)
+        change = at_targets - weekly.newest[now].T[..., None]
+        change = self._reordered(change, starts, local, -1)
         of_cells = [part[now].T for part in weekly.anomalies]
         return torch.cat([change, torch.stack(of_cells, dim=-1)], dim=-1)
+
+    def _at_targets(self, profile: Tensor, starts: Tensor, local: Tensor) -> Tensor:
+        """Return a profile `(steps, cells)` at targets, `(cells, windows, horizon)`."""
+        first, ahead = starts[:, None], torch.arange(self.window.horizon)
+        weeks = (ahead + self.day) // self.week
+        before = self._before(first + ahead, self.week * weeks, local)
+        steps = torch.where(weeks > 0, before, first + ahead)
+        return profile[steps.clamp(min=0)].permute(2, 0, 1)
 
     def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Weekly:
         """Return what `WeeklyProfile.of` does."""
@@ -302,7 +312,7 @@ class Graph(nn.Module):
         means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
         newest = _forward_filled(torch.where(z.isnan(), torch.nan, own))
         anomalies = tuple(_forward_filled(part).float() for part in means)
-        return Weekly(profile.float(), newest.float(), anomalies)
+        return Weekly(profile, profile.float(), newest.float(), anomalies)
 
     def _usual(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
         """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
@@ -329,44 +339,63 @@ class Graph(nn.Module):
         entries = (ahead + way * moved).clamp(0, self.window.horizon - 1)
         return values.gather(2, entries.expand(values.shape))
 
-    def _quantiles(self, x: Tensor, z: Tensor, local: Tensor) -> Tensor:
+    def _quantiles(self, x: Tensor, z: Tensor, local: Tensor, weekly: Weekly | None) -> Tensor:
         """Return the quantiles of the last window, `(cells, horizon, levels)`."""
-        horizon, experts = self.window.horizon, self.predictor._has_experts
-        outputs = self._outputs(x, EXPERTS if experts else self.predictor.view)
-        outputs = outputs.reshape(*outputs.shape[:2], -1, self.model.config.loss.n_outputs)
-        found = outputs[:, -1]
-        if experts:
-            weight = self._weight(outputs[:, :-1], z, local)
-            first, second = found.split(horizon, dim=1)
-            found = first + weight.float()[:, None, None] * (second - first)
+        n_levels, predictor = self.model.config.loss.n_outputs, self.predictor
+        starts = torch.tensor(self.starts)
+        if predictor._has_experts:
+            assert weekly is not None
+            usual = self._at_targets(weekly.usual, starts, local).nan_to_num(0.0)
+            usual = self._reordered(usual, starts, local, -1)
+            found = self._mixed(x, z, local, usual)
+        else:
+            found = self._outputs(predictor, x[:, -1:], predictor.view)
+            found = found.reshape(len(found), -1, n_levels)
         ordered = found.sort(dim=-1).values.permute(0, 2, 1)
-        starts = torch.tensor(self.starts[-1:]).expand(ordered.shape[1])
+        starts = starts[-1:].expand(ordered.shape[1])
         return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
 
-    def _weight(self, outputs: Tensor, z: Tensor, local: Tensor) -> Tensor:
-        """Return the weight of the second expert of each cell, as `mixture.weights`."""
-        if not outputs.shape[1]:
-            return torch.full((z.shape[1],), 0.5, dtype=torch.float64)
+    def _mixed(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> Tensor:
+        """Return the mixture of both experts and the usual values, as `TrainedMethod._mixed`."""
+        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
+        outputs = self._outputs(self.predictor, x[:, -1:], EXPERTS)
+        first, second = outputs.reshape(len(outputs), 2, -1, n_levels).unbind(1)
+        of_second, of_usual = self._weights(x[:, :-1], z, local, usual[:, :-1])
+        mixed = first + of_second.float()[:, None, None] * (second - first)
+        moved = of_usual.float()[:, None] * (usual[:, -1] - mixed[..., middle])
+        return (mixed + moved[..., None]).float()
+
+    def _weights(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of the second expert and of the usual values, as `mixture.weights`."""
+        half = torch.full((z.shape[1],), 0.5, dtype=torch.float64)
+        if not x.shape[1]:
+            return half, torch.zeros_like(half)
+        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
+        both = self._outputs(self.predictor.former or self.predictor, x, EXPERTS)
+        both = both.reshape(*both.shape[:2], 2, -1, n_levels)[..., middle]
+        first, second = both.unbind(2)
         horizon, origins = self.window.horizon, torch.tensor(self.starts[:-1])
-        middle = outputs[..., len(self.predictor.levels) // 2]
-        first, second = middle.split(horizon, dim=2)
         y = z[origins[:, None] + torch.arange(horizon)].permute(2, 0, 1).float()
         y = self._reordered(y, origins, local, -1)
-        change = torch.where(y.isnan(), 0.0, second - first).double()
-        covariance = (change * torch.where(y.isnan(), 0.0, y - first).double()).sum((1, 2))
-        variance = (change**2).sum((1, 2))
-        every = max(1, horizon // PER_HORIZON)
-        prior = PRIOR * self.week / (every * len(origins)) * variance
-        sure = variance > 0
-        weight = (covariance + prior / 2) / torch.where(sure, variance + prior, 1.0)
-        return torch.where(sure, weight.clamp(0.0, 1.0), 0.5)
+        change, habit, error = (
+            torch.where(y.isnan(), 0.0, part - first).double() for part in (second, usual, y)
+        )
+        prior = PRIOR * self.week / (max(1, horizon // PER_HORIZON) * len(origins))
 
-    def _outputs(self, x: Tensor, view: str | None) -> Tensor:
-        """Return the network's outputs, `(cells, windows, outputs)`."""
-        method, state = self.predictor.method, self.predictor.snapshot
+        def total(one: Tensor, other: Tensor) -> Tensor:
+            return (one * other).sum((1, 2))
+
+        variance, shared = total(change, change), total(habit, change)
+        w = _weight(total(change, error), variance, prior, 0.5)
+        further = w * (w * variance - shared)
+        covariance = total(habit, error) - w * total(change, error) + further
+        return w, _weight(covariance, total(habit, habit) - w * shared + further, prior, 0.0)
+
+    def _outputs(self, predictor: TrainedMethod, x: Tensor, view: str | None) -> Tensor:
+        """Return a network's outputs, `(cells, windows, outputs)`."""
+        method, state = predictor.method, predictor.snapshot
         method.population.train(False)
-        clients = state.clients
-        ids = torch.arange(len(self.model.cells))
+        clients, ids = state.clients, torch.arange(len(self.model.cells))
         payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
         own: dict[str, Tensor] = {**clients.params, **clients.buffers, **clients.memory}
         return method.predict(own, payload, x, view or method.views[0])
@@ -395,6 +424,14 @@ def _scale(scale: ErrorScale, centre: Tensor, z: Tensor, last: Tensor, ahead: Te
     features = torch.stack([recent, deviation, centre, (centre - last[:, None]).abs()], dim=-1)
     standard = ((features - tensors["centre"]) / tensors["spread"]).clamp(-FURTHEST, FURTHEST)
     return (standard @ tensors["weights"]).exp()
+
+
+def _weight(covariance: Tensor, variance: Tensor, prior: float, drawn_to: float) -> Tensor:
+    """Return least-squares weights, as `mixture._weight`."""
+    sure = variance > 0
+    found = covariance + prior * variance * drawn_to
+    found = found / torch.where(sure, variance * (1 + prior), 1.0)
+    return torch.where(sure, found.clamp(0.0, 1.0), drawn_to)
 
 
 def _weekday(clock: Tensor) -> Tensor:
