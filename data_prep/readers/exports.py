@@ -143,7 +143,9 @@ def read_export(
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
             origin = dataclasses.replace(origin, name=part.name)
-        times = find_times(table, time, origin, header=dialect.header)
+        times = read[0].times if read else []
+        if not times or not set(times) <= set(table.columns):
+            times = find_times(table, time, origin, header=dialect.header)
         if "" in table.columns and "" not in times:
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")
