@@ -135,7 +135,7 @@ def read_export(
             `"services"`.
     """
     parts = parts_of(path, dialect.sheet)
-    read = []
+    read: list[_Read] = []
     for part in parts:
         table, origin = read_file(part.path, keys, dialect, part.content, part.sheet)
         if len(parts) > 1:
