@@ -25,10 +25,13 @@ days of training.
    and misleads in weeks that are unlike any other, such as those of Christmas. So there are two
    maps W of the same sums: a steady one that does not read the profile, and one that does. Their
    forecasts are mixed, for each cell, by the errors of its last seven days that are known; see
-   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves.
+   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves. The profile is
+   mixed in itself, too: where nothing drifts, the newest reading tells no more than it.
 4. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`, for each map W. Dₙ never leaves the client. All
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
+5. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
+   them, a few more rounds train f, and clients correct the maps anew.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -211,6 +214,7 @@ class FedLean(FedAvg):
     summary = "ridge regression in one round, FedAvg of a small network on the rest (ours)"
     paper = "this package"
     guards = FedAvg.guards
+    sums_first = True
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask
@@ -232,6 +236,8 @@ class FedLean(FedAvg):
         "drop_last": False,
         "rounds": 41,
         "select": "last",
+        "refit": "once",
+        "refit_rounds": 5,
     }
 
     def __init__(self, *args: Any, **further: Any) -> None:
