@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import LATITUDES, LONGITUDES, KeyColumns, Origin, is_text, named
 from data_prep.readers.files import read_table
 from data_prep.readers.layout import KEPT
