@@ -97,6 +97,13 @@ class ForecastRun(Run):
         with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
             return ds.load()
 
+    def means(self) -> xr.Dataset:
+        """`forecasts` without the bounds of intervals, which would take as much memory again."""
+        with self.open_forecasts() as ds:
+            bounds = [name for name in ds if str(name).startswith(("lower", "upper"))]
+            with reading(ds.encoding.get("source", self.folder), "whole", AGAIN):
+                return ds.drop_vars(bounds).load()
+
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts` lazily: values are read when they are used."""
         path = self.folder / "forecasts.nc"
@@ -125,11 +132,21 @@ class ForecastRun(Run):
         return f"{self.kept_round} {view}".strip()
 
     def score(
-        self, metric: str = "mse", selection: str | None = None, split: str = "test"
+        self,
+        metric: str = "mse",
+        selection: str | None = None,
+        split: str = "test",
+        table: pd.DataFrame | None = None,
     ) -> float:
-        """Return one error, pooled over all clients and steps; by default of `selection()`."""
+        """Return one error, pooled over all clients and steps; by default of `selection()`.
+
+        The table is that of `metrics`, if it was read already.
+        """
         chosen = select(
-            self.metrics(), metric=metric, selection=selection or self.selection(), split=split
+            self.metrics() if table is None else table,
+            metric=metric,
+            selection=selection or self.selection(),
+            split=split,
         )
         row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")
