@@ -42,9 +42,8 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
-from data_prep.base.text import some
 from data_prep.cube import services_of, write_read
 from data_prep.readers.columns import KeyColumns, Origin, is_text, unit_of
 from data_prep.readers.delimited import Dialect

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table
 from stforecast.forecasting.forecaster import Forecaster
 

@@ -24,16 +24,16 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError
 from experiments.benchmarks import frame
 from experiments.benchmarks.machine import CORES, own_process
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import overridden
-from stforecast.federated.core.population import Params, Population
+from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
-from vision.backbones import TINY, Backbone
-from vision.backbones.backbone import FeatureCache, Precision
+from vision.backbones.backbone import Backbone, FeatureCache, Precision
+from vision.backbones.load import TINY
 from vision.backbones.vit import Geometry, ViT
 from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.fedta import FedTA

@@ -15,9 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.files import atomic_path
-from data_prep.base.text import counted
 
 Row = dict[str, str]
 Tables = dict[str, list[Row]]

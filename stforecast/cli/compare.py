@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from stforecast.cli.commands import command, say_next
 from stforecast.cli.options import JSON, check_ending, check_runs
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, counted, some
 from stforecast.cli import info_data
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.options import JSON

@@ -4,7 +4,7 @@ A run folder holds
 
 - `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
 - `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row per round (`stforecast.federated.engine.server.RoundReport`);
+- `rounds.csv`: one row per round (`stforecast.federated.engine.rounds.RoundReport`);
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
 - `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
@@ -102,6 +102,13 @@ class ForecastRun(Run):
         with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
             return ds.load()
 
+    def means(self) -> xr.Dataset:
+        """`forecasts` without the bounds of intervals, which would take as much memory again."""
+        with self.open_forecasts() as ds:
+            bounds = [name for name in ds if str(name).startswith(("lower", "upper"))]
+            with reading(ds.encoding.get("source", self.folder), "whole", AGAIN):
+                return ds.drop_vars(bounds).load()
+
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts` lazily: values are read when they are used."""
         path = self.folder / FORECASTS
@@ -130,11 +137,21 @@ class ForecastRun(Run):
         return f"{self.kept_round} {view}".strip()
 
     def score(
-        self, metric: str = "mse", selection: str | None = None, split: str = "test"
+        self,
+        metric: str = "mse",
+        selection: str | None = None,
+        split: str = "test",
+        table: pd.DataFrame | None = None,
     ) -> float:
-        """Return one error, pooled over all clients and steps; by default of `selection()`."""
+        """Return one error, pooled over all clients and steps; by default of `selection()`.
+
+        The table is that of `metrics`, if it was read already.
+        """
         chosen = select(
-            self.metrics(), metric=metric, selection=selection or self.selection(), split=split
+            self.metrics() if table is None else table,
+            metric=metric,
+            selection=selection or self.selection(),
+            split=split,
         )
         row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")

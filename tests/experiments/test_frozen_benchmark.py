@@ -3,7 +3,8 @@ import torch
 from experiments.benchmarks import images
 from experiments.benchmarks.frame import timed
 from experiments.benchmarks.images import compare_caching, costs
-from vision.backbones import TINY, Backbone, load_backbone
+from vision.backbones.backbone import Backbone
+from vision.backbones.load import TINY, load_backbone
 from vision.models.vit import ViTOptions
 
 
