@@ -18,9 +18,8 @@ from typing import Literal, TextIO
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, counted, some
 from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.base.text import counted, some
 from data_prep.readers.columns import TIME_LIKE, WITH_COMMA, Origin, has_comma
 from data_prep.readers.head import (
     LINES,

@@ -22,9 +22,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, close_to, no_file
+from data_prep.base.errors import InputError, Words, close_to, counted, no_file, some
 from data_prep.base.limits import read_expanded
-from data_prep.base.text import counted, some
 from data_prep.readers.columns import (
     CLOCK_LIKE,
     HOURS,

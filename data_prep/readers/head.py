@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from charset_normalizer import from_bytes
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import TIME_LIKE, looks_like_values, unit_of
 
 SEPARATORS = ",;\t|"

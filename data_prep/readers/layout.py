@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, close_to
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, close_to, some
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
@@ -91,7 +90,10 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
         many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups) and column.nunique() > 1
         if is_text(column) or is_id or many:
             found[name] = by_cell.first()
-    return found
+    rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
+    if rest or len(keys) > 2:
+        return found
+    return {name: values for name, values in found.items() if is_text(values)}
 
 
 MANY_ROWS = 24

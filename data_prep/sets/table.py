@@ -42,9 +42,8 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
-from data_prep.base.text import some
 from data_prep.cube import services_of, write_read
 from data_prep.readers.columns import KeyColumns, Origin, is_text, unit_of
 from data_prep.readers.delimited import Dialect
@@ -53,6 +52,7 @@ from data_prep.readers.files import whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
 from data_prep.readers.resampling import Resampling, step_length
+from data_prep.readers.sites import add_sites
 
 SOURCES: tuple[()] = ()
 
@@ -74,6 +74,8 @@ def read(
     decimal: Literal["auto", "point", "comma"] = "auto",
     sheet: str | None = None,
     encoding: str | None = None,
+    sites: str | None = None,
+    crs: str | None = None,
     resample: str | None = None,
     agg: Literal["sum", "mean"] | None = None,
     name: str = "value",
@@ -104,6 +106,8 @@ def read(
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file; by default all that have times.
         encoding: Encoding of a text file, such as cp1252; by default recognised.
+        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity.
+        crs: Projected system of the sites' positions, such as EPSG:25832; by default degrees.
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
         agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
@@ -159,10 +163,24 @@ def read(
         ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)
     else:
         ds = _long(df, found, cells, options)
-    return ds if cells else _without_totals(ds, origin)
+    ds = ds if cells else _without_totals(ds, origin)
+    return ds if sites is None else add_sites(ds, Path(sites), crs)
 
 
 prepare = partial(write_read, read)
+
+
+def read_wide(raw: Path, name: str, **about: str) -> xr.Dataset:
+    """Read a published wide table on the wall clock, with gaps, as a cube of one service.
+
+    Args:
+        raw: the table.
+        name: name of the variable.
+        **about: `title`, `source`, `license`, `units` and `time_zone` of the data.
+    """
+    units, zone = about.pop("units"), about.pop("time_zone")
+    ds = read(raw, layout="wide", name=name, units=units, clock="local", allow_gaps=True)
+    return ds.assign_attrs(about, time_zone=zone)
 
 
 def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:

@@ -15,8 +15,7 @@ import pandas as pd
 import tabulate
 import xarray as xr
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
 from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap

@@ -34,10 +34,10 @@ from experiments.federation_demo import make_cubes, mean_error
 from stforecast.bench.tables import markdown
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
-from stforecast.federated.engine.server import Server
+from stforecast.federated.core.tensors import Payload
+from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
-from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES, Robust, Rule
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve

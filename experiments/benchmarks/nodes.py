@@ -19,13 +19,12 @@ from experiments.benchmarks import frame
 from experiments.benchmarks.hostile import cubes_of, quiet
 from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
-from stforecast.federated.core.algebra import weighted_mean
+from stforecast.federated.core.tensors import joined, total_bytes, weighted_mean
 from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.nodes.secure_sum import SecureSum
 from stforecast.federated.uploads.masking import PublicKeys, SecureSums
-from stforecast.federated.uploads.payload import joined, total_bytes
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve
 

@@ -18,8 +18,8 @@ from experiments.benchmarks.client_loop import EPOCH, LoneClient, make_federatio
 from experiments.benchmarks.frame import Results, Timed, benchmark, in_turns, ratio, table, timed
 from experiments.benchmarks.rounds import WARM_UP
 from stforecast.bench.ray_actors import RayActors, ray_actors
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.engine.actors import spread_trainer
-from stforecast.federated.uploads.payload import total_bytes
 
 ACTORS = {
     "clients_in": ("clients in", ""),

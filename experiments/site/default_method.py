@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from experiments.benchmarks.cells import above_by_data, above_default
 from experiments.site.markdown import as_png
 from experiments.site.measured import Benchmarks

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 import tabulate
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from experiments.benchmarks.cells import new_tables
 from experiments.benchmarks.frame import table
 from experiments.site.markdown import as_png, wrapped

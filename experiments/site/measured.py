@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.files import atomic_path
-from data_prep.base.text import counted
 
 Row = dict[str, str]
 Tables = dict[str, list[Row]]

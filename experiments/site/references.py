@@ -23,9 +23,9 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task, overridden
 from stforecast.federated.core.population import Population, SplitModel
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.uploads.payload import Payload
 
 NOTE = "Options and defaults as `--help` prints them; `--method` and `--model` change some of them."
 
@@ -133,7 +133,7 @@ def forecasts_sent() -> str:
 
 def images_sent() -> str:
     """Tabulate what the federated methods for images send."""
-    from vision.backbones import TINY
+    from vision.backbones.load import TINY
     from vision.methods import METHODS
     from vision.models import MODELS
     from vision.models.vit import FrozenViT, ViTOptions

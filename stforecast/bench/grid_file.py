@@ -10,9 +10,8 @@ from typing import Any
 
 from pydantic import StrictFloat, StrictInt, TypeAdapter, ValidationError
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, choose, shown, slug
 from data_prep.base.limits import read_bounded
-from data_prep.base.text import shown, slug
 
 MAX_SEED = 2**32
 """Bound of the seeds of scikit-learn's generators."""

@@ -13,8 +13,7 @@ from typing import Any, Generic
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, Stopped, Words, error_text
-from data_prep.base.text import slug
+from data_prep.base.errors import InputError, Stopped, Words, error_text, slug
 from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid

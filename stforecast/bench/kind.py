@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
     from stforecast.bench.tables import Compared
+    from stforecast.federated.core.options import Settings
     from stforecast.federated.runs.run_folder import Run
-    from stforecast.federated.runs.settings import Settings
     from stforecast.federated.runs.unfinished_run import AfterRound
 
 R = TypeVar("R", bound="Run")

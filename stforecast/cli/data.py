@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep import DATA_SETS
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted, in_minutes
+from data_prep.base.errors import InputError, counted, in_minutes
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
 from stforecast.cli.commands import Subcommands, command, say_next, to_json

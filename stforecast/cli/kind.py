@@ -48,8 +48,7 @@ import pandas as pd
 from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import counted, slug
+from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.city.simulate import simulate
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry

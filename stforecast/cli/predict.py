@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from data_prep.base.errors import InputError, reading
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, counted, reading, some
 from stforecast.cli.commands import command, say_next, to_json
 from stforecast.cli.options import (
     EVENTS,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import InputError, Stopped, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Stopped, Words, counted
 from stforecast.cli import options
 from stforecast.cli.commands import (
     command,

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import slug
+from data_prep.base.errors import InputError, slug
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested

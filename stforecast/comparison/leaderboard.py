@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap, skill, win_rate
 from stforecast.bench.statistics.estimate import (
     LEVEL,

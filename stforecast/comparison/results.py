@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs

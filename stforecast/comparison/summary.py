@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from data_prep.base.text import counted, in_minutes
+from data_prep.base.errors import counted, in_minutes
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.tables import for_terminal, privacy_sentence, traffic_sentence
 from stforecast.comparison.further_tables import nominal_coverage, refit_notes

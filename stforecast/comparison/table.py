@@ -9,8 +9,7 @@ from functools import reduce
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
 from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate, Ranking, rank

@@ -69,7 +69,7 @@ class Standing:
         planned: rounds that the settings ask for.
         clients: clients of the whole federation.
         starts: how often the server was started.
-        rounds: reports of the rounds, see `stforecast.federated.engine.server.RoundReport`.
+        rounds: reports of the rounds, see `stforecast.federated.engine.rounds.RoundReport`.
         nodes: nodes that joined, by Flower's number.
         refused: why nodes were not let in, by Flower's number.
         errors_left_out: why nodes do not count in the test errors, by Flower's number.

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 from tqdm import tqdm
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from stforecast.bench.statistics.bootstrap import skill
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.bench.tables import for_terminal, plus_minus

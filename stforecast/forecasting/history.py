@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted, in_minutes
+from data_prep.base.errors import InputError, Words, counted, in_minutes
 from stforecast.data.cubes import Data, is_table, open_cube
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series, as_text

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
 from stforecast.comparison.errors import SEASONAL, variables

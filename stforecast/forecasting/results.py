@@ -4,7 +4,7 @@ A run folder holds
 
 - `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
 - `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row per round (`stforecast.federated.engine.server.RoundReport`);
+- `rounds.csv`: one row per round (`stforecast.federated.engine.rounds.RoundReport`);
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
 - `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);

@@ -27,8 +27,8 @@ from stforecast.federated.core.state import State
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import from_arrays
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import fit_baseline
 from stforecast.forecasting.predictor import Predictor
@@ -153,7 +153,7 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
             snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)
-            return dataclasses.replace(fitted, snapshot=snapshot), found.notes
+            return fitted.refitted(snapshot), found.notes
         model, cost = refit(config, fitted, data, known)
         checkpointer.save_extra(name, of, model.snapshot, cost)
         return model, cost
@@ -194,7 +194,7 @@ def _continue(
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return dataclasses.replace(fitted, snapshot=federation.ready()), cost
+    return fitted.refitted(federation.ready()), cost
 
 
 def _resumed(state: State, fresh: State, training: Any) -> State:

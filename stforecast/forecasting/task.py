@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, ReadIf
+from stforecast.federated.core.tensors import Batch
 from stforecast.metrics.interval import parse_levels
 
 

@@ -25,7 +25,8 @@ days of training.
    and misleads in weeks that are unlike any other, such as those of Christmas. So there are two
    maps W of the same sums: a steady one that does not read the profile, and one that does. Their
    forecasts are mixed, for each cell, by the errors of its last seven days that are known; see
-   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves.
+   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves. The profile is
+   mixed in itself, too: where nothing drifts, the newest reading tells no more than it.
 4. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`, for each map W. Dₙ never leaves the client. All
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
@@ -67,15 +68,14 @@ from torch import Tensor
 from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch, ClientData, shuffled
-from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.federated.core.data import ClientData, shuffled
+from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants
+from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
 from stforecast.federated.core.training import BETAS, EPSILON, Training
 from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
 from stforecast.models.linear import MLP
 
@@ -314,9 +314,11 @@ class FedLean(FedAvg):
     def _train_by_kernel(self, cohort: Cohort, known: Tensor) -> bool:
         """Train the default perceptron by a compiled kernel; return whether it can."""
         training, population = cohort.training, self.population
+        if population.mixed or not isinstance(population.model, MLP):
+            return False
         plain = training.optimizer == "adam" and not training.clip_gradients
         plain = plain and not training.weight_decay and self.task.options.loss == "huber"
-        if not plain or population.mixed or not isinstance(population.model, MLP):
+        if not plain or cohort.data.group_sizes is not None:  # A batch would hold whole groups.
             return False
         names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
         layers = [cohort.params[name] for name in names]

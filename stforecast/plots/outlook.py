@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, choose, some
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
 

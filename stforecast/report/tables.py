@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, counted, some
 from data_prep.cube import local_time, observed, step_of
 from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import short

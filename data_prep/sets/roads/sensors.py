@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, reading
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, reading, some
 from data_prep.readers.columns import Origin, numbers, require_columns
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table

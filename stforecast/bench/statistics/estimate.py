@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from stforecast.bench.tables import MOST_DECIMALS, short
 
 NEGLIGIBLE = 1e-9

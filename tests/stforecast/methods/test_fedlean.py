@@ -225,13 +225,18 @@ def test_the_profile_helps_where_weeks_repeat():
     rng = np.random.default_rng(0)
     habits = np.tile(rng.normal(size=(168, 4)), (10, 1))
     table = pd.DataFrame(habits + 0.1 * rng.normal(size=habits.shape), hours, list("abcd"))
-    settings = {"split": "days:49,7,14", "horizon": 12, "rounds": 1}
+    settings = {"split": "days:49,7,14", "horizon": 12}
     errors = {}
-    for profile in ("none", "auto"):
-        m = Forecaster("fedlean", profile=profile, **settings).fit(table).evaluate()
+    for name, method, own in (
+        ("none", "fedlean", {"profile": "none", "rounds": 1}),
+        ("auto", "fedlean", {"rounds": 1}),
+        ("habit", "historical_average", {}),
+    ):
+        m = Forecaster(method, **settings, **own).fit(table).evaluate()
         whole = m[(m.client == "all") & (m.horizon == "all") & (m.metric == "mse")]
-        errors[profile] = whole[whole.split == "test"].value.iloc[0]
+        errors[name] = whole[whole.split == "test"].value.iloc[-1]
     assert errors["auto"] < 0.5 * errors["none"]
+    assert errors["auto"] < 1.5 * errors["habit"], "a plain mean must not be far better"
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
@@ -300,6 +305,14 @@ def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lag
         torch.testing.assert_close(snapshot(ours).flat()[name], t, rtol=0, atol=1e-4)
     columns = ["train_loss", "validation_loss", "train_task_loss"]
     np.testing.assert_allclose(ours.rounds_[columns], in_torch.rounds_[columns], rtol=1e-4)
+
+
+def test_clients_of_one_and_of_two_cells_train_in_torch(table, monkeypatch, tmp_path):
+    """A batch has the windows of all cells of a client, which the kernel does not know."""
+    (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
+    settings = {**SMALL, "rounds": 3, "clients": str(tmp_path / "clients.csv")}
+    monkeypatch.delattr("stforecast.methods.fedlean.FedLean._epoch_kernel")
+    assert len(Forecaster("fedlean", **settings).fit(table).rounds_) == 3
 
 
 def test_a_difference_is_learned_as_well_as_the_level(table):
