@@ -167,19 +167,3 @@ prepare = Subcommands(
     help="Turn raw records into a cube (netCDF4).",
     context_settings=options.HELP,
 )
-
-
-@command()
-def export(cube: Path, *, out: Path, fill_missing: float | None = None) -> None:
-    """Write a Telecom Italia cube in the layout that FedDA's code reads.
-
-    Options:
-        out: file to write, e.g. milano.h5.
-        fill_missing: value of missing entries; refused by default.
-    """
-    from data_prep.cube import open_cube
-    from data_prep.sets.fedda_h5 import write
-
-    options.check_ending(out, ".h5", ".hdf5")
-    with open_cube(cube) as ds:
-        click.echo(write(ds, out, fill_missing=fill_missing))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import RunGroup, group_runs, pooled, select
@@ -223,16 +223,26 @@ def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
 def different_tests(runs: Sequence[ForecastRun]) -> bool:
     """Return whether runs were tested on targets that `check_targets` refuses, or other data.
 
-    Runs of a backtest are compared with those of the same fold.
+    Runs of a backtest are compared with those of the same fold. Runs of the same data, part and
+    steps have the same targets, so their files are not read.
     """
-    tests: dict[int, xr.Dataset] = {}
+    tests: dict[int, dict[Any, ForecastRun]] = {}
     for run in runs:
         if run.facts() != runs[0].facts():
             return True
-        with run.open_forecasts() as ds:
-            targets = ds[["y"]].load()
-        try:
-            check_targets(run, targets, tests.setdefault(run.fold, targets))
-        except InputError:
-            return True
+        tests.setdefault(run.fold, {}).setdefault(_tested_on(run), run)
+    for first, *others in (list(of_fold.values()) for of_fold in tests.values()):
+        for run in others:
+            targets, expected = (r.means()[["y"]] for r in (run, first))
+            try:
+                check_targets(run, targets, expected)
+            except InputError:
+                return True
     return False
+
+
+def _tested_on(run: ForecastRun) -> Any:
+    """Return what its targets follow from; the run itself if an older version did not note it."""
+    horizon = run.about.get("window", {}).get("horizon")
+    known = run.about.get("content"), run.test_span, horizon
+    return (*known, run.about.get("units")) if all(known) else run.folder

@@ -56,14 +56,14 @@ def is_pooled(run: ForecastRun) -> bool:
 
 def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
     """Return the observed targets `y` of all folds, one after the other."""
-    return xr.concat([run.forecasts()[["y"]] for run in folds_of(runs).values()], "time")
+    return xr.concat([run.means()[["y"]] for run in folds_of(runs).values()], "time")
 
 
 def joined_errors(
     runs: Iterable[ForecastRun], metric: str, selection: str | None = None
 ) -> errors.ModelErrors:
     """Compute the `model_errors` of one seed's runs on the test parts of all folds."""
-    found = (run.forecasts() for run in folds_of(runs).values())
+    found = (run.means() for run in folds_of(runs).values())
     return join_errors([errors.model_errors(forecasts, metric, selection) for forecasts in found])
 
 
@@ -191,7 +191,7 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
 
 def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
-    forecasts = run.forecasts()
+    forecasts = run.means()
     leads = run.fold not in first
     scales = {scale for metric in metrics if (scale := errors.scale_of(metric))}
     if not leads:

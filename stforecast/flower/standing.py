@@ -304,10 +304,10 @@ def metrics_text(standing: Standing) -> str:
         ("sums_lost_total", "Secure sums that were lost.", standing.sums_lost),
         ("starts_total", "Starts of the server.", standing.starts),
     ]  # fmt: skip
-    return "".join(_family(f"stforecast_{name}", text, of) for name, text, of in table)
+    return "".join(family(f"stforecast_{name}", text, of) for name, text, of in table)
 
 
-def _family(name: str, text: str, of: Any) -> str:
+def family(name: str, text: str, of: Any) -> str:
     """Return the lines of a metric: one value, or values by label; none if there is none."""
     values = of if isinstance(of, dict) else {"": of}
     lines = [f"{name}{label} {value}" for label, value in values.items() if value is not None]

@@ -58,7 +58,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     groups = [line.row.group for line in lines]
     numbers = [method_numbers(group, board.metric) for group in groups]
     first = groups[0].runs[0]
-    cube = _cube(first)
+    cube = cube_of(first)
     with first.open_forecasts() as forecasts:
         shown = find_places(forecasts, cube)
         cells = forecasts["cell"].to_numpy()
@@ -98,7 +98,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     )
 
 
-def _cube(run: ForecastRun) -> xr.Dataset | None:
+def cube_of(run: ForecastRun) -> xr.Dataset | None:
     """Open the run's data; None if they are not there any more, or are other data."""
     try:
         cube = open_cube(data_of(run.about))
