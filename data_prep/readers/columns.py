@@ -26,7 +26,8 @@ TIMES = frozenset({
 })  # fmt: skip
 CELLS = frozenset({
     "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
-    "sensorname", "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid", "enodeb", "enb",
+    "sensorname", "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid",
+    "enodeb", "enb",
     "gnb", "gnodeb", "basestation", "bs", "sector", "link", "linkid", "road", "roadid", "segment",
     "segmentid", "location", "locationid", "square", "squareid", "meter", "meterid", "uniqueid",
     "eutrancell", "eutrancellname", "eutrancellfdd", "eutrancellid", "nrcell", "nrcellname",
