@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from stforecast.comparison.hours import clock_of
 from stforecast.data.dates import in_words
 from stforecast.report.places import find_places

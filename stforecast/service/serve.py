@@ -24,8 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, choose, some
 from stforecast.data.series import Series
 from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
 from stforecast.flower.standing import family
