@@ -95,8 +95,11 @@ def forecast_command(
             threshold. Adds headroom and probabilities of exceeding it.
         xlsx: whether to write the tables as .xlsx.
     """
-    from data_prep.cube import open_cube
     from data_prep.readers.exports import is_pattern
+
+    if not data.exists() and not is_pattern(data):
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
+    from data_prep.cube import open_cube
     from stforecast.bench.progress import rounds_bar
     from stforecast.comparison.summary import interval_line
     from stforecast.federated.runs.run_folder import check_new, write_table
@@ -107,8 +110,6 @@ def forecast_command(
     from stforecast.forecasting.planning import error_correlation
     from stforecast.forecasting.quick import check_forecasts, make_plan
 
-    if not data.exists() and not is_pattern(data):
-        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     check_new(out / RUN, "stforecast run")
     limit = None if threshold is None else read_threshold(threshold)
     cube = _prepare(ctx, data, out, table)

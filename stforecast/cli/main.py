@@ -18,12 +18,12 @@ from stforecast.bench.progress import heartbeat
 from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
-from stforecast.cli.compare import compare_command, report
 from stforecast.cli.federate import federate_command, node
 from stforecast.cli.forecast import forecast_command
 from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt_command, predict
+from stforecast.cli.run import compare_command, report
 from stforecast.cli.serve import export, serve_command
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _explain(e: Exception | Stopped) -> tuple[int, str]:
-    """Return the exit code and message for an error."""
     if isinstance(e, Stopped):
         return 128 + e.signal, str(e)
     if isinstance(e, click.Abort):

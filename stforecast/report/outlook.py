@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import counted
-from stforecast.comparison.hours import clock_of
+from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.report.places import find_places
 from stforecast.report.series import looks

@@ -185,7 +185,6 @@ def _library() -> str:
 
 
 def _scales() -> dict[str, list[str]]:
-    """Return the colours of the map, from low to high."""
     return {
         name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, N_COLORS)]
         for name, source in SCALES.items()
