@@ -152,10 +152,10 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
-            "%s: %s 1 to %d are titles and not read: %s",
+            "%s: the first %d %ss are titles and not read: %s",
             name,
-            unit,
             head.before,
+            unit,
             some([f"{title.strip():.40}" for title in titles], 3),
         )
     return head
