@@ -33,7 +33,7 @@ from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
-from stforecast.metrics.quantiles import pair_coverages
+from stforecast.metrics.interval import pair_coverages
 
 INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
 """Names of the graph's inputs and outputs."""
