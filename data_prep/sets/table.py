@@ -43,12 +43,14 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
 from data_prep.cube import write_read
-from data_prep.readers.columns import KeyColumns, Origin, is_text
+from data_prep.preparation import as_attribute
+from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table, whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
 from data_prep.readers.resampling import Resampling, step_length
+from data_prep.readers.times import ORDERS
 
 SOURCES: tuple[()] = ()
 
@@ -114,7 +116,7 @@ def read(
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
-    raw = Path(raw)
+    given, raw = dict(locals()), Path(raw)
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
     resampling = Resampling.of(resample, agg)
@@ -141,9 +143,23 @@ def read(
     )
     found = find_layout(df, layout, time, cell, chosen, origin)
     _check_read(found.kind, raw, cell, name, sheet)
+    given |= {"layout": found.kind, "time": found.time, "values": None}
+    given["time_format"] = time_format or _order_of_dates(df[found.time])
     if found.kind == "wide":
-        return from_frame(_wide(df, found, cells, origin), name=name, options=options)
-    return _long(df, found, cells, options)
+        cube = from_frame(_wide(df, found, cells, origin), name=name, options=options)
+    else:
+        given["values"] = ",".join(found.values)
+        given["cell"] = found.cell if found.kind == "long" else CELL
+        cube = _long(df, found, cells, options)
+    return cube.assign_attrs(as_attribute("table", given))
+
+
+def _order_of_dates(column: pd.Series) -> str:
+    """Return the order of day and month of dates as text, which a short later table may hide."""
+    if not is_text(column):
+        return ""
+    known = [words for words, _ in date_formats(column.dropna().unique().tolist())]
+    return next((order for order, words in ORDERS.items() if known == [words]), "")
 
 
 prepare = partial(write_read, read)

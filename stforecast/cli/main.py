@@ -23,6 +23,7 @@ from stforecast.cli.forecast import forecast_command
 from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt_command, predict
+from stforecast.cli.service import monitor_command, update_command
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ BROUGHT: Registry[click.Command] = Registry(
 
 OF_DATA = (data.simulate_command, data.download_command, data.prepare, data.export, info)
 OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
-OF_MODELS = (forecast_command, predict, adapt_command)
+OF_MODELS = (forecast_command, predict, adapt_command, update_command, monitor_command)
 OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
 
 for command in (*OF_DATA, *OF_RUNS, *OF_MODELS, *OF_BENCHMARKS_AND_NODES, *BROUGHT.values()):

@@ -16,8 +16,8 @@ from stforecast.cli.options import (
     EVENTS,
     JSON,
     LIMITS,
-    check_cubes,
     check_ending,
+    check_history,
     check_run,
     from_dataclass,
 )
@@ -64,7 +64,8 @@ def predict(
     horizon. Busy hours are the clock hours with the highest mean forecast.
 
     Options:
-        history: cube to forecast from, after its end.
+        history: cube to forecast from, after its end; or a table or raw days like those that the
+            run's data were prepared from, which are opened with the same options.
         out: CSV to write: time, cell, service, and bounds.
         steps: steps to forecast; by default the model's horizon.
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
@@ -77,7 +78,7 @@ def predict(
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv")
     check_run(run)
-    check_cubes(["--history", str(history)], "--history")
+    check_history(history)
     from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_csv
     from stforecast.forecasting.forecaster import Forecaster
@@ -238,7 +239,7 @@ def adapt_command(
         out: folder of the model to write.
     """
     check_run(run)
-    check_cubes(["--history", str(history)], "--history")
+    check_history(history)
     from stforecast.federated.runs.run_folder import check_new
     from stforecast.forecasting.forecaster import Forecaster
 

@@ -304,11 +304,17 @@ def metrics_text(standing: Standing) -> str:
         ("sums_lost_total", "Secure sums that were lost.", standing.sums_lost),
         ("starts_total", "Starts of the server.", standing.starts),
     ]  # fmt: skip
-    return "".join(_family(f"stforecast_{name}", text, of) for name, text, of in table)
+    return "".join(family(f"stforecast_{name}", text, of) for name, text, of in table)
 
 
-def _family(name: str, text: str, of: Any) -> str:
-    """Return the lines of a metric: one value, or values by label; none if there is none."""
+def family(name: str, text: str, of: Any) -> str:
+    """Return a metric in Prometheus's text format.
+
+    Args:
+        name: its name; one that ends in `_total` is a counter.
+        text: what it is.
+        of: one value, or values by label such as `{node="1"}`; empty without any.
+    """
     values = of if isinstance(of, dict) else {"": of}
     lines = [f"{name}{label} {value}" for label, value in values.items() if value is not None]
     kind = "counter" if name.endswith("_total") else "gauge"

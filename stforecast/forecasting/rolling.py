@@ -22,6 +22,7 @@ import torch
 
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
+from stforecast.federated.core.method import Method, Participants
 from stforecast.federated.core.state import State
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine.sizing import pick_device
@@ -104,7 +105,7 @@ def roll(
     """Refit a model through the test part; return the models, and the costs of each refit."""
     span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
     since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
-    refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)
+    refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
     for cut in since:
         known = np.arange(split.train[0], cut + 1 - config.window.horizon)
@@ -147,27 +148,38 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
     return kept
 
 
-def _again(
+def fit_again(
     config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
 ) -> tuple[Predictor, dict[str, Any]]:
     """Fit a reference forecaster to the known windows; it sends nothing."""
     return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
 
 
-def _continue(
-    config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+def go_on(
+    config: Config,
+    fitted: TrainedMethod,
+    data: PreparedSeries,
+    known: np.ndarray,
+    *,
+    first_round: bool = False,
 ) -> tuple[TrainedMethod, dict[str, Any]]:
-    """Train further rounds on the known windows; return the method and its traffic."""
-    options = config.rolling
+    """Train further rounds on the known windows; return the method and its traffic.
+
+    A saved model lacks what prediction does not need: copies of the shared model are received
+    again, other memory and the optimiser begin anew. With `first_round` the first round precedes.
+    """
+    n_rounds = config.rolling.refit_rounds
     method = copy.copy(fitted.method)
     method.training = dataclasses.replace(
         config.training, schedule="constant", lr=config.training.lr / 10
     )
     federation = federate(config, method, data, train=known, validation=known[:0])
-    state = _resumed(fitted.snapshot, federation.state, method.training)
+    state = _resumed(fitted.snapshot, federation.state, method)
     state.clients.memory |= method.sample_memory(federation.train)
+    if first_round:
+        state.round, n_rounds = 0, 1 + n_rounds
     federation.state = state
-    for _ in range(options.refit_rounds):
+    for _ in range(n_rounds):
         federation.run_round()
     reports = federation.reports
     cost = {
@@ -178,13 +190,20 @@ def _continue(
     return dataclasses.replace(fitted, snapshot=federation.ready()), cost
 
 
-def _resumed(state: State, fresh: State, training: Any) -> State:
+def _resumed(state: State, fresh: State, method: Method) -> State:
     """Return the state with the sample sizes of new data and the moments that clients keep.
 
     The best round's state is saved without moments, so its optimiser starts with zero moments.
     """
     resumed = copy.deepcopy(state)
+    own = dict(resumed.clients.groups())
+    everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
+    received = method.broadcast(state.server, everyone)
+    for group in ("params", "buffers", "memory"):
+        for name, t in dict(fresh.clients.groups())[group].items():
+            if name not in own[group]:
+                own[group][name] = (t if group == "memory" else received.get(name, t)).clone()
     resumed.clients.sizes = fresh.clients.sizes
     if not resumed.clients.moments:
-        resumed.clients.moments = kept_moments(resumed.clients.params, training)
+        resumed.clients.moments = kept_moments(resumed.clients.params, method.training)
     return resumed

@@ -200,6 +200,7 @@ class FedLean(FedAvg):
     summary = "ridge regression in one round, FedAvg of a small network on the rest (ours)"
     paper = "this package"
     guards = FedAvg.guards
+    first_round_again = True
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask

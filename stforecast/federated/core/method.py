@@ -105,6 +105,9 @@ class Method:
     """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
+    first_round_again: ClassVar[bool] = False
+    """Whether further training of a finished model begins with the first round, as it is a solution
+    in closed form that newer data change."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
     keeps_data: ClassVar[bool] = False
