@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import h5netcdf
 import h5py
 import numpy as np
 import pandas as pd
@@ -33,7 +32,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose, no_file, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import ALLOWANCE, check_expansion, check_size, most_from
-from data_prep.netcdf import dump, netcdf_target
+from data_prep.netcdf import dump, dump_blocks, netcdf_target
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, SUFFIXES
 from data_prep.readers.hdf5 import open_hdf5
@@ -359,27 +358,15 @@ def write_chunks(
     check_cube(description, str(path))
     names = [str(name) for name, v in description.data_vars.items() if v.dims == ("time", "cell")]
     times, cells = description.indexes["time"], description["cell"].to_numpy()
-    with atomic_path(path) as part, netcdf_target(part) as f:
-        dump(description.drop_vars(names), f)
-        f.attrs.pop("coordinates", None)  # xarray names them here when no variable can
-        variables = {n: _create(f, n, description[n], steps_per_chunk) for n in names}
+    n_chunks = -(-len(cells) // CELLS_PER_CHUNK)
+    shape = (min(steps_per_chunk, len(times)), -(-len(cells) // n_chunks))
+
+    def checked() -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:
         for first, values in chunks:
-            for name, variable in variables.items():
+            for name in names:
                 check_finite(values[name], name, times[first:], cells, path)
-                variable[first : first + len(values[name])] = values[name]
+            yield first, values
+
+    with atomic_path(path) as part, netcdf_target(part) as f:
+        dump_blocks(description, dict.fromkeys(names, shape), checked(), f)
     return path
-
-
-def _create(f: h5netcdf.File, name: str, like: xr.DataArray, n_steps: int) -> h5netcdf.Variable:
-    """Create an empty variable with the attributes of `like`, as xarray writes it."""
-    n_cells = like.sizes["cell"]
-    n_chunks = -(-n_cells // CELLS_PER_CHUNK)
-    shape = (min(n_steps, like.sizes["time"]), -(-n_cells // n_chunks))
-    variable = f.create_variable(
-        name, like.dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True
-    )
-    variable.attrs.update(like.attrs)
-    auxiliary = sorted(str(c) for c in like.coords if c not in like.dims)
-    if auxiliary:
-        variable.attrs["coordinates"] = " ".join(auxiliary)
-    return variable

@@ -9,13 +9,14 @@ names of cells, have none.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import h5netcdf
 import h5py
+import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
@@ -93,3 +94,41 @@ def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | No
         if v.size and v.ndim and v.dtype.kind in "iufbM"
     }
     ds.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
+
+
+Shape = tuple[int, ...]
+
+
+def dump_blocks(
+    like: xr.Dataset,
+    chunks: Mapping[str, Shape],
+    blocks: Iterable[tuple[int, Mapping[str, np.ndarray]]],
+    target: h5netcdf.File,
+) -> None:
+    """Write a data set whose largest variables come in blocks, with checksums.
+
+    Args:
+        like: the data set; of the largest variables, the values are ignored.
+        chunks: shape of the chunks in the file of each of the largest, by name.
+        blocks: pairs of the first place on the first axis and the values of the largest from there
+            on; what no block covers becomes NaN.
+        target: an open file.
+    """
+    dump(like.drop_vars([*chunks]), target)
+    target.attrs.pop("coordinates", None)  # xarray names them here when no variable can
+    variables = {name: _create(target, like[name], shape) for name, shape in chunks.items()}
+    for first, values in blocks:
+        for name, variable in variables.items():
+            variable[first : first + len(values[name])] = values[name]
+
+
+def _create(target: h5netcdf.File, like: xr.DataArray, chunks: Shape) -> h5netcdf.Variable:
+    """Create an empty variable with the attributes of `like`, as xarray writes it."""
+    variable = target.create_variable(
+        str(like.name), like.dims, "f8", chunks=chunks, fillvalue=np.nan, fletcher32=True
+    )
+    variable.attrs.update(like.attrs)
+    auxiliary = sorted(str(c) for c in like.coords if c not in like.dims)
+    if auxiliary:
+        variable.attrs["coordinates"] = " ".join(auxiliary)
+    return variable

@@ -46,15 +46,15 @@ def season_of(calendar: Calendar) -> int:
     return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
 
 
-def seasonal_forecast(data: PreparedSeries) -> np.ndarray | None:
-    """Forecast the test part by the latest value at the same time of day, in z-scores.
+def seasonal_forecast(data: PreparedSeries, some: slice) -> np.ndarray | None:
+    """Forecast the test part of some cells by the latest value at the same time of day, z-scored.
 
     The result is None if the first window has less than a season of history.
     """
     season, starts = season_of(data.calendar), data.split.test
     if starts.min() < season:
         return None
-    return repeat_season(data.z, starts, data.window.horizon, season, data.calendar)
+    return repeat_season(data.z[:, some], starts, data.window.horizon, season, data.calendar)
 
 
 def seasonal_scale(data: PreparedSeries) -> Scale:
@@ -81,6 +81,9 @@ log = logging.getLogger(__name__)
 
 CELLS = 512
 """Cells whose errors are computed at a time: temporary arrays are in double precision."""
+
+MOST_CROSSED = 10_000
+"""Most errors of each cell at each step ahead that tables have; of more, they have the margins."""
 
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
@@ -139,8 +142,10 @@ class Evaluation:
         """Return the bands of the test part, and what calibrates the window after it."""
         bands, after = self._widened()
         bands = clipped(bands, *self._limits)
-        lower, upper = map(self.raw, bands.bounds[self.config.coverage])
-        warn_of_far_bounds(self.data.series, lower.min(axis=(1, 2)), upper.max(axis=(1, 2)))
+        lower, upper = bands.bounds[self.config.coverage]
+        extremes = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
+        raw = (self.raw(scores, slice(None))[:, 0, 0] for scores in extremes)
+        warn_of_far_bounds(self.data.series, *raw)
         return bands, after
 
     def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
@@ -177,10 +182,10 @@ class Evaluation:
         else:
             found = self._test_sums if len(self.data.split.test) else []
         for sums, names in found:
-            yield from tabulated(sums, ids, names)
+            yield from tabulated(sums, ids, names, MOST_CROSSED)
 
-    def test_forecasts(self) -> dict[str, np.ndarray]:
-        """Return `y_hat` of the test part, in the data's units, and its bounds.
+    def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
+        """Return `y_hat` of some cells in the test part, in the data's units, and its bounds.
 
         Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
         interval; `lower_50` and `upper_50` cover half.
@@ -190,7 +195,7 @@ class Evaluation:
         for coverage, (lower, upper) in bounds.items():
             which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
             values |= {f"lower{which}": lower, f"upper{which}": upper}
-        return {name: self.raw(forecast) for name, forecast in values.items()}
+        return {name: self.raw(forecast[some], some) for name, forecast in values.items()}
 
     def r2(self) -> float:
         """Return the coefficient of determination of the test part's forecasts.
@@ -211,24 +216,17 @@ class Evaluation:
         """Return what calibrates the bands of the window after the data."""
         return self._calibrated[1][self.config.coverage]
 
-    def raw(self, values: np.ndarray) -> np.ndarray:
-        """Convert z-scores `(cells, windows, horizon)` to the data's units, cells by cells.
-
-        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
-        """
-        found = np.empty(values.shape)
-        for some in self._blocks:
-            found[some] = self._raw(values[some], some)
-        return found
-
     @cached_property
-    def _blocks(self) -> list[slice]:
+    def blocks(self) -> list[slice]:
         """Cells whose values are converted and summed at a time."""
         n_cells = len(self.data.series.cells)
         return [slice(i, min(i + CELLS, n_cells)) for i in range(0, n_cells, CELLS)]
 
-    def _raw(self, values: np.ndarray, some: slice) -> np.ndarray:
-        """Convert z-scores of some cells."""
+    def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
+        """Convert z-scores `(cells, windows, horizon)` of some cells to the data's units.
+
+        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
+        """
         found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
         for limit, score in zip(self.model.limits, self._limits, strict=True):
             found = np.where(values == score[some], limit, found)
@@ -247,11 +245,11 @@ class Evaluation:
         """Return the sums of errors of z-scores, and of those in the data's units."""
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled, raw = [], []
-        for some in self._blocks:
+        for some in self.blocks:
             y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
             mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
             scaled.append(error_sums(y_hat, y, mask, of_scores))
-            y_hat, y = self._raw(y_hat, some), self._raw(y, some)
+            y_hat, y = self.raw(y_hat, some), self.raw(y, some)
             raw.append(error_sums(y_hat, y, mask, scale=scale))
         return [(_joined(scaled), {}), (_joined(raw), {n: m.raw_name for n, m in METRICS.items()})]
 
@@ -259,12 +257,12 @@ class Evaluation:
         bands, _ = self._calibrated
         coverage, test = self.config.coverage, self._test
         scaled, raw = [], []
-        for some in self._blocks:
+        for some in self.blocks:
             own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
             scale = self.scale and self.scale.of_cells(some)
             scaled.append(interval_sums(own, y, mask, coverage))
-            own = own.map(partial(self._raw, some=some))
-            raw.append(interval_sums(own, self._raw(y, some), mask, coverage, scale))
+            own = own.map(partial(self.raw, some=some))
+            raw.append(interval_sums(own, self.raw(y, some), mask, coverage, scale))
         names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
         known, further = _joined(scaled), _joined(raw)
         further = {n: sums for n, sums in further.items() if names[n] not in known}
@@ -299,6 +297,10 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
     return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
 
 
+ROWS = 100_000
+"""Rows of a table of errors from which it is yielded in parts."""
+
+
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
     """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
     return pd.concat(error_tables(evaluations, by), ignore_index=True)
@@ -306,35 +308,63 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
+    part: list[pd.DataFrame] = []
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
             for errors in evaluation.errors(split, by):
-                yield errors.assign(split=split, selection=selection)
+                part.append(errors.assign(split=split, selection=selection))
+                if sum(map(len, part)) >= ROWS:
+                    yield pd.concat(part, ignore_index=True)
+                    part.clear()
+    if part:
+        yield pd.concat(part, ignore_index=True)
 
 
-def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.Dataset:
-    """Return the forecasts of the test part by all selections; `select` is the model's own."""
+def forecast_values(
+    evaluations: Mapping[str, Evaluation], select: str, some: slice
+) -> dict[str, np.ndarray]:
+    """Return the variables of `forecasts_dataset` by cell, window and step ahead, of some cells."""
+    chosen = evaluations[select]
+    y, mask = chosen.data.test_targets
+    found = chosen.test_forecasts(some)
+    found["y"] = np.where(mask[some], chosen.raw(y[some], some), np.nan)
+    for selection, evaluation in evaluations.items():
+        if evaluation is not chosen:
+            found[_name_of(selection)] = evaluation.test_forecasts(some)["y_hat"]
+    if (naive := seasonal_forecast(chosen.data, some)) is not None:
+        found["seasonal_naive"] = chosen.raw(naive, some)
+    return found
+
+
+def _name_of(selection: str) -> str:
+    return f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
+
+
+def forecasts_dataset(
+    evaluations: Mapping[str, Evaluation],
+    select: str,
+    found: Mapping[str, np.ndarray] | None = None,
+) -> xr.Dataset:
+    """Return the forecasts of the test part by all selections.
+
+    Args:
+        evaluations: by selection.
+        select: the model's own selection.
+        found: what stands for the `forecast_values` of all cells, for a description alone.
+    """
     chosen = evaluations[select]
     data, config = chosen.data, chosen.config
     series, units = data.series, {"units": data.series.units}
-    y, mask = data.test_targets
-    found = {**chosen.test_forecasts(), "y": np.where(mask, chosen.raw(y), np.nan)}
+    found = forecast_values(evaluations, select, slice(None)) if found is None else found
     about: dict[str, dict[str, Any]] = {
         name: {**units, "long_name": LONG_NAMES[name]} for name in ("y_hat", "y")
     }
-    about |= {name: {**units, **_bound(name, config)} for name in found if name not in about}
+    about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
     for selection, evaluation in evaluations.items():
-        same = evaluation is chosen
-        name = "y_hat" if same else f"y_hat_{'_'.join(re.findall('[a-z]+', selection))}"
-        if not same:
-            found[name] = evaluation.test_forecasts()["y_hat"]
-            about[name] = {**units, "long_name": f"forecast, {selection}"}
-        about[name]["selection"] = ", ".join(
-            filter(None, [about[name].get("selection"), selection])
-        )
-    if (naive := seasonal_forecast(data)) is not None:
-        found["seasonal_naive"] = chosen.raw(naive)
-        about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
+        name = "y_hat" if evaluation is chosen else _name_of(selection)
+        of_name = about.setdefault(name, {**units, "long_name": f"forecast, {selection}"})
+        of_name["selection"] = ", ".join(filter(None, [of_name.get("selection"), selection]))
+    about |= {name: {**units, **_bound(name, config)} for name in found if name not in about}
     dims = ("cell", "time", "horizon")
     scale = chosen.scale
     by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
@@ -347,7 +377,7 @@ def forecasts_dataset(evaluations: Mapping[str, Evaluation], select: str) -> xr.
         coords={
             "cell": series.cells,
             "time": series.times[data.split.test],
-            "horizon": np.arange(1, y.shape[2] + 1),
+            "horizon": np.arange(1, data.window.horizon + 1),
             **{n: ("cell", values) for n, values in zip(("lon", "lat"), lon_lat, strict=False)},
         },
         attrs={

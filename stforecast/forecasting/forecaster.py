@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -14,6 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
+from data_prep.netcdf import dump, dump_blocks
 from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data
 from stforecast.data.events import is_event_table
@@ -46,9 +49,13 @@ from stforecast.forecasting.update import (
 from stforecast.tracking import Callback, call_all, errors_by_name
 
 if TYPE_CHECKING:
+    import h5netcdf
     from matplotlib.axes import Axes
 
 AnyPath = str | os.PathLike[str]
+
+IN_CHUNK = 2**16
+"""Values of a chunk of `forecasts.nc` with many cells, about."""
 
 
 class Forecaster:
@@ -433,6 +440,23 @@ class Forecaster:
             found = evaluations.forecasts_dataset(self._evaluations, select)
         else:
             found = evaluations.forecasts_dataset({select: self._on(data)}, select)
+        return self._limited(found)
+
+    def dump_forecasts(self, target: h5netcdf.File) -> None:
+        """Write `test_forecasts` into an open file, of many cells block by block."""
+        select, blocks = self.config.run.select, self._evaluation().blocks
+        if len(blocks) == 1:
+            return dump(self.test_forecasts(), target)
+        values = partial(evaluations.forecast_values, self._evaluations, select)
+        shapes = {name: part.shape[1:] for name, part in values(slice(1)).items()}
+        like = {n: np.broadcast_to(np.nan, (len(self.cells), *s)) for n, s in shapes.items()}
+        described = evaluations.forecasts_dataset(self._evaluations, select, like)
+        chunks = {n: (max(1, IN_CHUNK // math.prod(s)), *s) for n, s in shapes.items()}
+        parts = ((some.start, values(some)) for some in blocks)
+        dump_blocks(self._limited(described), chunks, parts, target)
+
+    def _limited(self, found: xr.Dataset) -> xr.Dataset:
+        """Note the limits in the attributes of forecasts."""
         limits = dict(zip(("lower_limit", "upper_limit"), self.limits, strict=True))
         return found.assign_attrs({name: v for name, v in limits.items() if np.isfinite(v)})
 

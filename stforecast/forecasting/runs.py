@@ -13,7 +13,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
-from data_prep.netcdf import dump, netcdf_target
+from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
@@ -130,7 +130,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         if len(forecaster.refits_):
             write_csv(forecaster.refits_, out / "refits.csv")
         with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
-            dump(forecaster.test_forecasts(), target)
+            forecaster.dump_forecasts(target)
 
     def _write_errors(self, by: By, path: Path) -> None:
         forecaster = self.forecaster

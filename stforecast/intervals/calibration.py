@@ -25,6 +25,9 @@ from stforecast.intervals.radii import (
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
 
+VALUES = 2**17
+"""Radii that tracking keeps of the cells that are calibrated at a time, for each of its rates."""
+
 FURTHEST = 2.0
 """Most by which `normalised` widens an interval, in largest scores that are known of its client and
 step ahead: its scale must not carry a bound further than errors have been."""
@@ -45,6 +48,10 @@ class Forecasts:
     bands: Bands
     y: np.ndarray
     mask: np.ndarray
+
+    def of_cells(self, some: slice) -> Forecasts:
+        """Return the bands and targets of some cells."""
+        return Forecasts(self.starts, self.bands.of_cells(some), self.y[some], self.mask[some])
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +164,40 @@ def calibrate(
         The bands of the test part, and by coverage what calibrates the window after it.
     """
     scale = None
-    of_known = sizes = np.ones((1, 1, 1))
     if options.intervals == "normalised":
         errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
         of_parts = (data.z, data.split.fit, data.calendar)
         scale = ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
+    horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
+    at_once = max(1, VALUES // (horizon * (horizon + 1)))
+    after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
+    for i in range(0, len(coming.y), at_once):
+        some = slice(i, i + at_once)
+        own = scale and scale.of_cells(some)
+        found, then = _calibrate(
+            data.z[:, some], data.calendar, known.of_cells(some), coming.of_cells(some), own
+        )
+        for coverage, bounds in found.bounds.items():
+            after[coverage].append(then[coverage])
+            for whole, part in zip(like.bounds[coverage], bounds, strict=True):
+                whole[some] = part
+    bands = Bands(coming.bands.centre, like.bounds)
+    return bands, {coverage: _joined(parts, scale) for coverage, parts in after.items()}
+
+
+def _joined(parts: list[Calibration], scale: ErrorScale | None) -> Calibration:
+    radius, most = (np.concatenate([getattr(p, n) for p in parts]) for n in ("radius", "most"))
+    return Calibration(radius, most, scale)
+
+
+def _calibrate(
+    z: np.ndarray, calendar: Calendar, known: Forecasts, coming: Forecasts, scale: ErrorScale | None
+) -> tuple[Bands, dict[float, Calibration]]:
+    """Calibrate the bands of some cells, of which all arguments are; see `calibrate`."""
+    of_known = sizes = np.ones((1, 1, 1))
+    if scale is not None:
         of_known, sizes = (
-            scale.at(data.z, part.starts, part.bands.centre, data.calendar)
-            for part in (known, coming)
+            scale.at(z, part.starts, part.bands.centre, calendar) for part in (known, coming)
         )
     radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():

@@ -30,6 +30,7 @@ features and of gradients; nothing else leaves a client.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -117,45 +118,45 @@ def tracked_radii(
     first = np.minimum(conformal_radius(known, coverage), most[:, 0])
     first[np.isinf(first)] = np.nan
     most = np.maximum(most, SMALLEST)
-    steps = [
-        _tracked(first[:, h], coming[..., h], most[..., h], h + 1, coverage, np.asarray(rates))
-        for h in range(coming.shape[2])
-    ]
-    return np.stack(steps, axis=-1)
+    return _tracked(first, coming, most, coverage, np.asarray(rates))
 
 
 def _tracked(
-    first: np.ndarray, coming: np.ndarray, most: np.ndarray, delay: int, coverage: float,
-    rates: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """Return the radii `(cells, windows + 1)` of one step ahead.
+    first: np.ndarray, coming: np.ndarray, most: np.ndarray, coverage: float, rates: np.ndarray
+) -> np.ndarray:
+    """Return the radii `(cells, windows + 1, horizon)`, of all steps ahead together.
 
     Args:
-        first: `(cells,)` radii to begin with; NaN takes the first score.
-        coming: `(cells, windows)` scores; each is known `delay` windows later.
-        most: `(cells, windows + 1)` largest radii.
-        delay: the step ahead, from 1.
+        first: `(cells, horizon)` radii to begin with; NaN takes the first score.
+        coming: `(cells, windows, horizon)` scores; one h steps ahead is known h windows later.
+        most: `(cells, windows + 1, horizon)` largest radii.
         coverage: 1 - α.
-        rates: `(rates,)` values of η for a delay of 1.
+        rates: `(rates,)` values of η for one step ahead.
     """
-    rates = rates / np.sqrt(delay)
-    n_cells, n_windows = coming.shape
-    radius = np.repeat(np.maximum(first, SMALLEST)[:, None], len(rates), axis=1)
-    regret, squares = np.zeros(radius.shape), np.zeros((n_cells, 1))
-    single, mean = np.empty((n_windows + 1, *radius.shape)), np.empty((n_windows + 1, n_cells))
+    n_cells, n_windows, horizon = coming.shape
+    ahead = np.arange(horizon)
+    rates = rates / np.sqrt(ahead + 1)[:, None]
+    radius = np.repeat(np.maximum(first, SMALLEST)[..., None], rates.shape[1], axis=2)
+    regret, squares = np.zeros(radius.shape), np.zeros((n_cells, horizon, 1))
+    mean = np.empty((n_windows + 1, n_cells, horizon))
+    # The radii of the last windows, each in turn at one of `horizon + 1` places.
+    single = np.empty((horizon + 1, *radius.shape))
     for t in range(n_windows + 1):
-        if t >= delay:
-            score, was = coming[:, t - delay, None], single[t - delay]
+        n = min(t, horizon)  # Steps ahead whose score of an earlier window becomes known now.
+        if n:
+            of, then = slice(n), t - 1 - ahead[:n]
+            score = coming[:, then, ahead[:n], None]
+            was = single[then % len(single), :, ahead[:n]].swapaxes(0, 1)
             move = np.where(np.isnan(score), 0.0, (score > was) - (1 - coverage))
-            radius = np.minimum(radius * np.exp(rates * move), most[:, t, None])
-            radius = np.where(np.isnan(radius), np.maximum(score, SMALLEST), radius)
+            moved = np.minimum(radius[:, of] * np.exp(rates[of] * move), most[:, t, of, None])
+            radius[:, of] = np.where(np.isnan(moved), np.maximum(score, SMALLEST), moved)
             loss = _pinball(score - was, coverage)
-            loss -= loss.mean(axis=1, keepdims=True)
-            regret += loss
-            squares += (loss**2).max(axis=1, keepdims=True)
-        single[t] = radius
-        mean[t] = (_weights(regret, squares) * radius).sum(axis=1)
-    return np.where(np.isnan(mean), np.inf, mean).T
+            loss -= loss.mean(axis=-1, keepdims=True)
+            regret[:, of] += loss
+            squares[:, of] += (loss**2).max(axis=-1, keepdims=True)
+        single[t % len(single)] = radius
+        mean[t] = (_weights(regret, squares) * radius).sum(axis=-1)
+    return np.where(np.isnan(mean), np.inf, mean).swapaxes(0, 1)
 
 
 def _pinball(error: np.ndarray, level: float) -> np.ndarray:
@@ -164,10 +165,10 @@ def _pinball(error: np.ndarray, level: float) -> np.ndarray:
 
 
 def _weights(regret: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Return exponential weights `(cells, rates)` by the losses so far."""
-    rate = np.sqrt(np.log(regret.shape[1]) / np.maximum(squares, np.finfo(float).tiny))
-    weights = np.exp(-rate * (regret - regret.min(axis=1, keepdims=True)))
-    return weights / weights.sum(axis=1, keepdims=True)
+    """Return exponential weights `(…, rates)` by the losses so far."""
+    rate = np.sqrt(np.log(regret.shape[-1]) / np.maximum(squares, np.finfo(float).tiny))
+    weights = np.exp(-rate * (regret - regret.min(axis=-1, keepdims=True)))
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 FEATURES = ("recent change", "deviation at this hour", "level", "move")
@@ -186,6 +187,12 @@ FURTHEST = 3.0
 
 PRIOR = 20
 """Number of errors that the prior, weights of 0, counts as."""
+
+MOST_FITTED = 500
+"""Clients to whose errors the weights are fitted, if there are many more: every second, third, …"""
+
+STEPS, SMALLEST_STEP = 50, 1e-9
+"""Most steps of Newton's method to fit the weights, and the length at which it ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,11 +239,17 @@ class ErrorScale:
         change = _positive(_average(np.abs(np.diff(values, axis=0))))
         n = len(FEATURES)
         plain = cls(change, _profile(values, hours), np.zeros(n), np.ones(n), np.zeros(n))
-        x = np.stack([*plain._features(series, starts, y_hat, calendar)], axis=2)
+        some = slice(None, None, -(-len(y_hat) // MOST_FITTED))
+        of_some = plain.of_cells(some)._features(series[:, some], starts, y_hat[some], calendar)
+        x = np.stack([*of_some], axis=2)
         centre, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
         spread = np.where(spread > 1e-6, spread, 1.0)
-        weights = _kernel_weights(_standardised(x, centre, spread), errors)
+        weights = _kernel_weights(_standardised(x, centre, spread), errors[some])
         return cls(change, plain.by_hour, centre, spread, weights)
+
+    def of_cells(self, some: slice) -> ErrorScale:
+        """Return the scale of some cells."""
+        return dataclasses.replace(self, change=self.change[some], by_hour=self.by_hour[:, some])
 
     def at(
         self, series: np.ndarray, starts: np.ndarray, y_hat: np.ndarray, calendar: Calendar
@@ -310,14 +323,44 @@ def _kernel_weights(x: np.ndarray, errors: np.ndarray) -> np.ndarray:
         x: `(cells, windows, horizon, features)` standardised features.
         errors: `(cells, windows, horizon)` absolute errors, NaN where not observed.
     """
-    from sklearn.linear_model import PoissonRegressor  # slow
-
     relative = errors / _positive(_average(errors.swapaxes(0, 1)))[:, None]
     seen = ~np.isnan(relative)
     if not relative[seen].any():
         return np.zeros(x.shape[-1])
-    model = PoissonRegressor(alpha=PRIOR / seen.sum(), solver="newton-cholesky")
-    return model.fit(x[seen], relative[seen]).coef_
+    return _poisson(x[seen], relative[seen], PRIOR)
+
+
+def _poisson(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
+    """Return the weights of a Poisson regression by Newton's method; its intercept is left out.
+
+    They minimise Σ (exp(w · x + b) - y (w · x + b)) + penalty |w|² / 2.
+
+    Args:
+        x: `(n, features)`.
+        y: `(n,)`, non-negative, not all 0.
+        penalty: positive.
+    """
+    x = np.column_stack([x, np.ones(len(x))])
+    penalties = np.array([penalty] * (x.shape[1] - 1) + [0.0])
+    weights = np.append(np.zeros(x.shape[1] - 1), np.log(y.mean()))
+
+    def loss(weights: np.ndarray) -> float:
+        at = x @ weights
+        with np.errstate(over="ignore"):
+            return float((np.exp(at) - y * at).sum() + penalties @ weights**2 / 2)
+
+    now = loss(weights)
+    for _ in range(STEPS):
+        mean = np.exp(x @ weights)
+        slope = x.T @ (mean - y) + penalties * weights
+        step = np.linalg.solve((x.T * mean) @ x + np.diag(penalties), slope)
+        while not (new := loss(weights - step)) <= now and np.abs(step).max() > SMALLEST_STEP:
+            step = step / 2
+        weights, now = weights - step, new
+        if np.abs(step).max() <= SMALLEST_STEP:
+            break
+    found: np.ndarray = weights[:-1]
+    return found
 
 
 def _standardised(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:

@@ -17,7 +17,8 @@ days of training.
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
    head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
    overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
-   than `participants` clients, a round trains that many, drawn anew. Each tenth is validated.
+   than `participants` clients, a round trains that many, drawn anew. Each tenth is validated; of
+   more than five times `participants` clients, the last one alone.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Windows of two weeks of training or more also read the cell's weekly profile and how far the
    cell has been from it, see `stforecast.data.weekly_profile`. It tells most where weeks repeat,
@@ -65,14 +66,16 @@ from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import Batch, ClientData, shuffled
 from stforecast.federated.core.method import EXPERTS, Participants
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.core.training import Training
+from stforecast.federated.core.training import BETAS, EPSILON, Training
+from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
+from stforecast.models.linear import MLP
 
 DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""
@@ -103,8 +106,7 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
         x: `(clients, batch, inputs)`.
         window: shape of the windows.
     """
-    lags = (*window.lags, *window.further_lags)
-    place = lags.index(min(lags))
+    place = newest_place(window)
     newest = x[..., place : place + 1]
     n_readings = window.n_inputs - window.n_known
     known, profile = x[..., n_readings:].tensor_split([window.n_known - window.n_profile], dim=-1)
@@ -116,6 +118,12 @@ def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
     network[..., n_readings + cycles :] = 0
     base = newest if window.target == LEVEL else torch.zeros_like(newest)
     return RelativeInputs(base, torch.cat(linear, dim=-1), network)
+
+
+def newest_place(window: WindowSpec) -> int:
+    """Return the place of the newest reading among the inputs."""
+    lags = (*window.lags, *window.further_lags)
+    return lags.index(min(lags))
 
 
 def n_cycles(window: WindowSpec) -> int:
@@ -157,11 +165,14 @@ that reads the profile. The rows of the profile are 0 in the steady map.
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
 
-INVERSE = "inverse"
-"""Name under which a process keeps what of the corrections depends on the windows alone."""
+FACTOR, KNOWN = "factor", "known"
+"""Names under which a process keeps what of corrections and training depends on windows and W."""
 
 VALIDATED = 10
 """Every so many rounds are validated, and the last one: corrections take as long as a round."""
+
+SELDOM = 0.2
+"""Share of the clients in a round below which they keep no moments and few rounds are validated."""
 
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
@@ -230,10 +241,16 @@ class FedLean(FedAvg):
 
     @classmethod
     def training_for(cls, training: Training, n_series: int, options: FedLeanOptions) -> Training:
-        """Return the settings for so many cells: fewer rounds for few, a share of many in each."""
+        """Return the settings for so many cells: fewer rounds for few, a share of many in each.
+
+        A client that seldom takes part keeps no moments of its optimiser meanwhile.
+        """
         rounds = min(training.rounds, 1 + options.rounds_per_cell * n_series)
         share = min(training.participation, options.participants / n_series)
-        return dataclasses.replace(training, rounds=rounds, participation=share)
+        kept = training.optimizer_state if share >= SELDOM else "round"
+        return dataclasses.replace(
+            training, rounds=rounds, participation=share, optimizer_state=kept
+        )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Return the initial model, its head 0, and a map of zeros."""
@@ -254,7 +271,10 @@ class FedLean(FedAvg):
         """Send the mean products in the first round; train the network in all others."""
         if cohort.round > 0:
             self.receive(cohort, payload)
-            data = self._of_network(cohort, payload[MAP])
+            known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
+            if self._train_by_kernel(cohort, known):
+                return self.upload(cohort)
+            data = self._of_network(cohort, known)
             for batch in cohort.batches(prepare=lambda _: data):
                 cohort.step(self.local_loss(cohort, batch, payload))
             return self.upload(cohort)
@@ -268,17 +288,68 @@ class FedLean(FedAvg):
         return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
 
     @torch.no_grad()
-    def _of_network(self, cohort: Cohort, common: Tensor) -> ClientData:
-        """Return the samples of an epoch as the network needs them.
+    def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
+        """Return `r + z W` of each sample, which no later round changes, `(clients, samples, …)`.
 
-        `x` is x' and `known` is `r + z W`, which no step of the epoch changes.
+        Client by client, as a product of all may round differently in another cohort.
         """
+        known = []
+        for x, own in zip(cohort.data.tensors["x"], common, strict=True):
+            inputs = relative(x[None], self.task.window)
+            known.append(self._mean(inputs.linear[0] @ own + inputs.base[0]))
+        return torch.stack(known)
+
+    @torch.no_grad()
+    def _of_network(self, cohort: Cohort, known: Tensor) -> ClientData:
+        """Return the samples of an epoch as the network needs them: `x` is x'."""
         data = cohort.data
-        inputs = relative(data.tensors["x"], self.task.window)
-        # All clients have the same W, so this is one product instead of one for each client.
-        known = self._mean(inputs.linear @ common[0] + inputs.base)
+        network = relative(data.tensors["x"], self.task.window).network
         targets = {name: data.tensors[name] for name in ("y", "mask")}
-        return dataclasses.replace(data, tensors={"x": inputs.network, "known": known, **targets})
+        return dataclasses.replace(data, tensors={"x": network, "known": known, **targets})
+
+    def _train_by_kernel(self, cohort: Cohort, known: Tensor) -> bool:
+        """Train the default perceptron by a compiled kernel; return whether it can."""
+        training, population = cohort.training, self.population
+        plain = training.optimizer == "adam" and not training.clip_gradients
+        plain = plain and not training.weight_decay and self.task.options.loss == "huber"
+        if not plain or population.mixed or not isinstance(population.model, MLP):
+            return False
+        names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
+        layers = [cohort.params[name] for name in names]
+        moments = cohort.optimizer.moments_of(names)
+        if not epoch_usable(layers, moments):
+            return False
+        kernel = self._epoch_kernel(training.batch_size, training.drop_last)
+        samples = {**cohort.data.tensors, "known": known}
+        for epoch in range(training.epochs):
+            cohort.epoch = epoch
+            order, seeds = self._draws(cohort)
+            lr = cohort.optimizer.training.lr
+            losses = kernel.run(
+                samples, order, seeds, layers, moments, lr=lr, betas=BETAS, eps=EPSILON
+            )
+            for loss in losses.unbind(1):
+                cohort.record_loss(loss)
+        return True
+
+    def _epoch_kernel(self, batch_size: int, full: bool) -> EpochKernel:
+        window, dropout = self.task.window, self.population.dropout
+        n_readings = window.n_inputs - window.n_known
+        return EpochKernel(
+            batch_size, full, n_readings + n_cycles(window), n_readings, newest_place(window),
+            self.task.options.huber_delta, dropout.p if dropout else 0.0,
+        )  # fmt: skip
+
+    def _draws(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Draw the order of an epoch's samples and the seeds of the units to drop."""
+        n, dropout = int(cohort.data.sizes[0]), self.population.dropout
+        order = torch.arange(n).expand(len(cohort), n)
+        if cohort.training.shuffle:
+            order = shuffled(n, cohort.generators)
+        seeds = torch.zeros(len(cohort), 2, dtype=torch.long)
+        for own, generator in zip(seeds, dropout.generators if dropout else (), strict=False):
+            own.random_(2**32, generator=generator)
+        return order, seeds
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the task's loss of the map and the network together, `(clients,)`."""
@@ -322,9 +393,13 @@ class FedLean(FedAvg):
         return (n - n_profile, n) if n_profile else (n,)
 
     def validates(self, round: int) -> bool:
-        """Return whether a round is validated: each tenth; all for early stopping."""
+        """Return whether a round is validated: each tenth; all for early stopping.
+
+        Of clients that seldom take part, the last round alone: it would take longer than all.
+        """
         training = self.training
-        return bool(training.patience) or round % VALIDATED == 1 or round == training.rounds
+        tenth = round % VALIDATED == 1 and training.participation >= SELDOM
+        return bool(training.patience) or tenth or round == training.rounds
 
     def for_share(self, share: float) -> Self:
         """Return the method with a penalty of Dₙ that counts windows as those of other clients.
@@ -346,24 +421,21 @@ class FedLean(FedAvg):
         self.population.train(False)  # Dropout would add noise to the residuals.
         params = {**cohort.state, **payload}
         moments = self._moments(cohort, lambda of: self._middle(self._forecasts(params, of)))
-        of_maps = torch.stack(moments.split(self.task.n_outputs, dim=-1), dim=1)
-        own = cohort.kept(INVERSE, self._inverses) @ of_maps
-        cohort.memory[OWN].copy_(torch.cat(own.unbind(1), dim=-1))
+        of_maps = moments.split(self.task.n_outputs, dim=-1)
+        factor, own = cohort.kept(FACTOR, self._factor), cohort.memory[OWN]
+        for of_map, part, n in zip(
+            own.split(self.task.n_outputs, dim=-1), of_maps, self._n_inputs, strict=True
+        ):
+            # The factor of the first inputs is the first part of that of all.
+            solved = torch.cholesky_solve(part[:, :n], factor[:, :n, :n])
+            of_map[:, :n] = solved.to(own.dtype)
 
-    def _inverses(self, cohort: Cohort) -> Tensor:
-        """Return the inverses of `Gₙ + shrinkage diag Gₙ`, `(clients, maps, n_linear, n_linear)`.
-
-        Rows and columns of inputs that a map does not read are 0.
-        """
+    def _factor(self, cohort: Cohort) -> Tensor:
+        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client."""
         products = self._products(cohort)
-        scale = products.diagonal(dim1=-2, dim2=-1).clamp(min=SMALLEST)
-        penalty = torch.diag_embed(self.options.shrinkage * scale)
-        inverses = products.new_zeros(len(products), len(self._n_inputs), *products.shape[1:])
-        for i, n in enumerate(self._n_inputs):
-            # MKL's batched LU decomposition, of `torch.linalg.inv`, fails in several threads.
-            factor = torch.linalg.cholesky((products + penalty)[:, :n, :n])
-            inverses[:, i, :n, :n] = torch.cholesky_inverse(factor)
-        return inverses
+        diagonal = products.diagonal(dim1=-2, dim2=-1)
+        diagonal += self.options.shrinkage * diagonal.clamp(min=SMALLEST)
+        return torch.linalg.cholesky(products)
 
     def _forecasts(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')` of each map, with W under `MAP`, `(clients, batch, outputs)`."""

@@ -240,6 +240,7 @@ def tabulated(
     sums: Mapping[str, Sums],
     clients: Sequence[object] | np.ndarray,
     names: Mapping[str, str] | None = None,
+    most: int | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Tabulate sums in the form returned by `evaluate`, metric by metric.
 
@@ -247,6 +248,8 @@ def tabulated(
         sums: `(total, weight)` of each metric, each `(clients, horizon)`.
         clients: `(clients,)` ids.
         names: name of each metric in the tables; by default its own.
+        most: errors of each client at each step ahead are left out if they are more than this;
+            those of each client and of each step are not.
     """
     positions: dict[str, int] = {}
     rows = [positions.setdefault(str(client), len(positions)) for client in clients]
@@ -255,11 +258,16 @@ def tabulated(
         [[*positions, "all"], [*(str(k + 1) for k in range(horizon)), "all"]],
         names=["client", "horizon"],
     )
+    kept = np.full(
+        (len(positions) + 1, horizon + 1), most is None or len(positions) * horizon <= most
+    )
+    kept[-1] = kept[:, -1] = True
+    keys, chosen = index[kept.ravel()].to_frame(index=False), np.flatnonzero(kept)
     for name, parts in sums.items():
         finalise = METRICS[name].finalise if name in METRICS else mean
         margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
-        found = {"metric": (names or {}).get(name, name), "value": finalise(*margins).ravel()}
-        yield pd.DataFrame(found, index=index).reset_index()
+        value = finalise(*margins).ravel()[chosen]
+        yield keys.assign(metric=(names or {}).get(name, name), value=value)
 
 
 def _pooled(sums: np.ndarray, rows: Sequence[int], n: int) -> np.ndarray:

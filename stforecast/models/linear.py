@@ -122,6 +122,7 @@ class MLP(SplitModel):
     summary = "two hidden layers; reads further lags and the calendar too"
     Options = MLPOptions
     reads_covariates: ClassVar[bool] = True
+    layers: ClassVar[tuple[str, ...]] = ("encoder.0", "encoder.2", "head")
 
     def __init__(self, window: WindowSpec, options: MLPOptions | None = None) -> None:
         options = options or MLPOptions()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -104,18 +104,20 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-KERNELS = 5
-"""Gaussian kernels of `mmd`, each twice as wide as the one before."""
+SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Widths of the kernels of `mmd` over the mean squared distance."""
 
 
-def mmd(x: Tensor, y: Tensor) -> Tensor:
+def mmd(x: Tensor, y: Tensor, widths: Sequence[float] = ()) -> Tensor:
     """Return the squared maximum mean discrepancy of two samples with a sum of Gaussian kernels.
 
-    The middle one of the `KERNELS` is as wide as the mean squared distance between all points.
+    A kernel is exp(-distance² / width).
 
     Args:
         x: `(clients, n, d)`.
         y: `(clients, n, d)`.
+        widths: widths of the kernels; by default `SCALES` times the mean squared distance between
+            all points.
 
     Returns:
         `(clients,)`, 0 where the samples are the same.
@@ -125,10 +127,10 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     # From differences: |x|² + |y|² - 2xy would lose all precision for close points.
     exact = "donot_use_mm_for_euclid_dist"
     distance = torch.cdist(points, points, compute_mode=exact).square()
-    width = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))
-    width = width.clamp(min=torch.finfo(width.dtype).tiny)
-    scales = [2.0 ** (i - KERNELS // 2) for i in range(KERNELS)]
-    kernel = torch.stack([(-distance / (width * scale)).exp() for scale in scales]).sum(0)
+    if not widths:
+        mean = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))
+        distance = distance / mean.clamp(min=torch.finfo(mean.dtype).tiny)
+    kernel = torch.stack([(-distance / width).exp() for width in widths or SCALES]).sum(0)
     within = kernel[:, :n, :n] + kernel[:, n:, n:]
     between = kernel[:, :n, n:] + kernel[:, n:, :n]
     return (within - between).mean((1, 2))

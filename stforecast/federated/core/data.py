@@ -141,11 +141,16 @@ def batches(
         for _, *batch in zip(starts, *parts, strict=False):  # `starts` may exclude the last part.
             yield dict(zip(used, batch, strict=True))
         return
-    order = torch.stack([torch.randperm(samples, generator=g) for g in generators])
+    order = shuffled(samples, generators)
     client = torch.arange(len(data))[:, None]
     for start in starts:
         drawn = members(order[:, start : start + batch_size], group)
         yield {name: t[client, drawn] for name, t in data.tensors.items()}
+
+
+def shuffled(n: int, generators: Sequence[torch.Generator]) -> Tensor:
+    """Return the numbers below n in an order drawn by each generator, `(generators, n)`."""
+    return torch.stack([torch.randperm(n, generator=g) for g in generators])
 
 
 def members(groups: Tensor, group: int) -> Tensor:

@@ -212,6 +212,11 @@ class Population:
                 table[key] = t
 
     @property
+    def dropout(self) -> ClientDropout | None:
+        """The first layer that drops units, which has all clients' generators."""
+        return self._dropouts[0] if self._dropouts else None
+
+    @property
     def drops(self) -> bool:
         """Return whether training zeroes units by each client's own draws."""
         return bool(self._dropouts)

@@ -164,6 +164,7 @@ class Cohort:
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
         buffers: running statistics `(n, …)`.
+        optimizer: steps down gradients of the parameters.
         memory: the method's own tensors `(n, …)`, updated in place.
         epoch: index of the current local epoch.
         records: name to the `(n,)` values recorded at each batch (losses, for the report).
@@ -201,7 +202,7 @@ class Cohort:
         self._moments = dict(zip(clients.moments, moments, strict=True))
         self._clients = clients
         now = self._moments or zero_moments(self.params, training)
-        self._optimizer = Optimizer(self.params, now, training, round, apart)
+        self.optimizer = Optimizer(self.params, now, training, round, apart)
         self.epoch, self._found = 0, [found[int(i)] for i in ids] if found else []
         self.records: dict[str, list[Tensor]] = {}
         self.scratch: dict[str, Any] = {}
@@ -255,7 +256,7 @@ class Cohort:
     def step(self, losses: Tensor) -> Params:
         """Take an optimiser step of every client; return the gradients. `losses`: `(n,)`."""
         self.record("loss", losses)
-        return self._optimizer.step(losses)
+        return self.optimizer.step(losses)
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a `(n,)` value of this batch for the round's report."""

@@ -96,6 +96,9 @@ class Optimizer:
         training: settings such as the learning rate.
         round: index of the round, from 0.
         apart: prefixes of parameters whose gradients are clipped separately, see `clip_by_client`.
+
+    Attributes:
+        training: the settings, with the learning rate of this round.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Optimizer:
         apart: Sequence[str] = (),
     ) -> None:
         self._params, self._moments, self._apart = params, moments, apart
-        self._training = dataclasses.replace(training, lr=training.lr_in(round))
+        self.training = dataclasses.replace(training, lr=training.lr_in(round))
         self._step = STEP_OF[training.optimizer]
         self._adam: AdamKernel | None = None
 
@@ -123,30 +126,31 @@ class Optimizer:
         grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
             return grads
-        if self._training.clip_gradients:
-            grads = clip_by_client(grads, self._training.clip_gradients, self._apart)
+        if self.training.clip_gradients:
+            grads = clip_by_client(grads, self.training.clip_gradients, self._apart)
         params = [trained[name] for name in grads]
         with torch.no_grad():
             alike = [_with_strides_of(p, g) for p, g in zip(params, grads.values(), strict=True)]
             if not self._by_kernel(params, alike, tuple(grads)):
-                self._step(params, alike, self._moments_of(grads), self._training)
+                self._step(params, alike, self.moments_of(grads), self.training)
         return grads
 
     def _by_kernel(self, params: list[Tensor], grads: list[Tensor], names: Iterable[str]) -> bool:
         """Take the step in the compiled kernel of Adam; return whether it can."""
-        if self._training.optimizer != "adam":
+        if self.training.optimizer != "adam":
             return False
         if self._adam is None or not self._adam.owns(params):
-            moments = self._moments_of(names)
+            moments = self.moments_of(names)
             self._adam = AdamKernel(
                 params, moments["exp_avg"], moments["exp_avg_sq"], moments[STEPS]
             )
         if self._adam.usable:
-            lr, decay = self._training.lr, self._training.weight_decay
+            lr, decay = self.training.lr, self.training.weight_decay
             self._adam.step(grads, lr=lr, betas=BETAS, eps=EPSILON, weight_decay=decay)
         return self._adam.usable
 
-    def _moments_of(self, names: Iterable[str]) -> Lists:
+    def moments_of(self, names: Iterable[str]) -> Lists:
+        """Return the moments of some parameters, by the name of the moment."""
         return {m: [tensors[name] for name in names] for m, tensors in self._moments.items()}
 
 

@@ -76,6 +76,7 @@ class Federation:
         rounds = method.training.rounds * len(self.trainer.stream)
         self.server = Server(method, self.trainer.state, rounds, uplink=uplink, robust=robust)
         self.best: State | None = None
+        self._validated: State | None = None
 
     @property
     def state(self) -> State:
@@ -85,6 +86,7 @@ class Federation:
     @state.setter
     def state(self, state: State) -> None:
         self.trainer.state = self.server.state = state
+        self._validated = None
 
     @property
     def train(self) -> ClientData:
@@ -115,7 +117,7 @@ class Federation:
 
     def run_round(self) -> RoundReport:
         """Run one round and return its report."""
-        start = time.perf_counter()
+        start, self._validated = time.perf_counter(), None
         server, trainer = self.server, self.trainer
         trainer.begin_round()
         self.latest = participants = self.participants()
@@ -154,15 +156,15 @@ class Federation:
         """Return the validation loss, NaN if the method leaves it out; keep the best state."""
         if self.validation is None or not self.method.validates(self.state.round):
             return math.nan
-        state = self.ready()
+        self._validated = state = self.ready()
         loss = self.evaluate(self.validation, state)
         if self.server.is_best(loss):
-            self.best = self.trainer.copy(state, into=self.best)
+            self.best = self.trainer.kept(state, into=self.best)
         return loss
 
     def ready(self) -> State:
-        """Return the state that predicts, see `Trainer.ready`."""
-        return self.trainer.ready()
+        """Return the state that predicts, see `Trainer.ready`; that of a round once."""
+        return self._validated or self.trainer.ready()
 
     def evaluate(self, data: ClientData, state: State | None = None) -> float:
         """Return the task's score over all samples of all clients: total sum over total count.
@@ -176,6 +178,7 @@ class Federation:
 
     def restore(self, state: State, best: State | None, reports: Sequence[RoundReport]) -> None:
         """Restore what another federation of the same run had after a round."""
+        self._validated = None
         self.trainer.restore(state)
         self.best = self.trainer.copy(best) if best else None
         self.server.best_round = best.round if best else None

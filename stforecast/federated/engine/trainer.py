@@ -288,6 +288,15 @@ class Trainer:
                 copies[name] = t.to(device, copy=True, memory_format=torch.contiguous_format)
         return State.from_flat(copies, state.round, state.seed)
 
+    def kept(self, state: State, into: State | None = None) -> State:
+        """Return the part of a `ready` state that predicts, which no later round changes.
+
+        It is a copy, as by `copy`, if the state is that of the rounds or belongs in a file.
+        """
+        if state is self.state or self._store:
+            return self.copy(state, into)
+        return dataclasses.replace(state, clients=dataclasses.replace(state.clients, moments={}))
+
     def restore(self, state: State) -> None:
         """Restore the state that the same clients had after a round, maybe in another process."""
         own, given = self.state.clients.flat(), state.clients.flat()

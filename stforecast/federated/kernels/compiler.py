@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SOURCES = (
     "vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c",
-    "convolution.c", "sparse.c", "images.c", "adam.c", "column.c",
+    "convolution.c", "sparse.c", "images.c", "adam.c", "column.c", "perceptron.c",
 )  # fmt: skip
 """Source files, compiled as one in this order."""
 

@@ -45,7 +45,7 @@ class AdamKernel:
             for t in group
         )
         self._rows, self._sizes = (_numbers(group) for group in (counts, params))
-        self._addresses = [_addresses(group) for group in groups]
+        self._addresses = [addresses(group) for group in groups]
 
     def owns(self, params: Sequence[Tensor]) -> bool:
         """Return whether these are the parameters, and none has been replaced."""
@@ -63,7 +63,7 @@ class AdamKernel:
     ) -> None:
         """Take a step along gradients of the parameters' strides and type."""
         params, *moments = self._addresses
-        tensors: tuple[Any, ...] = self._rows, self._sizes, params, _addresses(grads), *moments
+        tensors: tuple[Any, ...] = self._rows, self._sizes, params, addresses(grads), *moments
         call("adam", self._dtype, len(grads), *tensors, float(lr), *betas, eps, float(weight_decay))
 
 
@@ -71,7 +71,8 @@ def _numbers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_ssize_t]:
     return (ctypes.c_ssize_t * len(tensors))(*map(Tensor.numel, tensors))
 
 
-def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+def addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of tensors' first values."""
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
 
 

@@ -22,8 +22,8 @@ paper's text was available.
 - Its input is h ⊙ v/‖v‖ with v the sum of the weights of the client's own head over its outputs, as
   it was before the round; in the first round the code draws v at random. For heads that are not
   linear v is the slope of the summed outputs at 0.
-- The MMD sums Gaussian kernels with widths around the samples' mean squared distance; the code's
-  widths are fixed.
+- The MMD sums the code's Gaussian kernels, whose widths do not follow the features. Its λ of 5
+  belongs to them: with widths around the samples' mean squared distance the term outweighs ℓ.
 - As in the code, (head_g + head_i) / 2 is sent. Heads start equal for all clients.
 - The server weights by samples. Running statistics of the encoder are averaged; the frozen
   encoder's pass does not change them.
@@ -49,6 +49,9 @@ from stforecast.federated.core.state import Clients, Cohort
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.uploads.payload import Payload
+
+WIDTHS = (20.0, 30.0, 40.0, 100.0)
+"""Widths of the kernels: twice the variances 10, 15, 20 and 50 of the released code."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class FedCP(FedAvg):
         with torch.no_grad():
             buffers = {name: t.clone() for name, t in cohort.buffers.items()}
             received = self.population.encode({**cohort.state, **payload, **buffers}, batch["x"])
-        return loss + self.options.lam * mmd(features, received)
+        return loss + self.options.lam * mmd(features, received, WIDTHS)
 
     def both(
         self, state: Mapping[str, Tensor], payload: Payload, features: Tensor, context: Tensor

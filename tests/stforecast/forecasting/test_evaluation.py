@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
+from data_prep.netcdf import netcdf_target
 from stforecast import Forecaster
 from stforecast.baselines.ridge import Ridge
 from stforecast.data import series as reading
@@ -104,3 +106,30 @@ def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     np.testing.assert_array_equal(
         quantiles[..., 0], predictor.predict(data.z, starts, data.calendar)
     )
+
+
+@pytest.mark.parametrize("intervals", ["none", "conformal", "normalised"])
+def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
+    cube, tmp_path, monkeypatch, intervals
+):
+    settings = {**INTERVALS, "intervals": intervals, "lower_limit": 0.0}
+    whole = Forecaster("ridge", **settings).fit(cube).test_forecasts()
+    for name in ("evaluate.CELLS", "forecaster.IN_CHUNK"):
+        monkeypatch.setattr(f"stforecast.forecasting.{name}", 1)
+    monkeypatch.setattr("stforecast.intervals.calibration.VALUES", 1)
+    forecaster = Forecaster("ridge", **settings).fit(cube)
+    path = tmp_path / "forecasts.nc"
+    with netcdf_target(path) as target:
+        forecaster.dump_forecasts(target)
+    with xr.open_dataset(path, engine="h5netcdf") as ds:
+        xr.testing.assert_identical(ds.load(), whole)
+    assert len(forecaster._evaluation().blocks) == 3
+
+
+def test_of_many_cells_tables_have_the_errors_of_cells_and_of_steps(cube, monkeypatch):
+    whole = Forecaster("ridge", **INTERVALS).fit(cube).evaluate()
+    monkeypatch.setattr("stforecast.forecasting.evaluate.MOST_CROSSED", 5)
+    margins = Forecaster("ridge", **INTERVALS).fit(cube).evaluate()
+    kept = (whole["client"] == "all") | (whole["horizon"] == "all")
+    assert (~kept).sum() == kept.sum() > 0, "three cells at two steps, against 3 + 2 + 1"
+    pd.testing.assert_frame_equal(margins, whole[kept].reset_index(drop=True))

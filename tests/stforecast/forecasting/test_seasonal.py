@@ -36,7 +36,7 @@ def test_seasonal_naive_is_the_reference_forecaster_of_that_name(table, horizon)
     ds = forecaster.test_forecasts()
     np.testing.assert_array_equal(ds.seasonal_naive, ds.y_hat)
     np.testing.assert_array_equal(
-        data.scaler.inverse(seasonal_forecast(data), cell_axis=0), ds.y_hat
+        data.scaler.inverse(seasonal_forecast(data, slice(None)), cell_axis=0), ds.y_hat
     )
 
 

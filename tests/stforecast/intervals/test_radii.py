@@ -6,7 +6,6 @@ import pytest
 from stforecast.intervals.radii import (
     RATES,
     SMALLEST,
-    _tracked,
     conformal_radius,
     largest_known,
     scores,
@@ -149,13 +148,12 @@ def test_the_largest_score_is_known_when_its_target_is_past():
 
 
 def alone(known, coming, step):
-    """Return radii and largest known scores of one step ahead; others are not computed."""
+    """Return radii and largest known scores of one step ahead; nothing is known of others."""
     at_step = [np.full((*part.shape, step), np.nan) for part in (known, coming)]
     for whole, part in zip(at_step, (known, coming), strict=True):
         whole[..., -1] = part
     most = np.maximum(largest_known(*at_step)[..., -1], SMALLEST)
-    first = np.minimum(conformal_radius(known[..., None], 0.9)[:, 0], most[:, 0])
-    return _tracked(first, coming, most, step, 0.9, np.array(RATES)), most
+    return tracked_radii(*at_step, 0.9)[..., -1], most
 
 
 @pytest.mark.parametrize("step", [1, 12, 96, 336])

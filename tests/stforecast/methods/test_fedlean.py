@@ -286,6 +286,19 @@ def test_the_network_learns_what_the_map_leaves(table):
     assert last < first
 
 
+@pytest.mark.parametrize("lags", ["2,24", "2-24"])
+def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lags):
+    settings = {**SMALL, "rounds": 3, "dropout": 0.0, "extra_lags": lags, "profile": "week"}
+    table.iloc[30:40, 0] = np.nan
+    ours = Forecaster("fedlean", **settings).fit(table)
+    monkeypatch.setattr("stforecast.methods.fedlean.epoch_usable", lambda *_: False)
+    in_torch = Forecaster("fedlean", **settings).fit(table)
+    for name, t in snapshot(in_torch).flat().items():
+        torch.testing.assert_close(snapshot(ours).flat()[name], t, rtol=0, atol=1e-4)
+    columns = ["train_loss", "validation_loss", "train_task_loss"]
+    np.testing.assert_allclose(ours.rounds_[columns], in_torch.rounds_[columns], rtol=1e-4)
+
+
 def test_a_difference_is_learned_as_well_as_the_level(table):
     """The change from the newest reading is what the map and the network learn in any case."""
     level = Forecaster("fedlean", rounds=2, **SMALL).fit(table)

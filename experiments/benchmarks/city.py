@@ -1,0 +1,195 @@
+"""Measure whole runs on cities of many cells, phase by phase: the default beside LightGBM."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import torch
+
+from data_prep.city.activity import PER_HOUR, PRESETS, simulated_days
+from data_prep.city.places import CITIES, block, zones
+from data_prep.cube import make_cube, write_cube
+from experiments.benchmarks.frame import Results, benchmark, numbers, table
+from experiments.benchmarks.machine import CORES, in_own_process, own_memory
+from stforecast.comparison.summary import summary
+from stforecast.forecasting import runs
+
+START, OTHERS = datetime.date(2013, 11, 1), "others"
+
+PHASES: dict[str, Sequence[str]] = {
+    "open": ("forecaster.as_series", "forecaster.prepare_series"),
+    "windows": ("trained_method.client_samples",),
+    "training": ("forecaster.fit",),
+    "rounds": ("trained_method.Federation.run_round",),
+    "corrections": ("trained_method.Trainer.ready",),
+    "validation": ("trained_method.Trainer.score",),
+    "forecasts": ("evaluate.Evaluation._forecasts",),
+    "errors": ("evaluate.Evaluation._errors", "evaluate.Evaluation._interval_errors"),
+    "bounds": ("evaluate.Evaluation._widened",),
+    "tables": ("runs.UnfinishedForecastRun.write_results",),
+}
+"""Functions of `stforecast.forecasting` of each phase; time within another phase is that one's."""
+
+FIRST, SUMMARY = "first round", "summary"
+
+SHOWN = ("open", "windows", FIRST, "rounds", *list(PHASES)[4:6], "training", *list(PHASES)[6:])
+"""Phases in the order of the table."""
+
+COLUMNS = {
+    "cells": ("cells", ""),
+    "horizon": ("hours ahead", ""),
+    "method": ("method", ""),
+    **{name: (name, ".1f") for name in (*SHOWN, SUMMARY, OTHERS)},
+    "cpu": ("CPU s", ".0f"),
+    "wall": ("s", ".0f"),
+    "peak": ("peak GB", ".2f"),
+}
+
+
+@benchmark(goes_on=True)
+def city(
+    results: Results,
+    *,
+    cells: str = "40,500,3000,10000",
+    horizons: str = "1,24",
+    methods: str = "fedlean,lightgbm",
+    days: int = 62,
+    threads: int = CORES,
+) -> str:
+    """Measure runs on generated cities of hours, from the cube to the files, the bounds included.
+
+    Each run has a process of its own. The table has the CPU seconds of each phase, those of all,
+    the seconds of the clock and the peak of the memory; the file has all three of each phase. What
+    is in the file already is not measured again.
+
+    Args:
+        results: gets a row for each phase of each run.
+        cells: numbers of cells.
+        horizons: hours ahead.
+        methods: methods, with their default settings.
+        days: number of days.
+        threads: number of threads.
+    """
+    results.fix(days=days, threads=threads)
+    with tempfile.TemporaryDirectory() as folder:
+        for n in numbers(cells):
+            cube = Path(folder) / f"{n}.nc"
+            for horizon, method in itertools.product(numbers(horizons), methods.split(",")):
+                key = {"cells": n, "horizon": horizon, "method": method}
+                if results.has(**key):
+                    continue
+                if not cube.exists():
+                    in_own_process(generate, cube, n, days)
+                found = in_own_process(measure, method, cube, horizon, threads)
+                results.add(*({**key, **row} for row in found))
+    return city_table(results.rows)
+
+
+def generate(path: Path, n_cells: int, days: int) -> None:
+    """Write a cube of hourly Internet activity of a heterogeneous city."""
+    place, preset = CITIES["milan"], PRESETS["heterogeneous"]
+    ids = block(place, n_cells)
+    simulated = simulated_days(zones(place, ids, preset.kind), START, days, 1, preset)
+    hours = [(t[::PER_HOUR], a.reshape(-1, PER_HOUR, n_cells).sum(1)) for t, a, _ in simulated]
+    times, values = zip(*hours, strict=True)
+    utc = pd.DatetimeIndex(np.concatenate([t.tz_convert("UTC").tz_localize(None) for t in times]))
+    cube = make_cube(
+        {"internet": np.concatenate(values).astype(np.float32)}, utc, ids, units="1",
+        title="A generated city", source="stforecast simulate", license="none",
+        time_zone="Europe/Rome",
+    )  # fmt: skip
+    write_cube(cube, path)
+
+
+def measure(method: str, cube: Path, horizon: int, threads: int) -> list[dict[str, Any]]:
+    """Run a method in this process; return what each phase used."""
+    torch.set_num_threads(threads)
+    usage = Usage()
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        stack.enter_context(usage.phase(OTHERS))
+        for name, places in PHASES.items():
+            for place in places:
+                stack.enter_context(usage.told(name, place))
+        settings = {"horizon": horizon, "intervals": "normalised"}
+        run = runs.run(method, cube, Path(folder) / "run", settings)
+        with usage.phase(SUMMARY):
+            summary(run)
+        mse = run.score()
+    return [{"phase": name, **used, "mse": mse} for name, used in usage.of.items()]
+
+
+class Usage:
+    """CPU seconds, seconds and peak memory of a process by phase, without those of phases in it.
+
+    Attributes:
+        of: `cpu`, `wall` and `peak`, in GB, of each phase.
+    """
+
+    def __init__(self) -> None:
+        self.of: dict[str, dict[str, float]] = {}
+        self._within = [OTHERS]
+        self._begin()
+
+    def _begin(self) -> None:
+        self._at = time.process_time(), time.perf_counter()
+        # The peak of the memory begins anew, see proc(5).
+        Path("/proc/self/clear_refs").write_text("5")
+
+    def _note(self) -> None:
+        """Count what was used since the last note for the phase."""
+        used = self.of.setdefault(self._within[-1], {"cpu": 0.0, "wall": 0.0, "peak": 0.0})
+        used["cpu"] += time.process_time() - self._at[0]
+        used["wall"] += time.perf_counter() - self._at[1]
+        used["peak"] = max(used["peak"], own_memory("VmHWM") / 1e6)
+        self._begin()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count what is used within the context for a phase."""
+        self._note()
+        self._within.append(name)
+        try:
+            yield
+        finally:
+            self._note()
+            self._within.pop()
+
+    @contextmanager
+    def told(self, name: str, place: str) -> Iterator[None]:
+        """Count calls of a function of `stforecast.forecasting` for a phase within the context."""
+        module, *path, attribute = place.split(".")
+        owner: Any = importlib.import_module(f"stforecast.forecasting.{module}")
+        for part in path:
+            owner = getattr(owner, part)
+        function: Callable[..., Any] = getattr(owner, attribute)
+
+        @wraps(function)
+        def counted(*args: Any, **options: Any) -> Any:
+            first = name == "rounds" and not args[0].state.round
+            with self.phase(FIRST if first else name):
+                return function(*args, **options)
+
+        with mock.patch.object(owner, attribute, counted):
+            yield
+
+
+def city_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Tabulate the runs, with the CPU seconds of each phase."""
+    found = pd.DataFrame(rows)
+    keys = ["cells", "horizon", "method"]
+    by_run = found.groupby(keys, sort=False)
+    totals = by_run.agg({"cpu": "sum", "wall": "sum", "peak": "max"})
+    phases = found.pivot_table(index=keys, columns="phase", values="cpu")
+    return table(totals.join(phases).reset_index().to_dict("records"), COLUMNS)  # type: ignore[arg-type]
