@@ -89,4 +89,4 @@ def _opened(path: Path, data_set: Any, options: dict[str, Any], cell: Any) -> xr
     with tempfile.TemporaryDirectory() as folder:
         made = data_set.prepare(path, Path(folder) / "records.nc", **options)
         with open_cube(made) as ds:
-            return ds.load()
+            return ds.load().drop_encoding()  # It names a file that is gone.

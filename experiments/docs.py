@@ -8,10 +8,10 @@ The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A benchmark goes beside the page of `docs/results/` that names it in its line
 `<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
-docs/results/performance, of few cells, in docs/results/default, and of changes of the clock, in
-docs/results/daylight.csv, goes to the pages of security, federation, performance, the default
-method and data. Tests fail if a page differs from the registries or
-from the results.
+docs/results/performance, of few cells, in docs/results/default, of changes of the clock, in
+docs/results/daylight.csv, and of days replayed, in docs/results/replay.csv, goes to the pages of
+security, federation, performance, the default method, data and operation. Tests fail if a page
+differs from the registries or from the results.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
     "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
     "readers": (PERFORMANCE, guides.prepare_table),
+    "replay": (ROOT / "docs" / "operate.md", guides.replay_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 

@@ -70,6 +70,7 @@ SHORTER = {
         "--robust trimmed": "--robust trimmed --rounds 1",
     },
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
+    "docs/operate.md": {"--horizon 24 --out town/": "--horizon 24 --method ridge --out town/"},
 }
 """What is typed in place of what stands in a document, so that it takes seconds."""
 

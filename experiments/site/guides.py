@@ -106,6 +106,15 @@ def daylight_table() -> str:
     return f"{table_of(pd.read_csv(RESULTS / 'daylight.csv'))} {link}"
 
 
+def replay_table() -> str:
+    """Tabulate what `stforecast update` did and reached, day after day, and two other ways."""
+    import pandas as pd
+
+    from experiments.benchmarks.replay import replay_table as table_of
+
+    return table_of(pd.read_csv(RESULTS / "replay.csv"))
+
+
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
     from experiments.benchmarks.prepare import COLUMNS

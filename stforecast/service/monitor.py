@@ -20,7 +20,7 @@ from scipy.stats import ks_2samp
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.base.text import some
-from data_prep.cube import observed, step_of
+from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.standing import family
 from stforecast.forecasting.results import ForecastRun
@@ -51,7 +51,7 @@ class Watch:
             day, `stuck` hours, and `drift`.
         late_hours: hours since the end of the records' last step.
         nominal: nominal coverage; NaN without bounds.
-        end: start of the last step, on the clock of the records.
+        end: start of the last step in local time.
         alarms: what is beyond its threshold, as sentences.
     """
 
@@ -114,7 +114,7 @@ def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Wat
     errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
     watch = Watch(
         errors, _cells(state.history, state.issued, options), _late(state.history, now),
-        float(state.issued.attrs.get("coverage", np.nan)), state.end, (),
+        float(state.issued.attrs.get("coverage", np.nan)), local_time(state.history)[-1], (),
     )  # fmt: skip
     watch = Watch(**{**vars(watch), "alarms": tuple(_alarms(watch, options))})
     service = path / folder.IN_SERVICE.parts[0]
