@@ -526,8 +526,8 @@ class Forecaster:
 
         Args:
             history: as for `predict`, long enough to train on.
-            how: `calibrated`: bounds alone; `trained further`: some rounds (`refit_rounds`) from
-                the present weights; `trained anew`: a fit with the same settings.
+            how: `calibrated`: bounds alone; `trained further`: three rounds (`refit_rounds`, with
+                `refit`) from the present weights; `trained anew`: a fit with the same settings.
             days: days at the end to leave out; at least four horizons are.
             events: table of the events in the history, for a model that reads events.
 
