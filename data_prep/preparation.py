@@ -20,7 +20,9 @@ from data_prep.cube import open_cube
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
 
-OF_FIRST_FILE = ("raw", "out", "cells", "sample", "seed", "grid", "spread", "progress")
+OF_FIRST_FILE = (
+    "raw", "out", "cells", "sample", "seed", "grid", "sites", "crs", "spread", "progress",
+)  # fmt: skip
 """Options that later records are opened without: their cells are those of the first file."""
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,12 @@ import json
 import logging
 import os
 import sys
+import time
 import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 # Tests are tiny: two threads wait for each other longer than they compute.
@@ -23,6 +25,10 @@ else:
     settings.load_profile("no deadline")
 
 ROOT = Path(__file__).resolve().parent.parent
+START = time.perf_counter()
+
+
+ATTACKS = 4
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,17 +36,25 @@ def pytest_collection_modifyitems(items):
     """Sample the contract of methods: of a test's cases with one method, one is not slow.
 
     Which one follows from the names, so that every test meets every model with some methods, and
-    every method in some tests. Of tests that are marked as `sampled(n)`, one case in n is not slow;
-    the largest n counts if a file has a mark, too. `make test-slow` runs them all.
+    every method in some tests. Of tests that are marked as `sampled(n)`, every n-th case is not
+    slow; the largest n counts if a file has a mark, too. Of the attacks it is every fourth.
+    `make test-slow` runs them all.
     """
-    cases = defaultdict(list)
+    sampled, cases = defaultdict(list), defaultdict(list)
     for item in items:
-        one_in = max((marker.args[0] for marker in item.iter_markers("sampled")), default=1)
-        if zlib.crc32(item.name.encode()) % one_in:
-            item.add_marker(pytest.mark.slow)
         params = getattr(getattr(item, "callspec", None), "params", {})
+        one_in = max((marker.args[0] for marker in item.iter_markers("sampled")), default=1)
+        if params and item.get_closest_marker("attack"):
+            one_in = max(one_in, ATTACKS)
+        if one_in > 1:
+            sampled[item.path, item.originalname, one_in].append(item)
         if "case" in params:
             cases[item.path, item.originalname, params["case"][0]].append(item)
+    for (_, name, one_in), group in sampled.items():
+        first = zlib.crc32(name.encode()) % min(one_in, len(group))
+        for i, item in enumerate(group):
+            if i % one_in != first:
+                item.add_marker(pytest.mark.slow)
     for (_, *names), group in cases.items():
         kept = zlib.crc32(" ".join(names).encode()) % len(group)
         for item in (*group[:kept], *group[kept + 1 :]):
@@ -72,6 +86,22 @@ class AttackCounter:
         ran = {kind: n for kind, n in self.found.items() if set(n) - {"skipped"}}
         before = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.path.write_text(json.dumps({**before, **ran}, indent=1, sort_keys=True) + "\n")
+
+
+def calibration():
+    """Return the seconds that this machine takes for a fixed amount of work in Python and numpy."""
+    start = time.perf_counter()
+    matrix = np.linspace(-1, 1, 500**2).reshape(500, 500)
+    for _ in range(20):
+        matrix = np.tanh(matrix @ matrix.T)
+    sorted(str(i) for i in range(10**6))
+    return time.perf_counter() - start
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how long the tests took, also in units that are comparable between machines."""
+    seconds, unit = time.perf_counter() - START, calibration()
+    terminalreporter.write_line(f"{seconds:.0f} s, {seconds / unit:.0f} times the calibration")
 
 
 def pytest_configure(config):

@@ -467,6 +467,7 @@ def start_images(method, tmp_path, monkeypatch):
     assert Path("run/run.json").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", sample(FORECASTS, defaults))
 def test_methods_of_forecasts_start_as_the_page_says(method, milan, tmp_path, monkeypatch):
     start_forecast(method, milan, tmp_path, monkeypatch)

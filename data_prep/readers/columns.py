@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,22 +16,35 @@ from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
 
-SUFFIXES = (".csv", ".tsv", ".csv.gz", ".parquet", ".xlsx")
+SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".xlsx", ".zip")
 """Ends of the names of files that hold tables."""
 
 TIMES = frozenset({
-    "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime",
+    "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
+    "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
+    "datum", "zeit", "uhrzeit", "zeitpunkt", "fecha", "hora", "heure", "data", "ora",
 })  # fmt: skip
 CELLS = frozenset({
     "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
     "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid", "enodeb", "enb",
     "gnb", "gnodeb", "basestation", "bs", "sector", "link", "linkid", "road", "roadid", "segment",
     "segmentid", "location", "locationid", "square", "squareid", "meter", "meterid", "uniqueid",
+    "eutrancell", "eutrancellname", "eutrancellfdd", "eutrancellid", "nrcell", "nrcellname",
+    "nrcelldu", "nrcellid", "ucell", "localcellid", "lncel", "lncelname", "lnbts", "lnbtsname",
+    "mrbts", "mrbtsname", "wcel", "managedelement", "managedelementname", "meid", "mename", "ne",
+    "nename", "neid", "networkelement", "object", "objectname", "enodebname", "enodebid",
+    "gnodebname", "gnodebid", "cellfdnname", "counterid", "countername", "gate", "zone", "zoneid",
+    "standort", "zelle", "zellname", "celda", "cellule",
 })  # fmt: skip
+HOURS = frozenset(
+    {"hour", "hr", "hours", "hourofday", "stunde", "heure", "hora", "ora", "time", "hourid"}
+)
 CALENDAR = frozenset({
     "hour", "minute", "weekday", "dayofweek", "dow", "day", "dayofmonth", "dayofyear", "month",
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
-    "hourofday", "timeofday",
+    "hourofday", "timeofday", "period", "periodmin", "granularity", "granularityperiod", "gp",
+    "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
+    "reliability", "integrity",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -73,7 +86,8 @@ class KeyColumns:
     cell: str
 
     def __contains__(self, name: object) -> bool:
-        return name in ("", self.time, self.cell) or _plain(str(name)) in TIMES | CELLS
+        given = (*self.time.split(","), *self.cell.split(","), self.time, self.cell, "")
+        return name in given or _plain(str(name)) in TIMES | CELLS
 
 
 @dataclass(frozen=True)
@@ -82,6 +96,8 @@ class Origin:
 
     Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
     some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
+    Columns may have `units`, and `levels` if two rows name them; `timed` says that rows have times,
+    `as_text` that numbers are text. In a `stack` of several files, each begins at a row.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -92,10 +108,22 @@ class Origin:
     first: int = 0
     is_file: bool = False
     rows: np.ndarray | None = field(default=None, compare=False)
+    units: Mapping[str, str] = field(default_factory=dict)
+    levels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    timed: bool = False
+    as_text: bool = False
+    stack: Sequence[tuple[int, Origin]] = ()
 
     def at(self, row: int) -> str:
         """Return the name of a row, counted from 0."""
-        return f"{self.name}, {self.unit} {self.number(row)}"
+        return self.place(row) if self.stack else f"{self.name}, {self.place(row)}"
+
+    def place(self, row: int) -> str:
+        """Return the number of a row in its file, and the file if there are several."""
+        if not self.stack:
+            return f"{self.unit} {self.number(row)}"
+        start, part = next(s for s in reversed(self.stack) if s[0] <= self.number(row))
+        return part.at(self.number(row) - start)
 
     def number(self, row: int) -> int:
         """Return the number of a row in the file, or in the frame."""
@@ -106,44 +134,135 @@ class Origin:
         return option if self.is_file else f"`{'; '.join(steps)}`"
 
 
-_DATE = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(.*)", re.DOTALL)
+_MONTH = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_UNITS = {
+    **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
+       [("B", "B"), ("byte", "B"), ("bytes", "B"), ("bit", "bit"), ("bps", "bit/s"),
+        ("bit/s", "bit/s"), ("b/s", "bit/s"), ("B/s", "B/s")]},
+    "bytes": "B", "byte": "B", "bps": "bit/s", "%": "%", "percent": "%", "pct": "%", "erl": "Erl",
+    "erlang": "Erl", "ms": "ms", "s": "s", "sec": "s", "min": "min", "h": "h", "km/h": "km/h",
+    "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
+    "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
+    "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
+    "count": "1", "number": "1", "times": "1",
+}  # fmt: skip
+_KPI = frozenset({
+    "traffic", "throughput", "thrput", "thp", "volume", "vol", "user", "users", "ue", "ues",
+    "util", "utilization", "utilisation", "prb", "drop", "rate", "ratio", "erlang", "erl", "dl",
+    "ul", "downlink", "uplink", "download", "upload", "rx", "tx", "speed", "flow", "occupancy",
+    "rsrp", "rsrq", "sinr", "cqi", "latency", "delay", "packet", "packets", "bytes", "session",
+    "sessions", "call", "calls", "attempt", "attempts", "att", "success", "succ", "fail",
+    "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
+    "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
+    "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
+    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count",
+})  # fmt: skip
+"""Words in names of what cells measure."""
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a column's name ends in; empty without one.
+
+    >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
+    ('GB', 'Mbit/s', '%', '')
+    """
+    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
+    bare = re.search(r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$", name)
+    match = found or bare
+    return _UNITS.get(match[1].lower(), "") if match else ""
+
+
+def is_service(name: str) -> bool:
+    """Return whether a column is named like a quantity: by a unit, or a word such as throughput."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return bool(unit_of(name)) or any(word.lower() in _KPI for word in words)
+
+
+_DATE = re.compile(
+    rf"(\d{{1,4}})([/. -])(\d{{1,2}}|(?:{_MONTH})[a-z]*)([/., -])(\d{{1,4}})(?![^\s T_,])(.*)",
+    re.DOTALL | re.IGNORECASE,
+)
 _CLOCKS = {
     r"": "",
+    r"\d{1,2}": "%H",
     r"\d{1,2}:\d{2}": "%H:%M",
     r"\d{1,2}:\d{2}:\d{2}": "%H:%M:%S",
+    r"\d{1,2}:\d{2}:\d{2}\.\d{1,6}": "%H:%M:%S.%f",
     r"\d{1,2}:\d{2} ?[AP]M": "%I:%M %p",
     r"\d{1,2}:\d{2}:\d{2} ?[AP]M": "%I:%M:%S %p",
 }
+_FORMS = {"day/month/year": "dmy", "month/day/year": "mdy", "year/month/day": "ymd"}
+TIME_LIKE = (
+    r"^\s*((\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+    rf"|\d{{1,2}}[-/. ](?i:{_MONTH})[a-z]*[-/., ]+\d{{2,4}})([T_ ,].*)?"
+    r"|(19|20)\d{6}([T ]?\d{2,6}Z?)?|1\d{9}(\.0+)?|1\d{12})\s*$"
+)
+"""Pattern of a date, with or without a time of day, or of a number since 1970."""
+
+CLOCK_LIKE = r"^\s*([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP][mM])?(\s*-.*)?\s*$"
+"""Pattern of a time of day, or of a span that begins with one."""
 
 
-WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"
-"""Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
+def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
+    """Return times without marks of summer and ends of spans, and what to add to each.
+
+    24:00 is 0:00 of the next day.
+
+    >>> plain, later = plain_times(pd.Series(["1.5.2024 24:00", "1.5.2024 01:00 - 02:00 DST"]))
+    >>> plain.tolist(), later.days.tolist()
+    (['1.5.2024 00:00', '1.5.2024 01:00'], [1, 0])
+    """
+    plain = texts.str.strip().str.replace(r"\s+(DST|ST)$", "", regex=True)
+    plain = plain.str.replace(r"(\d:\d{2})\s*(-|–|to|bis)\s*\d.*$", r"\1", regex=True)
+    ends = plain.str.contains(r"[T ]24:00(?::00)?$", regex=True)
+    plain = plain.str.replace(r"([T ])24(:00(?::00)?)$", r"\g<1>00\2", regex=True)
+    return plain, pd.to_timedelta(ends.to_numpy(dtype=int), unit="D")
 
 
 def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the possible orders of day and month in dates, in words and as pandas formats.
+    """Return the possible orders of day, month and year in dates, in words and as pandas formats.
 
     >>> date_formats(["10/23/2017 03:00:00"])
     [('month/day/year', '%m/%d/%Y %H:%M:%S')]
     >>> date_formats(["01/02/2017", "02/02/2017"])
     [('day/month/year', '%d/%m/%Y'), ('month/day/year', '%m/%d/%Y')]
+    >>> date_formats(["31-Jan-24 10 PM"]), date_formats(["31-Jan-24 10:00 PM"])
+    ([], [('day/month/year', '%d-%b-%y %I:%M %p')])
     """
     found = [_DATE.fullmatch(text.strip()) for text in texts]
     dates = [match for match in found if match]
     if not dates or len(dates) < len(found):
         return []
-    clock = dates[0][5]
-    pattern = next((p for p in _CLOCKS if re.fullmatch(p, clock.strip(), re.IGNORECASE)), None)
-    if pattern is None:
+    _, mark, month, other, _, clock = dates[0].groups()
+    pattern = next((p for p in _CLOCKS if re.fullmatch(p, clock.strip("T_ ,"), re.I)), None)
+    if pattern is None or any(match[2] != mark or match[4] != other for match in dates):
         return []
-    gap = clock[: len(clock) - len(clock.lstrip())]
-    mark = dates[0][2]
+    gap = clock[: len(clock) - len(clock.lstrip("T_ ,"))]
+    named = not month.isdigit()
+    letter = ("%B" if len(month) > 3 else "%b") if named else "%m"
     orders = []
-    if all(int(match[3]) <= 12 for match in dates):
-        orders.append(("day/month/year", f"%d{mark}%m{mark}%Y{gap}{_CLOCKS[pattern]}"))
-    if all(int(match[1]) <= 12 for match in dates):
-        orders.append(("month/day/year", f"%m{mark}%d{mark}%Y{gap}{_CLOCKS[pattern]}"))
+    for order, parts in _FORMS.items():
+        if all(_fits(match, parts, named) for match in dates):
+            years = {len(match[1 + 2 * parts.index("y")]) for match in dates}
+            codes = {"d": "%d", "m": letter, "y": "%Y" if years == {4} else "%y"}
+            one, two, three = (codes[part] for part in parts)
+            orders.append((order, f"{one}{mark}{two}{other}{three}{gap}{_CLOCKS[pattern]}"))
     return orders
+
+
+def _fits(date: re.Match[str], parts: str, named: bool) -> bool:
+    """Return whether the fields of a date can be the `parts`, such as `"dmy"`."""
+    fields = dict(zip(parts, date.group(1, 3, 5), strict=True))
+    if named:
+        fits = parts == "dmy" or (parts == "ymd" and len(fields["y"]) == 4)
+        return fits and len(fields["d"]) <= 2 and not fields["m"].isdigit()
+    if len(fields["d"]) > 2 or len(fields["m"]) > 2 or len(fields["y"]) == 3:
+        return False
+    return int(fields["m"]) <= 12 and int(fields["d"]) <= 31 and len(fields["y"]) in (2, 4)
+
+
+WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"
+"""Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
 
 def has_comma(text: str) -> bool:
@@ -163,7 +282,7 @@ def looks_like_values(names: Sequence[str]) -> bool:
     >>> looks_like_values(["1", "2", "3"]), looks_like_values(["1", "0.5", "0.5"])
     (False, True)
     """
-    if any(re.fullmatch(r"\d{4}-\d{2}-\d{2}([T ]\d.*)?", n) or _DATE.fullmatch(n) for n in names):
+    if any(re.match(TIME_LIKE, n) and not n.strip().isdigit() for n in names):
         return True
     numbers = [n for n in names if re.fullmatch(r"-?\d*\.?\d+(e[+-]?\d+)?", n, re.IGNORECASE)]
     return len(numbers) == len(names) > 1 and any("." in n for n in numbers)
@@ -182,6 +301,14 @@ log = logging.getLogger(__name__)
 LARGEST = 2.0**53 - 1
 """Largest absolute value: integers beyond are rounded without a word. Sums of a million squares fit
 into single precision."""
+
+
+def which_of(message: str, option: str, names: Sequence[str]) -> InputError:
+    """Return an error that asks which of some columns to take, with the option for each."""
+    shown = names[:6]
+    choices = [Words(f"{{{option}}}", **{option: name}) for name in shown]
+    parts = [part for choice in choices for part in (" or ", choice)][1:]
+    return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *parts)
 
 
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
@@ -216,7 +343,7 @@ def value_columns(
 
 
 def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
-    """Leave out columns of the calendar and of places, such as `HOUR` and `lon`, with a notice."""
+    """Leave out columns of the calendar, of periods and of places, with a notice."""
     names = [c for c in columns if isinstance(c, str)]
     known = named(names, CALENDAR | LONGITUDES | LATITUDES)
     if known and len(known) < len(columns):

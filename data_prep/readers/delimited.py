@@ -6,44 +6,59 @@ Numbers may have a decimal comma, and separators of thousands.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import logging
 import re
-from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TextIO
 
+import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.base.text import some
-from data_prep.readers.columns import WITH_COMMA, Origin, looks_like_values
+from data_prep.base.text import counted, some
+from data_prep.readers.columns import TIME_LIKE, WITH_COMMA, Origin, has_comma
+from data_prep.readers.head import (
+    LINES,
+    MISSING,
+    SAMPLE,
+    SEPARATORS,
+    UNNAMED,
+    Head,
+    check_names,
+    find_encoding,
+    find_head,
+    find_separator,
+    usual_width,
+)
 
 Decimal = Literal["auto", "point", "comma"]
 DECIMALS = ("auto", "point", "comma")
 
-_POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)(\.\d+)?\s*$"
+_POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
 
 log = logging.getLogger(__name__)
 
 
-def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> Decimal:
-    """Return the decimal mark of a table that was read with points.
+def decide_decimal(
+    table: pl.DataFrame, dialect: Dialect, keys: Container[str], origin: Origin
+) -> Decimal:
+    """Return the decimal mark of a dialect, or of a table that was read with points.
 
     It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
     thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
     """
+    if dialect.decimal != "auto":
+        return dialect.decimal
     unclear: str | None = None
-    for column in table.iter_columns():
-        if column.dtype != pl.String or column.name in keys:
-            continue
-        texts = column.drop_nulls()
+    for name, texts in _texts_of_numbers(table, keys):
         with_comma = texts.filter(texts.str.contains(",", literal=True))
         if not len(with_comma) or not texts.str.contains(WITH_COMMA).all():
             continue
@@ -52,11 +67,15 @@ def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> D
                 "%s: decimal commas, such as %r in column %r; %s",
                 origin.name,
                 with_comma[0],
-                column.name,
+                name,
                 Words("pass {decimal:point} if they separate thousands"),
             )
             return "comma"
-        unclear = unclear or f"column {column.name!r} holds {with_comma[0]!r}"
+        unclear = unclear or f"column {name!r} holds {with_comma[0]!r}"
+    columns = _texts_of_numbers(table, keys) if unclear else ()
+    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
+        log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
+        return "point"
     if unclear:
         raise InputError(
             f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
@@ -65,6 +84,26 @@ def find_decimal(table: pl.DataFrame, keys: Container[str], origin: Origin) -> D
             ),
         )
     return "point"
+
+
+def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:
+    """Yield the columns of text that are no keys, without empty fields and spaces in numbers."""
+    for column in table.iter_columns():
+        if column.dtype == pl.String and column.name not in keys:
+            yield column.name, plain_numbers(column.drop_nulls())
+
+
+def plain_numbers(texts: pl.Series) -> pl.Series:
+    """Return texts without spaces or apostrophes between thousands, and without a sign of percent.
+
+    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7 %", "2 b"])).to_list()
+    ['1234,5', '12000', '7', '2 b']
+    """
+    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*([\s'’]\d{3}|\s?%)").any():
+        return texts
+    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*%?\s*$")
+    plain = texts.str.replace(r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*%\s*$", "$1")
+    return plain.zip_with(~grouped, plain.str.replace_all(r"[\s'’]", ""))
 
 
 def to_numbers(
@@ -78,19 +117,17 @@ def to_numbers(
     """
     pattern, thousands = (WITH_COMMA, ".") if decimal == "comma" else (_POINT, ",")
     converted, grouped = [], []
-    for column in table.iter_columns():
-        if column.dtype != pl.String or column.name in keys:
-            continue
-        texts = column.drop_nulls()
+    for name, texts in _texts_of_numbers(table, keys):
         if len(texts) and texts.str.contains(pattern).all():
             if decimal == "comma" and texts.str.contains(".", literal=True).any():
-                grouped.append(column.name)
-            plain = column.str.strip_chars().str.replace_all(thousands, "", literal=True)
+                grouped.append(name)
+            plain = plain_numbers(table[name]).str.strip_chars()
+            plain = plain.str.replace_all(thousands, "", literal=True)
             converted.append(plain.str.replace(",", ".", literal=True).cast(pl.Float64))
         elif len(texts) and decimal == "comma" and texts.str.contains(_POINT).all():
             other = texts.filter(~texts.str.contains(pattern))[0]
             raise InputError(
-                f"{origin.name}: column {column.name!r} holds {other!r}, which has a decimal "
+                f"{origin.name}: column {name!r} holds {other!r}, which has a decimal "
                 "point, expected decimal commas as in the rest of the table; write all numbers "
                 "with the same decimal mark"
             )
@@ -113,12 +150,13 @@ class Dialect:
     """How a file is written.
 
     The decimal mark `"auto"` takes a comma if nothing else fits; a workbook's `sheet` may be left
-    out if it is the only one.
+    out if it is the only one. An `encoding` is recognised if it is None.
     """
 
     header: bool = True
     decimal: Decimal = "auto"
     sheet: str | None = None
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if self.decimal not in DECIMALS:
@@ -139,96 +177,234 @@ def check_columns(n: int, name: str) -> None:
         )
 
 
-MISSING = ["", "NA", "N/A", "NaN", "nan", "null"]
 MAX_HEADER = 2**22  # characters in the line of column names
 MIN_LINES = 5  # lines whose numbers show with how many decimals a file is written
+INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones differ, all do
 
 
 def read_delimited(
-    path: Path, keys: Container[str], dialect: Dialect
+    path: Path, keys: Container[str], dialect: Dialect, content: bytes | None = None
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
-    It may be packed by gzip. Columns of `keys` stay text. A line with too few or too many fields is
-    refused.
+    It may be packed by gzip, and have titles above the names. Columns of `keys` stay text. Empty
+    lines, and notes where the rows have times, are left out and named; other lines with too few or
+    too many fields are refused.
+
+    Args:
+        path: the file.
+        keys: columns to keep as text.
+        dialect: how it is written.
+        content: what to read instead of the file's content.
     """
-    with _open(path) as file:
-        header = file.readline(MAX_HEADER)
-    if len(header) == MAX_HEADER:
+    content = _unpacked(path) if content is None else content
+    try:
+        if dialect.encoding is not None:
+            b"".decode(dialect.encoding)
+    except LookupError as e:
+        raise InputError(
+            f"unknown encoding {dialect.encoding!r}; ", Words("give {encoding} such as cp1252")
+        ) from e
+    encoding = dialect.encoding or find_encoding(_start(path, content), path.name)
+    if encoding not in UNICODE:
+        content = _recoded(path, content, encoding)
+    try:
+        return _read(path, content, keys, dialect)
+    except pl.exceptions.PolarsError as e:
+        if encoding not in UNICODE or "utf" not in str(e).lower():
+            raise
+        found = find_encoding(path.read_bytes() if content is None else content, path.name)
+        return _read(path, _recoded(path, content, found), keys, dialect)
+
+
+UNICODE = ("utf-8", "utf-8-sig")
+
+
+def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
+    """Return a text in UTF-8."""
+    if content is None:
+        check_size(8 * path.stat().st_size, path.name)
+        content = path.read_bytes()
+    try:
+        return content.decode(encoding).encode()
+    except (UnicodeError, LookupError) as e:
+        raise InputError(
+            f"{path.name}: not {encoding} ({e}); ",
+            Words("give another {encoding}, such as utf-8, cp1252 or gb18030"),
+        ) from e
+
+
+def _start(path: Path, content: bytes | None) -> bytes:
+    """Return the beginning of a file, with the line of names and some more."""
+    if content is not None:
+        size = SAMPLE if content.count(b"\n", 0, SAMPLE) > MIN_LINES else MAX_HEADER
+        return content[:size]
+    with path.open("rb") as file:
+        start = file.read(SAMPLE)
+        return start if start.count(b"\n") > MIN_LINES else start + file.read(MAX_HEADER)
+
+
+def _read(
+    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
+) -> tuple[pl.DataFrame, Origin]:
+    start = _start(path, content)
+    text = start.decode("utf-8-sig", errors="replace")
+    if len(text.partition("\n")[0]) >= MAX_HEADER:
         raise InputError(
             f"{path.name}, line 1: longer than {MAX_HEADER:,} characters, expected column names"
         )
-    if "\N{REPLACEMENT CHARACTER}" in header:
-        raise InputError(
-            f"{path.name}, line 1: {header.strip()!r:.100} is not UTF-8; save the table as UTF-8, "
-            f"from Latin-1 with pandas.read_csv({path.name!r}, encoding='latin-1')"
-            ".to_csv('utf8.csv', index=False)"
-        )
-    separator = max(",;\t|", key=header.count)
-    check_columns(header.count(separator) + 1, path.name)
-    first = next(csv.reader([header], delimiter=separator), [])
-    names = _names(path, first, dialect)
-    origin = Origin(path.name, "line", 2 if dialect.header else 1, is_file=True)
-    text = _text_of(path, separator.encode())
-    if _is_short(path if text is None else text, separator.encode(), len(names)):
-        _check_field_counts(path, separator, len(names))
-    _check_end(path, separator)
-    source = path if text is None else text
-    table = _parse(path, source, separator, names, keys, dialect, dialect.decimal != "auto")
-    if table[table.columns[-1]].null_count():
-        # Polars fills a short row with nulls, so the last field of such a row is null.
-        _check_field_counts(path, separator, len(names))
-    decimal = dialect.decimal
-    if decimal == "auto" and find_decimal(table, keys, origin) == "comma":
-        decimal = "comma"
-        table = _parse(path, source, separator, names, keys, dialect, True)
-    return (table if decimal == "auto" else to_numbers(table, decimal, keys, origin)), origin
+    lines = text.splitlines(keepends=True)[:LINES]
+    if len(start) >= SAMPLE and len(lines) < LINES:
+        lines = lines[:-1] or lines
+    separator = find_separator([line for line in lines if line.strip()])
+    reader = csv.reader(lines, delimiter=separator)
+    rows, ends = [], []
+    for row in reader:
+        rows.append(row)
+        ends.append(reader.line_num)
+    if dialect.header:
+        head = find_head(rows, path.name, "line")
+        names = check_names(head.names, head.before, path.name, "line")
+        skip = ends[head.rows - 1] if rows else 0
+    else:
+        width, _ = usual_width(rows)
+        head, names, skip = Head(0, 0, [], {}, {}, True), Dialect.numbered(width), 0
+    check_columns(len(names), path.name)
+    body = _Body(
+        path, content, separator, names, skip, len("".join(lines[:skip]).encode()), head.timed
+    )
+    lacking, content = body.without_notes()
+    as_text = dialect.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
+    table = body.parse(content, keys, as_text)
+    if lacking:
+        kept = np.setdiff1d(np.arange(len(table) + len(lacking)), np.array(sorted(lacking)) - skip)
+    origin = Origin(
+        path.name,
+        "line",
+        skip + 1,
+        is_file=True,
+        rows=kept if lacking else None,
+        units=head.units,
+        levels=head.levels,
+        timed=head.timed,
+        as_text=as_text,
+    )
+    return without_empty(table, len(head.names) if dialect.header else 0), origin
 
 
-def _names(path: Path, first: list[str], dialect: Dialect) -> list[str]:
-    """Return the names of the columns, from the first line or numbered from 1."""
-    if not dialect.header:
-        return dialect.numbered(len(first))
-    if looks_like_values(first):
-        raise InputError(
-            f"{path.name}, line 1: {', '.join(map(repr, first[:4]))} are values, expected the "
-            "columns' names; ",
-            Words("pass {no_header} to number the columns from 1, or add names", no_header=True),
-        )
-    repeated = [name for name, count in Counter(first).items() if count > 1]
-    if repeated or not first:
-        found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
-        raise InputError(f"{path.name}, line 1: {found}, expected column names; write one for each")
-    return first
+def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
+    """Leave out columns without a name and without a value, as of a separator at the line's end."""
+    unnamed = [n for n in table.columns[1:n_named] if n.startswith(UNNAMED)]
+    return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
 
 
-def _parse(
-    path: Path,
-    source: Path | bytes,
-    separator: str,
-    names: list[str],
-    keys: Container[str],
-    dialect: Dialect,
-    as_text: bool,
-) -> pl.DataFrame:
-    try:
-        return pl.read_csv(
-            source,
+@dataclass(frozen=True)
+class _Body:
+    """The lines of data of a file.
+
+    Args:
+        path: the file.
+        content: its text if it was unpacked or recoded.
+        separator: what separates its fields.
+        names: names of its columns.
+        skip: lines above the data.
+        offset: characters above the data.
+        timed: whether its rows begin with times, so that notes can be told from them.
+    """
+
+    path: Path
+    content: bytes | None
+    separator: str
+    names: list[str]
+    skip: int
+    offset: int
+    timed: bool
+
+    def without_notes(self) -> tuple[dict[int, list[str]], bytes | None]:
+        """Return the lines to leave out by number from 0, and the text without them."""
+        source = self.path if self.content is None else self.content
+        _check_end(self.path, self.content, self.separator)
+        if not _is_short(source, self.separator.encode(), len(self.names), self.offset):
+            return {}, self.content
+        odd = self._odd_lines()
+        if not odd:
+            return {}, self.content
+        n_empty = sum(not any(row) for row in odd.values())
+        if n_empty:
+            log.info("%s: %s left out", self.path.name, counted(n_empty, "empty line"))
+        notes = [f"line {i + 1}: {' '.join(row)!r:.60}" for i, row in odd.items() if any(row)]
+        if notes:
+            log.warning("%s: left out as notes: %s", self.path.name, some(notes, 5))
+        text = self.path.read_bytes() if self.content is None else self.content
+        lines = text.splitlines(keepends=True)
+        return odd, b"".join(line for i, line in enumerate(lines) if i not in odd)
+
+    def _odd_lines(self) -> dict[int, list[str]]:
+        """Return lines that are empty or notes, by number from 0; refuse others of odd length."""
+        found = {}
+        with _open(self.path, self.content) as file:
+            reader = csv.reader(file, delimiter=self.separator)
+            begin = 0
+            for row in reader:
+                number, begin = begin, reader.line_num
+                if len(row) == len(self.names) or number < self.skip:
+                    continue
+                if any(field.strip() for field in row) and not (self.timed and is_note(row)):
+                    raise InputError(
+                        f"{self.path.name}, line {reader.line_num}: {len(row)} fields, expected "
+                        f"{len(self.names)} as in line {self.skip or 1}; complete or remove the "
+                        "line"
+                    )
+                found[number] = row
+        return found
+
+    def parse(self, content: bytes | None, keys: Container[str], as_text: bool) -> pl.DataFrame:
+        """Return the table; columns of `keys`, or all with `as_text`, are text."""
+        read = partial(
+            pl.read_csv,
+            self.path if content is None else content,
             glob=False,
-            separator=separator,
-            has_header=dialect.header,
-            new_columns=None if dialect.header else names,
+            separator=self.separator,
+            has_header=False,
+            skip_lines=self.skip,
+            new_columns=self.names,
             infer_schema=not as_text,
-            infer_schema_length=None,
             null_values=MISSING,
-            schema_overrides={} if as_text else {n: pl.String for n in names if n in keys},
+            raise_if_empty=False,
+            schema_overrides={} if as_text else {n: pl.String for n in self.names if n in keys},
         )
-    except pl.exceptions.PolarsError:
-        _check_field_counts(path, separator, len(names))
-        raise
+        try:
+            table = read(infer_schema_length=INFERRED)
+        except pl.exceptions.PolarsError:
+            self._odd_lines()
+            table = read(infer_schema_length=None)
+        if not len(table.columns):
+            table = pl.DataFrame(
+                {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)
+            )
+        if table[table.columns[-1]].null_count() and self._has_quotes(content):
+            # Polars fills a short row with nulls, so the last field of such a row is null.
+            self._odd_lines()
+        return table
+
+    def _has_quotes(self, content: bytes | None) -> bool:
+        if content is not None:
+            return b'"' in content
+        with self.path.open("rb") as file:
+            return any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
 
 
-def _text_of(path: Path, separator: bytes) -> bytes | None:
+def is_note(row: Sequence[str]) -> bool:
+    """Return whether a short row is a note or a total: it begins with words, not with a time.
+
+    >>> is_note(["Total rows: 24"]), is_note(["2024-01-01 00:00", "7"]), is_note(["2024-01"])
+    (True, False, False)
+    """
+    first = next((field for field in row if field.strip()), "")
+    return re.match(TIME_LIKE, first) is None and re.search(r"[^\W\d_]{3}", first) is not None
+
+
+def _unpacked(path: Path) -> bytes | None:
     """Check a table's size; return its text if the file is packed, else None."""
     if path.suffix != ".gz":
         check_size(4 * path.stat().st_size, path.name)
@@ -236,51 +412,45 @@ def _text_of(path: Path, separator: bytes) -> bytes | None:
 
     def cost(text: bytes) -> int:
         n_lines = text.count(b"\n")
-        return len(text) + FIELD * (text.count(separator) + n_lines) + ROW * n_lines
+        n_fields = max(text.count(separator.encode()) for separator in SEPARATORS) + n_lines
+        return len(text) + FIELD * n_fields + ROW * n_lines
 
     return gunzip(path, cost)
 
 
-def _is_short(source: Path | bytes, separator: bytes, n_columns: int) -> bool:
+def _is_short(source: Path | bytes, separator: bytes, n_columns: int, offset: int) -> bool:
     """Return whether some line lacks fields; a one-byte line would become a full row of nulls."""
     n_separators = n_lines = 0
+    last = b""
     with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
+        file.seek(offset)
         while part := file.read(CHUNK):
             if b'"' in part:  # a quoted field may contain separators or newlines
                 return False
             n_separators += part.count(separator)
             n_lines += part.count(b"\n")
+            last = part[-1:]
+    n_lines += last not in (b"\n", b"")
     return n_separators < (n_columns - 1) * n_lines
 
 
-def _check_field_counts(path: Path, separator: str, expected: int) -> None:
-    with _open(path) as file:
-        reader = csv.reader(file, delimiter=separator)
-        for row in reader:
-            if len(row) != expected:
-                raise InputError(
-                    f"{path.name}, line {reader.line_num}: {len(row)} fields, expected {expected} "
-                    "as in line 1; complete or remove the line"
-                )
-
-
-def _check_end(path: Path, separator: str) -> None:
+def _check_end(path: Path, content: bytes | None, separator: str) -> None:
     """Refuse a last number with fewer decimals than all others; warn of one that may have been cut.
 
     Many programs end the last line with nothing, so this is not refused. A packed file has its own
     checksum.
     """
-    if path.suffix == ".gz":
+    if path.suffix in (".gz", ".zip"):
         return
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - CHUNK))
-        tail = file.read()
-        if tail.endswith((b"\n", b"\r")):
-            return
-        file.seek(0)
-        number = 1 + sum(part.count(b"\n") for part in iter(lambda: file.read(CHUNK), b""))
+    tail = _tail(path, content)
+    if tail.endswith((b"\n", b"\r")):
+        return
     lines = tail.decode(errors="replace").split("\n")
     *others, last = (line.rpartition(separator)[2].strip('"\r ') for line in lines)
+    if re.search(r"[^\W\d_]{3}", lines[-1]) and separator not in lines[-1]:
+        return  # a note
+    with _open(path, content) as file:
+        number = sum(1 for _ in file)
     counts = {_decimals(field) for field in others[1:]}  # The first may be names, or a part.
     if len(others) > MIN_LINES and len(counts) == 1 and _decimals(last) < min(counts):
         raise InputError(
@@ -295,13 +465,21 @@ def _check_end(path: Path, separator: str) -> None:
     )
 
 
+def _tail(path: Path, content: bytes | None) -> bytes:
+    if content is not None:
+        return content[-CHUNK:]
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - CHUNK))
+        return file.read()
+
+
 def _decimals(field: str) -> int:
     """Count the digits after the decimal point or comma."""
     found = re.search(r"[.,](\d*)$", field)
     return len(found[1]) if found else 0
 
 
-def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+def _open(path: Path, content: bytes | None) -> TextIO:
+    if content is not None:
+        return io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", "replace", newline="")
     return path.open(encoding="utf-8-sig", errors="replace", newline="")

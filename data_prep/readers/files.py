@@ -7,10 +7,10 @@ its unpacked pages, because repeated values are stored once; so the rows are cou
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import mmap
 import zipfile
-from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,15 +25,22 @@ from data_prep.base.limits import check_expansion
 from data_prep.base.text import as_text, some
 from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
+from data_prep.readers.head import LINES, MISSING, check_names, find_head
 
 
-def read_excel(
-    path: Path, keys: Container[str], dialect: delimited.Dialect
-) -> tuple[pl.DataFrame, Origin]:
-    """Read a sheet of a workbook; formulas give the values that were stored with them.
+def sheets_of(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets; empty for other files."""
+    if path.suffix != ".xlsx" or not path.is_file():
+        return []
+    with reading(path.name, _HOW[".xlsx"], "save it again"):
+        book = _open_book(path, read_only=True)
+        try:
+            return list(book.sheetnames)
+        finally:
+            book.close()
 
-    Whole numbers in columns of `keys`, of ids and times, become text without a point.
-    """
+
+def _open_book(path: Path, *, read_only: bool) -> Any:
     try:
         import openpyxl
     except ImportError as e:
@@ -41,22 +48,64 @@ def read_excel(
             f"{path.name}: Excel files need openpyxl; pip install 'stforecast[excel]', or save the "
             "table as .csv"
         ) from e
+    return openpyxl.load_workbook(path, read_only=read_only, data_only=True)
+
+
+def read_excel(
+    path: Path, keys: Container[str], dialect: delimited.Dialect
+) -> tuple[pl.DataFrame, Origin]:
+    """Read a sheet of a workbook; formulas give the values that were stored with them.
+
+    Whole numbers in columns of `keys`, of ids and times, become text without a point. Merged cells
+    all have the value of the first of them.
+    """
     with zipfile.ZipFile(path) as parts:
         unpacked = sum(part.file_size for part in parts.infolist())
-    check_expansion(unpacked, path, f"{path.name}: unpacked, it")
-    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        check_expansion(unpacked, path, f"{path.name}: unpacked, it")
+        sheets = [
+            n for n in parts.namelist() if n.startswith("xl/worksheets/") and n[-4:] == ".xml"
+        ]
+        merged = any(b"<mergeCell " in parts.read(sheet) for sheet in sheets)
+    book = _open_book(path, read_only=not merged)
     try:
-        name = _choose_sheet(book.sheetnames, dialect.sheet, path.name)
-        rows = _rows(book[name], path)
+        sheet = book[_choose_sheet(book.sheetnames, dialect.sheet, path.name)]
+        rows = _rows(sheet, path)
+        for area in sheet.merged_cells.ranges if merged else ():
+            _fill(rows, area)
     finally:
         book.close()
-    names = _names(rows, dialect, path.name)
-    body = rows[1:] if dialect.header else rows
-    table = pl.DataFrame([_column(n, [r[i] for r in body], n in keys) for i, n in enumerate(names)])
-    # Numbers are numbers in a sheet.
-    decimal: delimited.Decimal = "comma" if dialect.decimal == "comma" else "point"
-    origin = Origin(path.name, "row", 2 if dialect.header else 1, is_file=True)
-    return delimited.to_numbers(table, decimal, keys, origin), origin
+    if not rows:
+        raise InputError(
+            f"{path.name}, row 1: empty, expected column names; ", Words("choose another {sheet}")
+        )
+    begin = [["" if v is None else _text(v) for v in row] for row in rows[:LINES]]
+    head = find_head(begin, path.name, "row")
+    names, skip = delimited.Dialect.numbered(len(rows[0])), 0
+    if dialect.header:
+        names, skip = check_names(head.names, head.before, path.name, "row"), head.rows
+    columns = [
+        _column(name, [row[i] for row in rows[skip:]], name in keys) for i, name in enumerate(names)
+    ]
+    table = pl.DataFrame(columns)
+    origin = Origin(path.name, "row", skip + 1, is_file=True)
+    origin = dataclasses.replace(origin, units=head.units, levels=head.levels, timed=head.timed)
+    origin = dataclasses.replace(origin, as_text=True)  # Numbers are numbers in a sheet.
+    return delimited.without_empty(table, len(head.names) if dialect.header else 0), origin
+
+
+def _text(value: Any) -> str:
+    """Return the text of a cell; a time of a whole day is a date."""
+    return str(value).removesuffix(" 00:00:00") if isinstance(value, datetime.date) else str(value)
+
+
+def _fill(rows: list[tuple[Any, ...]], area: Any) -> None:
+    """Give merged cells the value of the first; an upper name across columns stands once."""
+    first = rows[area.min_row - 1][area.min_col - 1]
+    for at in range(area.min_row - 1, min(area.max_row, len(rows))):
+        row = list(rows[at])
+        if area.min_col == area.max_col:
+            row[area.min_col - 1] = first
+        rows[at] = tuple(row)
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
@@ -86,31 +135,9 @@ def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
     return [(*row[:width], *[None] * (width - len(row))) for row in rows]
 
 
-def _names(rows: list[tuple[Any, ...]], dialect: delimited.Dialect, file: str) -> list[str]:
-    if not rows:
-        raise InputError(
-            f"{file}, row 1: empty, expected column names; ", Words("choose another {sheet}")
-        )
-    if not dialect.header:
-        return dialect.numbered(len(rows[0]))
-    names = ["" if value is None else str(value).strip() for value in rows[0]]
-    if any(isinstance(value, datetime.datetime | float) for value in rows[0]):
-        raise InputError(
-            f"{file}, row 1: {some(map(repr, names), 4)} are values, expected the columns' names; ",
-            Words("pass {no_header} to number the columns from 1, or add names", no_header=True),
-        )
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise InputError(
-            f"{file}, row 1: column {repeated[0]!r} more than once, expected column names; write "
-            "one for each"
-        )
-    return names
-
-
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, depending on what all its filled cells hold."""
-    values = [None if isinstance(v, str) and v in delimited.MISSING else v for v in values]
+    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
     kinds = {type(value) for value in values if value is not None}
     if kinds and kinds <= {datetime.datetime, datetime.date}:
         midnight = datetime.time()
@@ -226,6 +253,22 @@ def read_table(
 
     An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
+    table, origin = read_file(path, text_columns, dialect)
+    mark = delimited.decide_decimal(table, dialect, text_columns, origin)
+    if mark == "comma" and not origin.as_text:
+        comma = dataclasses.replace(dialect, decimal=mark)
+        return read_table(path, text_columns=text_columns, dialect=comma)
+    return to_pandas(delimited.to_numbers(table, mark, text_columns, origin)), origin
+
+
+def read_file(
+    path: Path,
+    text_columns: Container[str],
+    dialect: delimited.Dialect,
+    content: bytes | None = None,
+    sheet: str | None = None,
+) -> tuple[pl.DataFrame, Origin]:
+    """Read a file, or the content of a text file, as it stands: numbers with commas are text."""
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
     if as_text(str(path)) != str(path):
@@ -235,18 +278,22 @@ def read_table(
             f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
             f"{', '.join(SUFFIXES)}; save the table as one of them"
         )
-    how = _HOW.get(path.suffix, "as a table in UTF-8")
-    remedy = "save it again" if path.suffix in _HOW else "save it again as UTF-8"
-    with reading(path.name, how, remedy), _without_panic():
+    with reading(path.name, _HOW.get(path.suffix, "as a table"), "save it again"), _without_panic():
         if path.suffix == ".parquet":
             table, origin = _read_parquet(path)
         elif path.suffix == ".xlsx":
-            table, origin = read_excel(path, text_columns, dialect)
+            table, origin = read_excel(
+                path, text_columns, dataclasses.replace(dialect, sheet=sheet or dialect.sheet)
+            )
         else:
-            table, origin = delimited.read_delimited(path, text_columns, dialect)
+            table, origin = delimited.read_delimited(path, text_columns, dialect, content)
     _check_texts(table, path)
-    df = pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
-    return df, origin
+    return table, origin
+
+
+def to_pandas(table: pl.DataFrame) -> pd.DataFrame:
+    """Return a table as a frame, in which equal texts are stored once."""
+    return pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
 
 
 @contextmanager

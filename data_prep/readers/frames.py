@@ -24,6 +24,7 @@ from data_prep.readers.columns import (
     Origin,
     cell_ids,
     factorize,
+    is_text,
     named,
     numbers,
     value_columns,
@@ -109,7 +110,7 @@ class TableOptions:
     """Metadata and options that a table does not contain.
 
     Args:
-        units: unit of the values; `"1"` for none.
+        units: unit of the values, or of each variable by name; `"1"` for none.
         time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
         clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC, and
             so do those on the wall clock of `time_zone`, except for steps such as days.
@@ -126,7 +127,7 @@ class TableOptions:
         origin: location of the table's rows, for errors.
     """
 
-    units: str = "1"
+    units: str | Mapping[str, str] = "1"
     time_zone: str | None = None
     clock: str = "utc"
     zero_is_missing: bool = False
@@ -230,7 +231,7 @@ def from_long(
     if repeat and options.duplicates == "error":
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
-            f"is already in {origin.unit} {origin.number(repeat[0])}, expected one row for each; ",
+            f"is already in {origin.place(repeat[0])}, expected one row for each; ",
             _to_read_hour_twice(times, same, zone, options)
             or Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
         )
@@ -253,9 +254,7 @@ def from_long(
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
     made = _make_cube(cube, axis, cells, options, places)
-    return made.assign_coords(
-        {n: ("cell", v.loc[cells].to_numpy(dtype=str)) for n, v in properties.items()}
-    )
+    return made.assign_coords({n: ("cell", _of_cells(v, cells)) for n, v in properties.items()})
 
 
 def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
@@ -383,3 +382,9 @@ def _make_cube(
     about = {name: getattr(options, name) for name in ABOUT}
     about |= {"time_zone": axis.zone, "clock": axis.clock, "lon": lon, "lat": lat}
     return make_cube(values, axis.steps, cells, **about)
+
+
+def _of_cells(values: pd.Series, cells: np.ndarray) -> np.ndarray:
+    """Return a property of each cell, `(cells,)`, as text or numbers."""
+    found = values.loc[cells]
+    return found.to_numpy(dtype=str) if is_text(found) else found.to_numpy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,18 +15,19 @@ from pandas.api import types
 from data_prep.base.errors import InputError, Words, close_to
 from data_prep.base.text import some
 from data_prep.readers.columns import (
+    CALENDAR,
     CELLS,
     LATITUDES,
     LONGITUDES,
     MAX_NAMES,
-    TIMES,
     Origin,
     has_comma,
+    is_service,
     is_text,
-    looks_like_values,
     named,
     number_cells,
     value_columns,
+    which_of,
 )
 
 log = logging.getLogger(__name__)
@@ -62,38 +64,62 @@ def read_places(
 
 
 def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
-    """Return the columns of text that have the same value in all rows of a cell.
+    """Return the columns that have the same value in all rows of a cell.
 
     Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
-    are the columns of times and cells; those after them are no properties. A series has the cells
-    as index.
+    are the columns of times and cells; those after them are no properties. Numbers are properties
+    if they differ between cells, each of which has many rows. A series has the cells as index.
     """
     if keys[1] not in df:
         return {}
     found = {}
+    cells = df[keys[1]].to_numpy()
+    of_first = cells == cells[0] if len(cells) else np.zeros(0, dtype=bool)
     for name in df.columns:
         column = df[name]
-        if name in keys or not _could_be_property(name, column):
+        if (
+            not isinstance(name, str)
+            or name in keys
+            or column[of_first].nunique() != 1
+            or not _could_be_property(name, column)
+        ):
             continue
-        by_cell = column.groupby(df[keys[1]].to_numpy())
-        if (by_cell.nunique() == 1).all():
+        by_cell = column.groupby(cells)
+        if not (by_cell.nunique() == 1).all():
+            continue
+        is_id = bool(named([name], CELLS))
+        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups) and column.nunique() > 1
+        if is_text(column) or is_id or many:
             found[name] = by_cell.first()
-    return found
+    rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
+    if rest or len(keys) > 2:
+        return found
+    return {name: values for name, values in found.items() if is_text(values)}
 
 
-def _could_be_property(name: object, column: pd.Series) -> bool:
-    """Return whether a column holds text in all rows, and a variable can have its name."""
-    usable = isinstance(name, str) and name.isprintable() and name not in KEPT and "/" not in name
-    if not usable or not len(column) or not is_text(column):
+MANY_ROWS = 24
+"""Rows of a cell that show that a number does not change."""
+
+
+def _could_be_property(name: str, column: pd.Series) -> bool:
+    """Return whether a column has a value in all rows, and a variable can have its name."""
+    usable = name.isprintable() and name not in KEPT and "/" not in name
+    if not usable or not len(column) or named([name], CALENDAR | LONGITUDES | LATITUDES):
         return False
+    if types.is_datetime64_any_dtype(column):
+        return False
+    if not is_text(column):
+        return bool(column.notna().all())
     texts = column.unique()
     return all(
         isinstance(t, str) and t and "\0" not in t and not has_comma(t) for t in texts
-    ) and bool(pd.to_numeric(pd.Series(texts), errors="coerce").isna().all())
+    ) and bool(
+        pd.to_numeric(pd.Series(texts), errors="coerce").isna().all() or named([name], CELLS)
+    )
 
 
-CELL, TIME = "cell", "time"
-LAYOUTS = ("auto", "long", "wide", "services")
+CELL = "cell"
+LAYOUTS = ("auto", "long", "wide", "services", "cells-above", "services-above")
 SHOWN = 12
 
 
@@ -105,7 +131,7 @@ class Layout:
         kind: `"long"`, one row per time and cell; `"wide"`, one column per cell; `"services"`, one
             column per service of a single cell.
         time: column of times.
-        cell: column of cells of a long table.
+        cell: column of cells of a long table, or several that name them together.
         values: the other columns to take.
     """
 
@@ -115,29 +141,56 @@ class Layout:
     values: list[str]
 
 
-def find_time(df: pd.DataFrame, time: str, origin: Origin, *, header: bool) -> str:
-    """Return the column of times: the named one, else one with a usual name.
-
-    The first column is taken if it has no name, as `DataFrame.to_csv` writes an index, or if the
-    table has no header and the column holds times.
-    """
-    if time in df.columns:
-        return time
-    if df.columns[0] == "" or (not header and looks_like_values([str(df.iloc[0, 0])])):
-        return str(df.columns[0])
-    found = named(df.columns, TIMES) if time == TIME else []
-    if len(found) == 1:
-        another = Words("pass {time} for another")
-        log.info("%s: using column %r for the times; %s", origin.name, found[0], another)
-        return found[0]
+def no_time(df: pd.DataFrame, time: str, origin: Origin) -> InputError:
+    """Return the error for a table without a column of times."""
     names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
-    raise InputError(
+    return InputError(
         f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; ",
         Words(
             "name the column of times with {time} or, if there is none, give the first time and "
             "the step, such as {start:2024-01-01T00:00} {step:1h}"
         ),
     )
+
+
+def unfold(
+    df: pd.DataFrame, kind: str, time: str, cell: str, origin: Origin
+) -> tuple[pd.DataFrame, str]:
+    """Return a long table of one whose columns have two names, of a cell and of a service.
+
+    Also return the kind of the layout, `"long"` if it was such a table.
+    """
+    levels = {c: origin.levels[c] for c in df.columns if c in origin.levels}
+    keys = [c for c in df.columns if c not in levels]
+    if not levels or kind in ("long", "wide", "services") or cell in keys:
+        return df, kind
+    if kind == "auto" and named([k for k in keys if k != time], CELLS):
+        return df, "long"
+    upper, lower = ({pair[i] for pair in levels.values()} for i in (0, 1))
+    above, below = (sum(map(is_service, names)) / len(names) for names in (upper, lower))
+    if kind == "auto" and (above > 0.5) == (below > 0.5):
+        raise InputError(
+            f"{origin.name}: two rows of names, {some(sorted(upper), 4)} above "
+            f"{some(sorted(lower), 4)}; ",
+            Words(
+                "pass {layout:cells-above} if the upper ones are cells, {layout:services-above} if "
+                "they are services"
+            ),
+        )
+    cells_above = kind == "cells-above" or (kind == "auto" and below > 0.5)
+    at, other = (0, 1) if cells_above else (1, 0)
+    frames = []
+    for name in dict.fromkeys(pair[at] for pair in levels.values()):
+        own = {c: pair[other] for c, pair in levels.items() if pair[at] == name}
+        frames.append(df[[*keys, *own]].rename(columns=own).assign(**{CELL: name}))
+    log.info(
+        "%s: two rows of names: the %s are cells (%s), the others services; %s",
+        origin.name,
+        "upper" if cells_above else "lower",
+        some(sorted(upper if cells_above else lower), 5),
+        Words("pass {layout:services-above}" if cells_above else "pass {layout:cells-above}"),
+    )
+    return pd.concat(frames, ignore_index=True), "long"
 
 
 def find_layout(
@@ -152,45 +205,78 @@ def find_layout(
             kind, cell = "long", found
     elif kind == "long" and cell == CELL and cell not in df.columns:
         cell = _find_cell(df, time, origin) or cell
-    keys = [time, cell] if kind == "long" else [time]
+    keys = [time, *cells_of(df, cell)] if kind == "long" else [time]
     properties = read_properties(df, [*keys, *(values or ())]) if kind == "long" else {}
     columns = value_columns(df.drop(columns=list(properties)), keys, values, origin)
+    reason = ""
     if kind == "auto":
-        kind = _of_wide(columns, origin)
+        kind, reason = _of_wide(columns, origin)
     if values is None:
-        _show(kind, columns, origin)
+        _show(kind, columns, reason, origin)
     return Layout(kind, time, cell, columns)  # type: ignore[arg-type]  # one of the three by now
 
 
+def cells_of(df: pd.DataFrame, cell: str) -> list[str]:
+    """Return the column of cells, or those whose names are joined by commas."""
+    parts = [part.strip() for part in cell.split(",")]
+    several = cell not in df.columns and len(parts) > 1 and set(parts) <= set(df.columns)
+    return parts if several else [cell]
+
+
 def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
-    """Return the column of cells, by its name or as the only text that makes times unique."""
+    """Return the column of cells, or two joined by a comma; None if the table has one cell.
+
+    It is the one with a usual name, else one of text that makes times unique; of several, the one
+    with the fewest ids, and the first of those that name the same cells.
+    """
     others = [c for c in df.columns if c != time]
     usual = [c for c in named(others, CELLS) if not types.is_float_dtype(df[c])]
     if len(others) == 1 and _may_be_values(df, time, others[0]):
         return None
-    if len(usual) == 1 and len(others) > 1:
-        found = usual
-    elif not df[time].duplicated().any() and not usual:
+    repeats = bool(df[time].duplicated().any())
+    if not repeats and not usual:
         return None
-    else:
+    found = usual
+    if len(usual) != 1 or len(others) == 1 or (repeats and df[[time, *usual]].duplicated().any()):
         texts = [c for c in others if is_text(df[c]) and df[c].duplicated().any()]
-        found = usual or [c for c in texts if not df[[time, c]].duplicated().any()]
-    if len(found) == 1:
-        ids = some(df[found[0]].dropna().unique(), 5)
-        log.info(
-            "%s: using column %r for the cells: %s; %s",
-            origin.name,
-            found[0],
-            ids,
-            Words("pass {cell} for another"),
-        )
-        return found[0]
-    if usual or found:
-        raise InputError(
-            f"{origin.name}: {some(map(repr, found or usual), SHOWN)} may name the cells; ",
-            Words("choose one with {cell}"),
-        )
-    return None
+        candidates = list(dict.fromkeys([*usual, *texts]))
+        found = _distinguishing(df, time, candidates)
+        if len(found) > 1 or (not found and len(usual) > 1):
+            raise which_of(f"{origin.name}: %s may name the cells; ", "cell", found or usual)
+        found = found or usual
+    if not found:
+        return None
+    joined = found[0]
+    ids = df[joined.split(",") if joined not in df.columns else [joined]].drop_duplicates()
+    log.info(
+        "%s: using column %r for the cells: %s; %s",
+        origin.name,
+        joined,
+        some(["/".join(map(str, row)) for row in ids.itertuples(index=False)], 5),
+        Words("pass {cell} for another"),
+    )
+    return joined
+
+
+def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> list[str]:
+    """Return the columns, or pair of them, that tell apart rows of one time, with the fewest ids.
+
+    Those that name the same cells as an earlier one, such as an id beside a name, are left out.
+    """
+    single = [c for c in candidates if not df[[time, c]].duplicated().any()]
+    if not single:
+        pairs = [
+            (a, b)
+            for i, a in enumerate(candidates)
+            for b in candidates[i + 1 :]
+            if "," not in a + b and not df[[time, a, b]].duplicated().any()
+        ]
+        return [f"{a},{b}" for a, b in pairs[:1]]
+    counts = {c: df[c].nunique() for c in single}
+    fewest = [c for c in single if counts[c] == min(counts.values())]
+    fewest.sort(key=lambda c: (str(df[c].iloc[0]).isdigit(), "cell" not in c.lower()))
+    first, *rest = fewest
+    return [first, *(c for c in rest if len(df[[first, c]].drop_duplicates()) > counts[c])]
 
 
 def _ask_if_wide(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:
@@ -216,12 +302,26 @@ def _may_be_values(df: pd.DataFrame, time: str, column: str) -> bool:
     )
 
 
-def _of_wide(columns: list[str], origin: Origin) -> str:
-    """Return the kind of a table without cells, if the names of its columns leave no doubt."""
-    if len(columns) == 1 or number_cells(columns):
-        return "wide"
+MANY = 8
+"""Number of columns of one kind from which they are certainly cells."""
+
+MOST_SERVICES = 12
+
+
+def _of_wide(columns: list[str], origin: Origin) -> tuple[str, str]:
+    """Return the kind of a table without cells and why, if its columns leave no doubt."""
+    n = len(columns)
+    if n == 1 or number_cells(columns):
+        return "wide", "names of cells" if n > 1 else ""
+    share = sum(map(is_service, columns)) / n
+    alike = len({re.sub(r"\d+", "#", column) for column in columns}) == 1
+    if n >= MANY and (alike or share < 1 / 3):
+        why = "alike but for numbers" if alike else "none" if share == 0 else "few"
+        return "wide", why if alike else f"many beside one of times, {why} named like a quantity"
+    if n <= MOST_SERVICES and share > 2 / 3 and not alike:
+        return "services", "named by units or as quantities"
     raise InputError(
-        f"{origin.name}: {len(columns)} columns ({some(columns, SHOWN)}) and no column of cells; ",
+        f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells; ",
         Words(
             "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
             "services of one cell, or name the column of cells with {cell}"
@@ -229,15 +329,21 @@ def _of_wide(columns: list[str], origin: Origin) -> str:
     )
 
 
-def _show(kind: str, columns: list[str], origin: Origin) -> None:
-    """Log how columns were understood."""
-    if len(columns) > 1:
-        what = "cells" if kind == "wide" else "services"
-        log.info(
-            "%s: using %d columns as %s: %s; %s",
-            origin.name,
-            len(columns),
-            what,
-            some(columns, SHOWN),
-            Words("pass {values} to choose columns"),
+def _show(kind: str, columns: list[str], reason: str, origin: Origin) -> None:
+    """Log how columns were understood, and why."""
+    if len(columns) < 2:
+        return
+    what, other = ("cells", "services") if kind == "wide" else ("services", "wide")
+    choose = Words("pass {values} to choose columns")
+    if reason:
+        choose = Words(
+            f"{reason}; pass {{layout:{other}}} for the other reading, {{values}} to choose"
         )
+    log.info(
+        "%s: using %d columns as %s: %s; %s",
+        origin.name,
+        len(columns),
+        what,
+        some(columns, SHOWN),
+        choose,
+    )

@@ -193,17 +193,21 @@ def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_ga
     """Refuse or log steps without a row; `at` is the position of each row on the axis."""
     present = np.zeros(len(axis), dtype=bool)
     present[at] = True
-    _refuse_steps(~present, axis, origin, allow_gaps)
+    _refuse_steps(~present, axis, at, origin, allow_gaps)
 
 
-def _refuse_steps(absent: np.ndarray, axis: pd.DatetimeIndex, origin: Origin, gaps: bool) -> None:
+def _refuse_steps(
+    absent: np.ndarray, axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, gaps: bool
+) -> None:
     """Refuse or log absent steps, `(steps,)` bool; neither the first nor the last is."""
     if absent.any():
         first = int(absent.argmax())
         after = first + int(absent[first:].argmin())
+        rows = [int(np.argmax(at == step)) for step in (first - 1, after)]
+        files = [f" ({origin.at(row)})" if origin.stack else "" for row in rows]
         message = (
             f"{absent.sum()} of {len(axis)} time steps have no row, the first after "
-            f"{axis[first - 1]} (next row {axis[after]})"
+            f"{axis[first - 1]}{files[0]} (next row {axis[after]}{files[1]})"
         )
         refuse_gap(message, origin, gaps)
 
@@ -229,7 +233,7 @@ def check_periods(
     inside = (first <= steps) & (steps <= last)
     holes = ~present & inside
     whole = inside.any(axis=1) & ~present.any(axis=1)
-    _refuse_steps(whole, axis, origin, allow_gaps)
+    _refuse_steps(whole, axis, time_at, origin, allow_gaps)
     if (partly := holes & ~whole[:, None]).any():
         step, cell = divmod(int(partly.argmax()), len(cells))
         message = (

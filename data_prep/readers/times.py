@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -14,7 +17,7 @@ from pandas.api import types
 from data_prep.base.errors import InputError, Words
 from data_prep.base.limits import check_size
 from data_prep.base.text import in_minutes
-from data_prep.readers.columns import date_formats, frequency, refuse_empty
+from data_prep.readers.columns import date_formats, frequency, plain_times, refuse_empty
 
 if TYPE_CHECKING:
     from data_prep.readers.columns import Origin
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
 BYTES_PER_STEP = 64  # memory of a time axis, including its index
-ORDERS = {"dayfirst": "day/month/year", "monthfirst": "month/day/year"}
+YEARS = (1985, 2030)
+ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
+DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
 OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 """Pattern of a text with the time of day and an offset from UTC."""
@@ -37,18 +42,19 @@ def read_times(
     """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
     They are dates, texts, or seconds or milliseconds since 1970. Texts are ISO 8601 or in a
-    `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also dates that allow
-    only one order of day and month. `clock` says what times without a zone mean.
+    `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also other dates that
+    allow only one reading. `clock` says what times without a zone mean. Equal texts are read once.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
         times = pd.DatetimeIndex(column)
-    elif time_format:
-        times = parse_times(column.astype(str), time_format, origin)
-    elif types.is_numeric_dtype(column):
-        times = _from_epoch(column.to_numpy(dtype=np.float64), origin)
     else:
-        times = _from_text(column.astype(str), origin)
+        codes, distinct = pd.factorize(column)
+        first = np.zeros(len(distinct), dtype=np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]
+        rows = first if origin.rows is None else origin.rows[first]
+        at_first = dataclasses.replace(origin, rows=rows)
+        times = _parse_distinct(pd.Series(distinct), at_first, time_format).take(codes)
     try:
         times = times.as_unit("ns")
     except pd.errors.OutOfBoundsDatetime as e:
@@ -62,6 +68,14 @@ def read_times(
             Words("leave out {clock:local}"),
         )
     return times.tz_convert("UTC").tz_localize(None), zone_name(str(times.tz))
+
+
+def _parse_distinct(column: pd.Series, origin: Origin, time_format: str) -> pd.DatetimeIndex:
+    if time_format:
+        return parse_times(column.astype(str), time_format, origin)
+    if types.is_numeric_dtype(column) and len(str(int(column.iloc[0]))) not in DIGITS:
+        return _from_epoch(column.to_numpy(dtype=np.float64), origin)
+    return _from_text(column.astype(str), origin)
 
 
 def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
@@ -83,10 +97,23 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
     return result
 
 
+def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
+    """Read digits as dates such as 20240131 or 202401310015 where they fit, else since 1970."""
+    lengths = texts.str.len().unique()
+    if len(lengths) == 1 and lengths[0] in DIGITS:
+        form = DIGITS[lengths[0]]
+        times = pd.to_datetime(texts, format=form, errors="coerce")
+        if times.notna().all() and times.dt.year.between(*YEARS).all():
+            log.info("%s: times are read as %s, such as %s", origin.name, form, texts.iloc[0])
+            return pd.DatetimeIndex(times)
+    return _from_epoch(texts.to_numpy(dtype=np.float64), origin)
+
+
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
-    """Parse ISO 8601 texts, to UTC if all have an offset, or numbers since 1970."""
+    """Parse ISO 8601 texts, to UTC if all have an offset, or other usual ones, or numbers."""
+    texts = texts.str.strip()
     if texts.str.fullmatch(r"\d+(\.\d+)?").all():
-        return _from_epoch(texts.to_numpy(dtype=np.float64), origin)
+        return _from_digits(texts, origin)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
         row = int(np.argmax(offset != offset[0]))
@@ -96,24 +123,57 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         )
     times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
     wrong = np.flatnonzero(times.isna())
-    if not wrong.size:
-        return pd.DatetimeIndex(times)
-    return _in_only_order(texts, int(wrong[0]), origin)
+    return pd.DatetimeIndex(times) if not wrong.size else _in_only_order(texts, wrong, origin)
 
 
-def _in_only_order(texts: pd.Series, wrong: int, origin: Origin) -> pd.DatetimeIndex:
-    """Parse dates that allow only one order of day and month; refuse others."""
-    known = date_formats(texts.unique().tolist())
-    if len(known) == 1:
-        (order, form) = known[0]
-        log.info("%s: times are read as %s (%s)", origin.name, order, form)
-        return parse_times(texts, form, origin)
+def _in_only_order(texts: pd.Series, wrong: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
+    """Parse dates that allow only one order of day and month; refuse others.
+
+    Of two orders that are valid, the one in which the dates follow each other evenly is right.
+    """
+    plain, later = plain_times(texts)
+    known = date_formats(plain.unique().tolist())
+    readings = {}
+    for order, form in known:
+        times = pd.DatetimeIndex(pd.to_datetime(plain, format=form, errors="coerce")) + later
+        if not times.hasnans and pd.Series(times.year).between(*YEARS).all():
+            readings[order, form] = times
+    even = [key for key, times in readings.items() if _follow_evenly(times)]
+    why = "; only so do the dates follow each other evenly"
+    if not even and plain.str.contains(r"^\d{1,2}\.\d{1,2}\.").all():
+        even, why = [key for key in readings if key[0] == "day/month/year"], "; points say so"
+    if len(readings) == 1 or len(even) == 1:
+        order, form = even[0] if len(even) == 1 else next(iter(readings))
+        log.info(
+            "%s: times are read as %s (%s)%s",
+            origin.name,
+            order,
+            form,
+            why if len(readings) > 1 else "",
+        )
+        return readings[order, form]
+    if not readings and not known and (plain != texts).any():
+        with suppress(InputError):
+            return _from_text(plain, origin) + later
+    _ask_for_order(texts, int(wrong[0]), list(readings), origin)
+
+
+def _follow_evenly(times: pd.DatetimeIndex) -> bool:
+    """Return whether at least three dates, or times of at least two, are equally far apart."""
+    days, all_times = np.unique(times.normalize().asi8), np.unique(times.asi8)
+    even_days = len(days) > 2 and len(np.unique(np.diff(days))) == 1
+    return even_days or (1 < len(days) < len(all_times) and len(np.unique(np.diff(all_times))) == 1)
+
+
+def _ask_for_order(
+    texts: pd.Series, wrong: int, known: Sequence[tuple[str, str]], origin: Origin
+) -> NoReturn:
     found = f"{origin.at(wrong)}: cannot read time {texts.iloc[wrong]!r}"
     if known:
-        first, other = (form for _, form in known)
+        options = " or ".join(f"{{time_format:{ORDERS.get(o, f)}}}" for o, f in known)
+        first, *others = (form for _, form in known)
         advice = origin.either(
-            Words("pass {time_format:dayfirst} or {time_format:monthfirst}"),
-            f"{_conversion(first)}  # or {other!r}",
+            Words(f"pass {options}"), f"{_conversion(first)}  # or {', '.join(map(repr, others))}"
         )
         raise InputError(f"{found}: day and month cannot be told apart; ", advice)
     example = "%d %b %Y %H:%M"
@@ -130,13 +190,14 @@ def _conversion(form: str) -> str:
 def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.DatetimeIndex:
     """Parse texts `(rows,)` in a format of strptime, `"dayfirst"` or `"monthfirst"`."""
     form = time_format
-    if form in ORDERS:
-        known = dict(date_formats(texts.unique().tolist()))
-        form = known.get(ORDERS[form], "")
+    later = pd.TimedeltaIndex(np.zeros(len(texts), dtype="timedelta64[ns]"))
+    if form in ORDERS.values():
+        order = next(order for order, option in ORDERS.items() if option == form)
+        texts, later = plain_times(texts)
+        form = dict(date_formats(texts.unique().tolist())).get(order, "")
         if not form:
             raise InputError(
-                f"{origin.at(0)}: times such as {texts.iloc[0]!r} are not all "
-                f"{ORDERS[time_format]} with a year of four digits; ",
+                f"{origin.at(0)}: times such as {texts.iloc[0]!r} are not all {order}; ",
                 Words("give their strptime format, such as {time_format:%d/%m/%y %H:%M}"),
             )
     elif "%" not in form:
@@ -155,7 +216,7 @@ def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.Dateti
             f"{origin.at(row)}: time {texts.iloc[row]!r} is not {form}, the format of the others; ",
             Words("correct it or give another {time_format}"),
         )
-    return pd.DatetimeIndex(times)
+    return pd.DatetimeIndex(times) + later
 
 
 def zone_name(zone: str) -> str | None:

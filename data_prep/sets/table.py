@@ -1,7 +1,7 @@
 """Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.csv.gz` (separator `,`, `;`, `|` or tab, UTF-8), `.parquet` and, with the
-  extra `excel`, `.xlsx`.
+- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet` and, with
+  the extra `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.
@@ -10,10 +10,10 @@
   which option to give. `--dry-run` shows what was understood and writes nothing.
 - Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
   those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
-  1970, distinguished by their size; a number outside the years 1985 to 2030 in both units
-  (`20240101`, `202401010000`) is refused. A table without times takes `start` and `step`.
-- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan` or `null`. Negative values are kept. A cell
-  with rows in only a part of the period is NaN in the rest.
+  1970, distinguished by their size, or dates such as `20240101`; a number that is neither of the
+  years 1985 to 2030 is refused. A table without times takes `start` and `step`.
+- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `#N/A`, `-` or `--`.
+  Negative values are kept. A cell with rows in only a part of the period is NaN in the rest.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
   Columns such as lon and lat of a long table place the cells on a map.
@@ -30,8 +30,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Literal
 
@@ -42,23 +44,28 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import checksum
-from data_prep.cube import write_read
+from data_prep.base.text import some
+from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
-from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text
+from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text, unit_of
 from data_prep.readers.delimited import Dialect
-from data_prep.readers.files import read_table, whole_numbers
+from data_prep.readers.exports import TIME, TOTAL, files_of, read_export
+from data_prep.readers.files import whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
-from data_prep.readers.layout import CELL, LAYOUTS, TIME, Layout, find_layout, find_time
+from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
 from data_prep.readers.resampling import Resampling, step_length
+from data_prep.readers.sites import add_sites
 from data_prep.readers.times import ORDERS
 
 SOURCES: tuple[()] = ()
+
+log = logging.getLogger(__name__)
 
 
 def read(
     raw: Path,
     *,
-    layout: Literal["auto", "long", "wide", "services"] = "auto",
+    layout: Literal["auto", "long", "wide", "services", "cells-above", "services-above"] = "auto",
     time: str = TIME,
     cell: str = CELL,
     values: str | None = None,
@@ -69,6 +76,9 @@ def read(
     no_header: bool = False,
     decimal: Literal["auto", "point", "comma"] = "auto",
     sheet: str | None = None,
+    encoding: str | None = None,
+    sites: str | None = None,
+    crs: str | None = None,
     resample: str | None = None,
     agg: Literal["sum", "mean"] | None = None,
     name: str = "value",
@@ -82,11 +92,13 @@ def read(
     """Read a table as a cube.
 
     Args:
-        raw: The table, a .csv, .tsv, .csv.gz, .xlsx or .parquet file.
+        raw: The table, a .csv, .tsv, .txt, .csv.gz, .xlsx or .parquet file, or several: a
+            folder, a .zip or a pattern such as 'exports/*.csv'.
         layout: long, wide (a column for each cell), services (a column for each service of one
-            cell), or auto, which fails if the columns fit several of these.
-        time: Name of the column of times.
-        cell: Name of the column of cell ids in a long table.
+            cell), cells-above or services-above (two rows of names), or auto, which decides by the
+            names and numbers of columns and fails if two readings fit.
+        time: Name of the column of times, or of dates and of times of day, such as Date,Time.
+        cell: Name of the column of cell ids in a long table, or of two, such as site,sector.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
@@ -95,7 +107,10 @@ def read(
         step: Time from row to row of a table without times, such as 10min.
         no_header: The first row holds values; columns are named 1, 2 and so on.
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
-        sheet: Sheet of an Excel file with several.
+        sheet: Sheet of an Excel file; by default all that have times.
+        encoding: Encoding of a text file, such as cp1252; by default recognised.
+        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity.
+        crs: Projected system of the sites' positions, such as EPSG:25832; by default degrees.
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
         agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
@@ -120,12 +135,13 @@ def read(
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
     resampling = Resampling.of(resample, agg)
-    dialect = Dialect(not no_header, decimal, sheet)
-    df, origin = read_table(raw, text_columns=KeyColumns(time, cell), dialect=dialect)
-    if start is None and step is None:
-        time = find_time(df, time, origin, header=dialect.header)
-    else:
+    dialect = Dialect(not no_header, decimal, sheet, encoding)
+    keys = KeyColumns(time, cell)
+    df, time, origin = read_export(raw, time=time, keys=keys, dialect=dialect, layout=layout)
+    if start is not None or step is not None:
         time = _set_times(df, time, cell, start, step, origin)
+    elif time not in df.columns:
+        raise no_time(df, time, origin)
     chosen = None if values is None else [v.strip() for v in values.split(",")]
     options = TableOptions(
         units=units,
@@ -138,20 +154,25 @@ def read(
         resampling=resampling,
         title=f"Table {raw.name}",
         source=raw.name,
-        checksums={raw.name: checksum(raw)},
+        checksums={file.name: checksum(file) for file in files_of(raw)},
         origin=origin,
     )
-    found = find_layout(df, layout, time, cell, chosen, origin)
+    df, kind = unfold(df, layout, time, cell, origin)
+    found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, raw, cell, name, sheet)
-    given |= {"layout": found.kind, "time": found.time, "values": None}
+    if units == "1":
+        options = dataclasses.replace(options, units=_units(found, name, origin))
+    if found.kind == "wide":
+        ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)
+    else:
+        ds = _long(df, found, cells, options)
+    ds = ds if cells else _without_totals(ds, origin)
+    given["layout"] = found.kind if kind == layout else layout
     given["time_format"] = time_format or _order_of_dates(df[found.time])
     if found.kind == "wide":
-        cube = from_frame(_wide(df, found, cells, origin), name=name, options=options)
-    else:
-        given["values"] = ",".join(found.values)
-        given["cell"] = found.cell if found.kind == "long" else CELL
-        cube = _long(df, found, cells, options)
-    return cube.assign_attrs(as_attribute("table", given))
+        given["values"] = None  # Its columns are cells, of which a later table may have others.
+    ds = ds.assign_attrs(as_attribute("table", given))
+    return ds if sites is None else add_sites(ds, Path(sites), crs)
 
 
 def _order_of_dates(column: pd.Series) -> str:
@@ -163,6 +184,54 @@ def _order_of_dates(column: pd.Series) -> str:
 
 
 prepare = partial(write_read, read)
+
+
+def read_wide(raw: Path, name: str, **about: str) -> xr.Dataset:
+    """Read a published wide table on the wall clock, with gaps, as a cube of one service.
+
+    Args:
+        raw: the table.
+        name: name of the variable.
+        **about: `title`, `source`, `license`, `units` and `time_zone` of the data.
+    """
+    units, zone = about.pop("units"), about.pop("time_zone")
+    ds = read(raw, layout="wide", name=name, units=units, clock="local", allow_gaps=True)
+    return ds.assign_attrs(about, time_zone=zone)
+
+
+def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:
+    """Return the unit of each variable, from the names of columns or a row of units."""
+    found = {c: origin.units.get(c) or unit_of(c) or "1" for c in layout.values}
+    if layout.kind == "wide":
+        common = set(found.values())
+        found = {name: common.pop() if len(common) == 1 else "1"}
+    known = [f"{c}: {unit}" for c, unit in found.items() if unit != "1"]
+    if known:
+        log.info("%s: units %s; %s", origin.name, some(known, 5), Words("pass {units} for others"))
+    return found
+
+
+def _without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
+    """Leave out cells that are named as totals, and are the sum or the mean of all others."""
+    ids = ds["cell"].to_numpy().astype(str)
+    kept = np.ones(len(ids), dtype=bool)
+    for at in np.flatnonzero([re.match(TOTAL, cell) is not None for cell in ids]):
+        others = ds.isel(cell=np.delete(np.arange(len(ids)), at))
+        own = ds.isel(cell=at)
+        sums, means = others.sum("cell", skipna=False), others.mean("cell", skipna=False)
+        if len(ids) > 2 and any(
+            all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
+        ):
+            kept[at] = False
+            log.warning("%s: cell %r is left out: the total of the others", origin.name, ids[at])
+    return ds.isel(cell=kept)
+
+
+def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
+    """Return whether values are equal but for rounding where both are known, and some are."""
+    known = (own.notnull() & made.notnull()).to_numpy()
+    a, b = own.to_numpy()[known], made.to_numpy()[known]
+    return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
 
 
 def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
@@ -209,7 +278,10 @@ def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOpt
     if layout.kind == "services":
         df = df.assign(**{layout.cell: origin.name.partition(".")[0]})
     else:
-        df = df.assign(**{layout.cell: _ids(df[layout.cell])})
+        parts = cells_of(df, layout.cell)
+        ids = [_ids(df[part]) for part in parts]
+        joined = ids[0] if len(ids) == 1 else reduce(_joined, ids)
+        df = df.drop(columns=parts).assign(**{layout.cell: joined})
     if cells is not None:
         kept = keep_cells(cells, df[layout.cell].dropna().unique().tolist(), origin.name)
         ids = df[layout.cell].dropna().unique()[kept]
@@ -217,6 +289,10 @@ def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOpt
         df, origin = df.iloc[rows], dataclasses.replace(origin, rows=rows)
         options = dataclasses.replace(options, origin=origin)
     return from_long(df, time=layout.time, cell=layout.cell, values=layout.values, options=options)
+
+
+def _joined(first: pd.Series, second: pd.Series) -> pd.Series:
+    return first.astype(str) + "/" + second.astype(str)
 
 
 def _ids(column: pd.Series) -> pd.Series:

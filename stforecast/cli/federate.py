@@ -109,6 +109,7 @@ def federate_command(
     patience = {n: settings.pop(n) for n in names_of(Patience) & settings.keys()}
     secure = {n: settings.pop(n) for n in names_of(SecureSums)}
     check_read(method, given(ctx, settings))
+    settings["refit"] = given(ctx, settings).get("refit", "never")
     if not secure_aggregation and given(ctx, secure):
         raise click.UsageError("--secure-threshold is read with --secure-aggregation only.", ctx)
     run = RunSettings(

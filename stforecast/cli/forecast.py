@@ -66,7 +66,8 @@ def forecast_command(
     before, and writes forecast.csv with bounds, a run with the model, and report.html. It prints
     what it assumed and how to change it.
 
-    DATA is a cube (.nc) or a table (.csv, .xlsx, .parquet); the options under Table are those of
+    DATA is a cube (.nc), a table (.csv, .xlsx, .parquet) or several: a folder, a .zip or a
+    pattern such as 'exports/*.csv'; the options under Table are those of
     `stforecast prepare table`.
 
     Options:
@@ -76,9 +77,8 @@ def forecast_command(
         method: see: stforecast list methods.
         events: table (.csv) of events known in advance, also for the times to forecast.
     """
-    if not data.is_file():
-        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
+    from data_prep.readers.exports import is_pattern
     from stforecast.bench.progress import rounds_bar
     from stforecast.cli.predict import forecast_sentence, write_forecast
     from stforecast.comparison.summary import interval_line
@@ -88,6 +88,8 @@ def forecast_command(
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.quick import check_forecasts, make_plan
 
+    if not data.exists() and not is_pattern(data):
+        raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     check_new(out / RUN, "stforecast run")
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)

@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
-from typing import Any, NamedTuple
+from shlex import join, quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,7 +17,9 @@ from stforecast.cli import info_data
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.options import JSON
 
-TABLES = (".csv", ".tsv", ".csv.gz", ".xlsx", ".parquet")
+if TYPE_CHECKING:
+    import xarray as xr
+
 ARRAYS = (".h5", ".hdf5")
 
 MOST_COLUMNS = 12
@@ -41,7 +43,8 @@ class Description(NamedTuple):
 def info(path: Path, *, as_json: bool) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
-    PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet), raw days,
+    PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet, or several
+    in a folder, a .zip or by a pattern), with a profile of gaps, outliers and rhythm; raw days,
     records in HDF5 (.h5), a run, a folder of runs, a model, such as one that adapt wrote,
     or the results of a federation. Nothing is written.
     """
@@ -56,18 +59,21 @@ def info(path: Path, *, as_json: bool) -> None:
 
 def describe(path: Path) -> Description:
     """Describe whatever is at a path."""
+    from data_prep.readers.columns import SUFFIXES
+    from data_prep.readers.exports import is_pattern
+
     if path.is_dir():
         return _folder(path)
+    if is_pattern(path) or (path.is_file() and path.name.endswith(SUFFIXES)):
+        return _table(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file or folder; {_beside(path)}")
     if path.suffix == ".nc":
         return _cube(path)
-    if path.name.endswith(TABLES):
-        return _table(path)
     if path.suffix in ARRAYS:
         return _arrays(path)
     raise InputError(
-        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(TABLES)}), an .h5 "
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), an .h5 "
         "file, a folder of raw days or a run"
     )
 
@@ -88,26 +94,52 @@ def _cube(path: Path) -> Description:
 
     with open_cube(path) as ds:
         about = describe_cube(ds)
-    return Description("cube", about, info_data.cube_text(about), _forecast(path, about))
+        profiles = _profiles(ds, about)
+    text = f"{info_data.cube_text(about)}\n\n{info_data.profile_text(profiles)}"
+    return Description("cube", about | {"profile": profiles}, text, _forecast(path, about))
 
 
-def _forecast(path: Path, about: dict[str, Any]) -> str:
+def _profiles(ds: xr.Dataset, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the profiles of the services that are not blank."""
+    from data_prep.profile import profile
+
+    return {name: profile(ds, name) for name, s in about["services"].items() if not s["blank"]}
+
+
+def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) -> str:
     services = [name for name, s in about["services"].items() if not s["blank"]]
-    choice = f" --service {quote(services[0])}" if len(about["services"]) > 1 and services else ""
-    return f"stforecast forecast {quote(str(path))}{choice} --horizon 24 --out forecast/"
+    choice = ["--service", services[0]] if len(about["services"]) > 1 and services else []
+    words = ["stforecast", "forecast", str(path), *choice, *options]
+    return join([*words, "--horizon", "24", "--out", "forecast/"])
 
 
 def _table(path: Path) -> Description:
+    """Describe a table, also one whose gaps and repeated rows need an option."""
     from data_prep.description import describe_cube
     from data_prep.sets.table import read
 
-    try:
-        ds = read(path)
-    except InputError as e:
-        return _unclear(path, e)
+    options: dict[str, Any] = {}
+    problems: list[str] = []
+    while True:
+        try:
+            ds = read(path, **options)
+            break
+        except InputError as e:
+            if e.names("allow_gaps") and not options.get("allow_gaps"):
+                options["allow_gaps"] = True
+            elif e.names("duplicates") and not (e.names("clock") or "duplicates" in options):
+                options["duplicates"] = "mean"
+            else:
+                return _unclear(path, e)
+            problems.append(e.typed)
     about = describe_cube(ds)
-    text = f"{info_data.cube_text(about)}\n\n{info_data.preview(ds)}"
-    return Description("table", about, text, _forecast(path, about))
+    profiles = _profiles(ds, about)
+    parts = [info_data.cube_text(about), *problems, info_data.profile_text(profiles)]
+    words = ["--allow-gaps"] if "allow_gaps" in options else []
+    words += ["--duplicates", "mean"] if "duplicates" in options else []
+    about |= {"profile": profiles, "problems": problems}
+    text = "\n\n".join([*parts, info_data.preview(ds)])
+    return Description("table", about, text, _forecast(path, about, words))
 
 
 def _unclear(path: Path, error: InputError) -> Description:
@@ -115,6 +147,8 @@ def _unclear(path: Path, error: InputError) -> Description:
     from data_prep.readers.delimited import Dialect
     from data_prep.readers.files import read_table
 
+    if not path.is_file() or path.suffix == ".zip":
+        raise error
     df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
@@ -140,6 +174,7 @@ def _arrays(path: Path) -> Description:
 
 
 def _folder(path: Path) -> Description:
+    from stforecast.data.cubes import is_table
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN
     from stforecast.flower.standing import EVENTS
     from stforecast.forecasting.results import is_model
@@ -173,6 +208,8 @@ def _folder(path: Path) -> Description:
     for name in ("metr-la.h5", "metr_la.h5"):
         if (path / name).is_file():
             return _arrays(path / name)
+    if is_table(path):
+        return _table(path)
     raise InputError(
         f"{path}: a folder without runs, models or raw records; give a file in it, or another "
         "folder"

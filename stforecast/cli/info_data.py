@@ -45,6 +45,44 @@ def cube_text(about: Mapping[str, Any]) -> str:
     return "\n\n".join(filter(None, [head, _services(services), _notes(services)]))
 
 
+def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the results of `data_prep.profile.profile` by service as text."""
+    return "\n".join(filter(None, map(_one_profile, profiles, profiles.values())))
+
+
+def _one_profile(name: str, found: Mapping[str, Any]) -> str:
+    stuck, outliers, shifts = found["stuck"], found["outliers"], found["shifts"]
+    cells, days = (
+        ", ".join(f"{one} {_percent(share)}" for one, share in found[key].items())
+        for key in ("missing_cells", "missing_days")
+    )
+    parts = {
+        "missing": f"{_percent(found['missing'])}; most in cells {cells}; on days {days}"
+        if found["missing"] else "",
+        "zeros": f"{_percent(found['zeros'])} of the values" if found["zeros"] else "",
+        "constant": f"{counted(len(found['constant']), 'cell')}: {some(found['constant'], 5)}"
+        if found["constant"] else "",
+        "stuck": f"{counted(stuck['spans'], 'span')} without a change, the longest "
+        f"{counted(stuck['longest'], 'step')} of cell {stuck['cell']} from {stuck['first'][:16]}"
+        if stuck["spans"] else "",
+        "outliers": f"{outliers['count']:,}, the largest {_number(outliers['value'])} of cell "
+        f"{outliers['cell']} at {outliers['time'][:16]}" if outliers["count"] else "",
+        "shifts": f"{shifts['count']:,} of level, the largest {_number(shifts['before'])} to "
+        f"{_number(shifts['after'])} of cell {shifts['cell']} about {shifts['week']}"
+        if shifts["count"] else "",
+        "rhythm": ", ".join(
+            f"{key} {_percent(found[key])}" for key in ("daily", "weekly") if found[key] is not None
+        ),
+    }  # fmt: skip
+    if parts["rhythm"]:
+        parts["rhythm"] += " of the variance explained by the mean of each time"
+    return f"{name}\n{facts(parts)}" if any(parts.values()) else ""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
 def preview(ds: xr.Dataset) -> str:
     """Return the first rows of each service, as they are understood."""
     from tabulate import tabulate

@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 import traceback
+from itertools import pairwise
 from typing import Any, TextIO
 
 import click
@@ -67,6 +68,14 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
         ctx.with_resource(heartbeat())
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
+    _write_notices(log_format)
+    brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
+    for package in ("data_prep", "stforecast", *brought):
+        logging.getLogger(package.partition(".")[0]).setLevel(level)
+
+
+def _write_notices(log_format: str) -> None:
+    """Write notices to standard error, as text or as lines of JSON."""
     notices = Notices()
     notices.setFormatter(CommandFormatter())
     if log_format == "json":
@@ -74,9 +83,6 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
 
         notices.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[notices], force=True)
-    brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
-    for package in ("data_prep", "stforecast", *brought):
-        logging.getLogger(package.partition(".")[0]).setLevel(level)
 
 
 BROUGHT: Registry[click.Command] = Registry(
@@ -107,7 +113,8 @@ def main(argv: list[str] | None = None) -> None:
         if "--debug" in args and not isinstance(e, Stopped):
             raise
         code, message = _explain(e)
-        if chosen.get("log") == "json":
+        if "--log-format=json" in args or ("--log-format", "json") in pairwise(args):
+            _write_notices("json")  # A wrong command ends before its group is called.
             log.error(" ".join(message.split()))
         else:
             click.echo(f"stforecast: {' '.join(message.split())}", err=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from data_prep.base.text import counted
 from stforecast.bench.published import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
@@ -125,8 +126,9 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             np.mean([cost[column].sum() for cost in costs])
             for column in ("bytes_up", "bytes_down", "seconds")
         )
+        refits = counted(len(costs[0]), "refit")
         notes.append(
-            f"{row.name}: refitted {row.first.settings['refit']}, {len(costs[0])} times; in total, "
+            f"{row.name}: {refits} ({row.first.settings['refit']}); in total, "
             f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
         )
     return notes

@@ -28,8 +28,9 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     """Open a cube, or make one of a table.
 
     Args:
-        data: path of a cube, which is opened lazily, or of a table (.csv, .tsv, .xlsx, .parquet);
-            a cube; or a DataFrame with a row for each time and a column for each cell.
+        data: path of a cube, which is opened lazily; of a table (.csv, .tsv, .xlsx, .parquet), or
+            of several: a folder, a .zip or a pattern; a cube; or a DataFrame with a row for each
+            time and a column for each cell.
         name: name of the variable of a wide table.
         **options: of a table, as for `stforecast prepare table`; those of a DataFrame are `units`,
             `time_zone` (IANA name), `clock` ("utc" or "local", what times without a zone mean),
@@ -70,10 +71,13 @@ def _check_options(options: dict[str, Any], known: list[str] | tuple[str, ...]) 
 
 
 def is_table(data: object) -> bool:
-    """Return whether data are a table: a DataFrame, or a path whose file is one by its name."""
+    """Return whether data are a table: a DataFrame, or the path of one or several by its name."""
     if not isinstance(data, str | os.PathLike):
         return isinstance(data, pd.DataFrame)
-    return os.fspath(data).endswith(SUFFIXES) and not h5py.is_hdf5(data)
+    path = os.fspath(data)
+    if Path(path).is_dir():
+        return any(file.name.endswith(SUFFIXES) for file in Path(path).iterdir())
+    return path.endswith(SUFFIXES) and not h5py.is_hdf5(path)
 
 
 def name_of(data: Data) -> str:

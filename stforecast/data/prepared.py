@@ -69,7 +69,7 @@ class PreparedSeries:
 
     @cached_property
     def _filled(self) -> np.ndarray:
-        return fill_gaps(self.z, self.window, self.calendar)
+        return fill_gaps(self.z, self.window, self.calendar, self._profile)
 
     @cached_property
     def _profile(self) -> WeeklyProfile | None:

@@ -142,8 +142,8 @@ class Series:
         return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
     def select(self, cells: np.ndarray) -> Series:
-        """Select cells, in the given order."""
-        position = pd.Index(self.cells).get_indexer(pd.Index(cells))
+        """Select cells, in the given order; "10" is the cell 10."""
+        position = as_text(self.cells).get_indexer(as_text(cells))
         if (position < 0).any():
             absent = np.asarray(cells)[position < 0]
             raise InputError(
@@ -192,6 +192,11 @@ class Series:
         return dataclasses.replace(
             self, values=values, times=times, covariates=covariates, calendar=calendar
         )
+
+
+def as_text(cells: np.ndarray) -> pd.Index:
+    """Return ids of cells as text, so that those of a table match those of a cube."""
+    return pd.Index(cells).astype(str)
 
 
 def as_series(data: Data, service: str | None = None, window: WindowSpec | None = None) -> Series:

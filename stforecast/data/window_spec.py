@@ -132,8 +132,9 @@ class WindowSpec(CheckedOptions):
         input_steps: number of newest steps of each of these services.
         static: columns of the cells to read, one number for each cell, as in "area,lon,lat".
         impute: replacement of a missing input: none (0.0, the training mean), ffill (the cell's
-            last reading), newest (as ffill; where there is none, the window's newest input) or
-            last-week (its last reading at that weekday and time). Targets are never imputed.
+            last reading), newest (as ffill, but after an hour its weekly profile, if windows read
+            it; where there is none, the window's newest input) or last-week (its last reading at
+            that weekday and time). Targets are never imputed.
         profile: inputs from the cell's weekly profile, its mean at the same time of earlier weeks:
             none, week or auto. They are the profile at each target less that of the newest reading,
             and how far the newest reading, the last day and the last week were from it. auto takes

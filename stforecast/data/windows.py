@@ -36,10 +36,17 @@ from stforecast.data.window_spec import BESIDE, WindowSpec
 IMPUTE = {
     "none": "nothing: it becomes 0.0, the training mean of a z-score",
     "ffill": "the cell's last reading before it",
-    "newest": "the cell's last reading before it; where there is none, the window's newest input",
+    "newest": (
+        "the cell's last reading before it, or, an hour later, its weekly profile, if windows read "
+        "it; where there is none, the window's newest input"
+    ),
     "last-week": "the cell's last reading of the same weekday and time",
 }
 """Every rule and its replacement of a missing input."""
+
+
+RECENT = pd.Timedelta(hours=1)
+"""Age up to which the last reading is better than the weekly profile."""
 
 
 def impute(
@@ -137,8 +144,8 @@ def make_windows(
         InputError: if a window would reach outside the series.
     """
     sources = starts if isinstance(starts, Sources) else Sources.of(starts, spec, calendar)
-    filled = fill_gaps(series, spec, calendar) if filled is None else filled
     profile = profile_of(series, spec, calendar) if profile is None else profile
+    filled = fill_gaps(series, spec, calendar, profile) if filled is None else filled
     x = _cut_inputs(filled, sources, spec, calendar, profile)
     y, mask = training_targets(series, sources.starts, spec, calendar)
     x_next = None
@@ -155,18 +162,42 @@ def input_windows(
 
     The series is read before each start only, which may be the step just after the series.
     """
-    filled, profile = fill_gaps(series, spec, calendar), profile_of(series, spec, calendar)
+    profile = profile_of(series, spec, calendar)
+    filled = fill_gaps(series, spec, calendar, profile)
     return _cut_inputs(filled, Sources.of(starts, spec, calendar), spec, calendar, profile)
 
 
-def fill_gaps(series: np.ndarray, spec: WindowSpec, calendar: Calendar | None) -> np.ndarray:
-    """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows."""
+def fill_gaps(
+    series: np.ndarray,
+    spec: WindowSpec,
+    calendar: Calendar | None,
+    profile: WeeklyProfile | None = None,
+) -> np.ndarray:
+    """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows.
+
+    With `profile`, its `profile_of`, the rule `newest` takes that in long gaps, see `IMPUTE`.
+    """
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
+    if calendar and profile and spec.impute == "newest" and np.isnan(series).any():
+        return _by_profile(series, profile, calendar)
     if calendar is None or spec.impute != "last-week":
         return impute(series, spec.impute)
     shifts = calendar.shifts(np.arange(len(series)))
     return impute(series, spec.impute, calendar.steps_in(WEEK), shifts)
+
+
+def _by_profile(series: np.ndarray, profile: WeeklyProfile, calendar: Calendar) -> np.ndarray:
+    """Fill the first hour of each gap by the last reading, the rest by the weekly profile.
+
+    The profile is moved by the mean distance to it in the week before. A time of the week that was
+    never observed has the last reading, too.
+    """
+    table = pd.DataFrame(series)
+    recent = table.ffill(limit=max(1, RECENT // calendar.step))
+    usual = profile.profile[:, : len(series)].T
+    usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
+    return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
 
 
 def profile_of(

@@ -123,20 +123,21 @@ class RunOptions(CheckedOptions):
             )
 
 
-REFITTED = ReadIf("refit is daily or weekly", lambda s: s["refit"] != "never")
+REFITTED = ReadIf("refit is not never", lambda s: s["refit"] != "never")
 
 
 @dataclass(frozen=True)
 class RollingOptions(CheckedOptions):
-    """Refits during the test part; see `stforecast.forecasting.rolling`.
+    """Refits on newer data; see `stforecast.forecasting.rolling`.
 
     Attributes:
-        refit: `never`, `daily` or `weekly`: refit the selected model on the data known so far
-            before each day or week of the test part except the first.
+        refit: `never`; `once`: refit the selected model on the data known before the test part, so
+            also on the validation part; `final`: as once, and on all data for the forecast of what
+            follows; `daily` or `weekly`: before each day or week of the test part except the first.
         refit_rounds: rounds of each refit of a federated method.
     """
 
-    refit: Literal["never", "daily", "weekly"] = "never"
+    refit: Literal["never", "once", "final", "daily", "weekly"] = "never"
     refit_rounds: Annotated[PositiveInt, REFITTED] = 3
 
 
@@ -154,7 +155,7 @@ class Config:
         uplink: compression and privacy of uploads.
         robust: the server's defences against Byzantine uploads.
         interval: prediction intervals.
-        rolling: refits during the test part.
+        rolling: refits on newer data.
         run: model, seed, device and resources.
         method_options: an instance of the method's `Options`.
         model_options: an instance of the model's `Options`.

@@ -156,10 +156,8 @@ class Evaluation:
             bands = known.calibrated(widest, data.z, test.starts, data.calendar)
             return bands, {coverage: known}
         if options.intervals == "none":
-            n_cells, _, horizon = test.y.shape
-            as_it_is = Calibration(
-                np.zeros((n_cells, horizon)), np.full((n_cells, horizon), np.inf)
-            )
+            shape = (len(test.y), test.y.shape[2], 2)
+            as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
             return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
         starts, validation = data.calibration, self._validation
         if len(starts) < len(data.split.validation):

@@ -69,7 +69,7 @@ class Forecaster:
     Attributes:
         asked: all settings as given.
         rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
-        refits_: one row per refit during the test part: windows, bytes, seconds (may be empty).
+        refits_: one row per refit: windows, bytes, seconds (may be empty).
         train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
 
     Raises:
@@ -574,9 +574,12 @@ class Forecaster:
         series = as_series(data, self.asked.data.service)
         windows = {self.asked.method: self.asked.window}
         plan = plan_folds(len(series.values), series.calendar, windows, options)
+        asked = self.asked.flat()
+        if asked["refit"] == "final":  # Nothing is forecast after a fold.
+            asked["refit"] = "once"
 
         def tested(split: str) -> FoldResult:
-            fitted = Forecaster.recorded({**self.asked.flat(), "split": split}).fit(data)
+            fitted = Forecaster.recorded({**asked, "split": split}).fit(data)
             return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.data_.parts())
 
         return run_folds(plan, tested, progress=progress)

@@ -16,7 +16,7 @@ from data_prep.base.text import counted, in_minutes
 from data_prep.preparation import open_again
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.scaling import Limits
-from stforecast.data.series import Series, as_series
+from stforecast.data.series import Series, as_series, as_text
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
@@ -48,7 +48,8 @@ def read_history(
     If the model was adapted, missing steps precede a history that is shorter than it reads back.
     """
     series, cells, reach = read_series(history, model, events), model.cells, model.reach
-    unseen, absent = (~np.isin(a, b) for a, b in ((series.cells, cells), (cells, series.cells)))
+    given, fitted = as_text(series.cells), as_text(cells)
+    unseen, absent = ~given.isin(fitted), ~fitted.isin(given)
     if unseen.any() and absent.any():
         raise InputError(
             f"{series.name} lacks {absent.sum()} of the {len(cells)} cells that the model was "

@@ -34,6 +34,7 @@ from stforecast.forecasting.config import Config, read_by, resolve
 from stforecast.forecasting.fit import restore_predictor
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.results import MODEL
+from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.tables import Interval
 from stforecast.intervals.bands import Bands, raw_bands
 from stforecast.intervals.calibration import PREFIX, Calibration
@@ -68,8 +69,8 @@ class FittedModel:
         calibration: what calibrates its bounds; None without intervals, or if it is not computed.
         non_negative: whether no training value was below 0.
         adapted: whether it was adapted to new cells, whose histories may be short.
-        trained_on: `data`, their name, and `first` and `last` target of the training part in local
-            time; empty if that is not known.
+        trained_on: `data`, their name, and `first` and `last` target that it was trained on, in
+            local time; empty if that is not known.
         time_zone: zone of its data, as `Series.time_zone`; None if it was saved without it.
         preparation: how its data were prepared, see `data_prep.preparation`; histories that are no
             cubes are opened in this way.
@@ -93,11 +94,13 @@ class FittedModel:
     @classmethod
     def of(cls, config: Config, data: PreparedSeries, predictor: Predictor) -> Self:
         """Return the model of a predictor that was fitted on data; it is not calibrated."""
-        series = data.series
+        series, trained = data.series, data.parts()["training"] or {}
+        if isinstance(predictor, Rolling) and len(predictor.since):
+            trained |= {"last": str(data.calendar.local_times(predictor.since[-1:] - 1)[0])}
         return cls(
             config, series.cells, series.calendar.step, series.service, series.units, data.scaler,
             predictor, data.clients, non_negative=data.non_negative,
-            trained_on={"data": series.name, **(data.parts()["training"] or {})},
+            trained_on={"data": series.name, **trained},
             time_zone=series.time_zone, preparation=series.preparation,
         )  # fmt: skip
 

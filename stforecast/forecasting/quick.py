@@ -179,6 +179,9 @@ def make_plan(
         most = defaults(method)["rounds"]
         settings["rounds"] = max(2, most * WORK // work)
         assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (setting rounds={most})"
+    if defaults(method).get("refit") == "once":
+        settings["refit"] = "final"
+        assumed["newest data"] = "learnt after the check (setting refit=once leaves them out)"
     if given.get("events"):
         assumed["events"] = Words("those in {}, and no others ({events})", given["events"])
     missing = describe_service(cube, name)["missing"]

@@ -1,10 +1,11 @@
-"""Rolling evaluation: walk through the test part and refit on the data known so far.
+"""Refits on newer data, before the test part, within it or after it.
 
-Before each day or week of the test part except the first, a reference forecaster is fitted again,
-and a federated method trains some further rounds from its current state, both on every window whose
-targets are known by then, including those of the validation part. The scaling stays that of the
-training part. The costs of refits are reported with the errors. A killed run resumes after its last
-refit.
+A reference forecaster is fitted again, and a federated method trains some further rounds from its
+current state, both on every window whose targets are known by then, including those of the
+validation part. With `once`, that is before the test part; with `final`, also after it, for the
+forecast of what follows; with `daily` and `weekly`, before each day or week of it except the first.
+The scaling stays that of the training part, and bounds are calibrated on the errors of the model
+before. The costs of refits are reported with the errors. A killed run resumes after its last refit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.trained_method import TrainedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
-"""Time between two refits."""
+"""Time between two refits within the test part."""
+
+RATES = {"constant": 0.1, "cosine": 1 / 3}
+"""Learning rate of refits by the schedule before, as a share of that of the first round."""
 
 Refit = Callable[[Config, Any, PreparedSeries, np.ndarray], tuple[Any, dict[str, Any]]]
 """Function of the settings, the latest model, the series and the known windows; returns the
@@ -102,17 +106,27 @@ def roll(
     data: PreparedSeries,
     checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
-    """Refit a model through the test part; return the models, and the costs of each refit."""
-    span, split = data.calendar.steps_in(SPANS[config.rolling.refit]), data.split
-    since = np.arange(split.test[0] + span, split.test[-1] + 1, span)
+    """Refit a model as the settings say; return the models, and the costs of each refit."""
+    since = _cuts(config.rolling.refit, data)
     refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
     for cut in since:
-        known = np.arange(split.train[0], cut + 1 - config.window.horizon)
+        known = np.arange(data.split.train[0], cut + 1 - config.window.horizon)
         model, cost = refit(config, models[-1], data.until(cut), known)
         models.append(model)
-        costs.append({"time": data.series.times[cut], "windows": len(known), **cost})
+        time = data.series.times[cut - 1] + data.calendar.step
+        costs.append({"time": time, "windows": len(known), **cost})
     return Rolling(models, since), pd.DataFrame(costs)
+
+
+def _cuts(refit: str, data: PreparedSeries) -> np.ndarray:
+    """Return the steps before which a model is refitted, increasing."""
+    split = data.split
+    if refit in SPANS:
+        span = data.calendar.steps_in(SPANS[refit])
+        return np.arange(split.test[0] + span, split.test[-1] + 1, span)
+    before = [split.test[0]] if len(split.validation) else []  # Without one, nothing is new.
+    return np.array([*before, *([len(data.z)] if refit == "final" else [])], dtype=int)
 
 
 def _timed(refit: Refit) -> Refit:
@@ -156,30 +170,28 @@ def fit_again(
 
 
 def go_on(
-    config: Config,
-    fitted: TrainedMethod,
-    data: PreparedSeries,
-    known: np.ndarray,
-    *,
-    first_round: bool = False,
+    config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
 ) -> tuple[TrainedMethod, dict[str, Any]]:
     """Train further rounds on the known windows; return the method and its traffic.
 
     A saved model lacks what prediction does not need: copies of the shared model are received
-    again, other memory and the optimiser begin anew. With `first_round` the first round precedes.
+    again, other memory and the optimiser begin anew.
     """
-    n_rounds = config.rolling.refit_rounds
+    options = config.rolling
     method = copy.copy(fitted.method)
+    training = config.training
     method.training = dataclasses.replace(
-        config.training, schedule="constant", lr=config.training.lr / 10
+        training, schedule="constant", lr=RATES[training.schedule] * training.lr
     )
     federation = federate(config, method, data, train=known, validation=known[:0])
     state = _resumed(fitted.snapshot, federation.state, method)
     state.clients.memory |= method.sample_memory(federation.train)
-    if first_round:
-        state.round, n_rounds = 0, 1 + n_rounds
     federation.state = state
-    for _ in range(n_rounds):
+    if method.sums_first:
+        state.round = 0
+        federation.run_round()
+        state.round = fitted.round
+    for _ in range(options.refit_rounds):
         federation.run_round()
     reports = federation.reports
     cost = {

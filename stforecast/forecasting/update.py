@@ -8,21 +8,18 @@ what is known when the second begins, see `stforecast.intervals.calibration`.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from data_prep.base.errors import InputError, Words
-from stforecast.baselines import BASELINES
 from stforecast.data.dates import DAY
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, first_training_start
 from stforecast.forecasting.evaluate import Evaluation
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.rolling import Rolling, fit_again, go_on
-from stforecast.methods import METHODS
+from stforecast.forecasting.rolling import Refit, Rolling, fit_again, go_on
 
 How = Literal["calibrated", "trained further", "trained anew"]
 """Ways to renew a model."""
@@ -89,9 +86,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     predictor = model.predictor
     if isinstance(predictor, Rolling):
         predictor = predictor.models[-1]
-    train = fit_again
-    if config.method not in BASELINES:
-        train = partial(go_on, first_round=METHODS[config.method].first_round_again)
+    train: Refit = go_on if config.federated else fit_again
     trained, _ = train(config, predictor, data, known)
     about = {**model.trained_on, "last": str(local_times[stop - 1])}
     further = dataclasses.replace(model, predictor=trained, trained_on=about)

@@ -65,18 +65,19 @@ def raw_bands(
 
 
 def widened(bands: Bands, radii: Mapping[float, np.ndarray]) -> Bands:
-    """Move bounds outwards by a radius; a negative one moves them at most to the forecast.
+    """Move bounds outwards by radii; a negative one moves its bound at most to the forecast.
 
     Args:
         bands: before calibration.
-        radii: by coverage, `(cells, windows, horizon)` or `(cells, 1, horizon)`.
+        radii: by coverage, `(cells, windows, horizon, 2)` or `(cells, 1, horizon, 2)`: of the lower
+            and of the upper bound.
     """
     moved = {}
     for coverage, (lower, upper) in bands.bounds.items():
-        radius = radii[coverage]
+        down, up = np.moveaxis(radii[coverage], -1, 0)
         moved[coverage] = (
-            np.minimum(lower - radius, bands.centre),
-            np.maximum(upper + radius, bands.centre),
+            np.minimum(lower - down, bands.centre),
+            np.maximum(upper + up, bands.centre),
         )
     return Bands(bands.centre, moved)
 
@@ -123,10 +124,10 @@ class IntervalOptions(CheckedOptions):
         intervals: bounds at --quantiles: `none` (a quantile loss has bounds of its own),
             `normalised` (recommended: calibrated on the validation errors of each client and step
             ahead, with widths that follow the hour, the level and recent changes, and widened or
-            narrowed when too many or too few targets are missed; four weights are fitted to the
-            errors of all clients together) or `conformal` (calibrated once, with one width of each
-            client and step ahead; guaranteed for exchangeable errors). Bounds of data that were
-            never below 0 in training are not below 0.
+            narrowed when too many or too few targets are missed, each side by its own; four weights
+            are fitted to the errors of all clients together) or `conformal` (calibrated once, with
+            one width of each client and step ahead; guaranteed for exchangeable errors). Bounds of
+            data that were never below 0 in training are not below 0.
     """
 
     intervals: Literal["none", "normalised", "conformal"] = "none"

@@ -19,11 +19,15 @@ from stforecast.intervals.radii import (
     largest_known,
     scale_shapes,
     scores,
+    side_scores,
     tracked_radii,
 )
 
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
+
+SIDES = (PREFIX + "radius", PREFIX + "most")
+"""Names of the arrays that have a value for each side."""
 
 VALUES = 2**17
 """Radii that tracking keeps of the cells that are calibrated at a time, for each of its rates."""
@@ -59,8 +63,8 @@ class Calibration:
     """What turns the band of the window after the data into bounds.
 
     Attributes:
-        radius: `(cells, horizon)` distance to widen by, for a scale of 1.
-        most: `(cells, horizon)` largest distance, inf for none.
+        radius: `(cells, horizon, 2)` distances to widen by, down and up, for a scale of 1.
+        most: `(cells, horizon, 2)` largest distances, inf for none.
         scale: size of errors by time; None for 1.
     """
 
@@ -81,7 +85,7 @@ class Calibration:
         """
         radius = self.radius[:, None]
         if self.scale:
-            radius = radius * self.scale.at(series, starts, bands.centre, calendar)
+            radius = radius * self.scale.at(series, starts, bands.centre, calendar)[..., None]
         radius = np.minimum(radius, self.most[:, None])
         return widened(bands, dict.fromkeys(bands.bounds, radius))
 
@@ -92,7 +96,7 @@ class Calibration:
             ids: `(cells,)` position among these cells; new ones have higher numbers.
         """
         rows = np.minimum(ids, len(self.radius))
-        radius, most = (np.vstack([v, _mean(v)])[rows] for v in (self.radius, self.most))
+        radius, most = (np.concatenate([v, _mean(v)[None]])[rows] for v in (self.radius, self.most))
         scale = self.scale and dataclasses.replace(
             self.scale,
             change=np.append(self.scale.change, self.scale.change.mean())[rows],
@@ -114,7 +118,8 @@ class Calibration:
         """Restore a calibration from its `state`.
 
         Args:
-            state: its arrays; others are ignored. Earlier versions saved no `most`.
+            state: its arrays; others are ignored. Earlier versions saved no `most`, or one radius
+                for both sides.
             intervals: the setting of that name.
             n_cells: number of cells.
             horizon: steps ahead.
@@ -123,8 +128,11 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), (n_cells, horizon))
-        state = {PREFIX + "most": np.full((n_cells, horizon), np.inf), **state}
+        shape = n_cells, horizon, 2
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), shape)
+        state = {PREFIX + "most": np.full(shape, np.inf), **state}
+        of_both = {n: np.stack([state[n]] * 2, -1) for n in SIDES if np.ndim(state.get(n)) == 2}
+        state = {**state, **of_both}
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
         found = {name: state[PREFIX + name] for name in shapes}
@@ -201,19 +209,43 @@ def _calibrate(
         )
     radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
-        past = scores(bounds, known.y, known.mask)
         if scale is None:
-            radius = conformal_radius(past, coverage)[:, None]
+            of_both = conformal_radius(scores(bounds, known.y, known.mask), coverage)
+            radius = np.stack([of_both[:, None]] * 2, -1)
             most = np.full(radius.shape, np.inf)
         else:
-            new = scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
-            parts = (past / of_known + inner, new / sizes + inner)
-            radius = tracked_radii(*parts, coverage) - inner
-            most = largest_known(past, new)
-            most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+            past = side_scores(bounds, known.y, known.mask)
+            new = side_scores(coming.bands.bounds[coverage], coming.y, coming.mask)
+            sides = [
+                _tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)
+                for side in zip(past, new, strict=True)
+            ]
+            radius, most = (np.stack(part, -1) for part in zip(*sides, strict=True))
         after[coverage] = Calibration(radius[:, -1], most[:, -1], scale)
         n_windows = sizes.shape[1]
-        radii[coverage] = np.minimum(radius[:, :n_windows] * sizes, most[:, :n_windows])
+        radii[coverage] = np.minimum(radius[:, :n_windows] * sizes[..., None], most[:, :n_windows])
     return widened(coming.bands, radii), after
+
+
+def _tracked_side(
+    known: np.ndarray,
+    coming: np.ndarray,
+    scales: tuple[np.ndarray, np.ndarray],
+    inner: np.ndarray,
+    share: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return radii of one side for a scale of 1, and largest distances, as `tracked_radii`.
+
+    Args:
+        known: scores of the calibration windows on this side.
+        coming: those of the test windows.
+        scales: sizes of errors in both.
+        inner: distance to the forecast that radii begin at, for a scale of 1.
+        share: share of targets within the bound.
+    """
+    relative = (score / scale + inner for score, scale in zip((known, coming), scales, strict=True))
+    most = largest_known(known, coming)
+    most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+    return tracked_radii(*relative, share) - inner, most

@@ -52,8 +52,15 @@ def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarra
 
     They are negative inside the interval and NaN where no target was observed.
     """
+    return np.maximum(*side_scores(bounds, y, mask))
+
+
+def side_scores(
+    bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the scores of each side: how far targets lie below and above, as in `scores`."""
     lower, upper = bounds
-    return np.where(mask, np.maximum(lower - y, y - upper), np.nan)
+    return np.where(mask, lower - y, np.nan), np.where(mask, y - upper, np.nan)
 
 
 def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:

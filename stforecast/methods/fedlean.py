@@ -29,6 +29,8 @@ days of training.
 4. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`, for each map W. Dₙ never leaves the client. All
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
+5. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
+   them, a few more rounds train f, and clients correct the maps anew.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -211,7 +213,7 @@ class FedLean(FedAvg):
     summary = "ridge regression in one round, FedAvg of a small network on the rest (ours)"
     paper = "this package"
     guards = FedAvg.guards
-    first_round_again = True
+    sums_first = True
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask
@@ -233,6 +235,8 @@ class FedLean(FedAvg):
         "drop_last": False,
         "rounds": 41,
         "select": "last",
+        "refit": "once",
+        "refit_rounds": 5,
     }
 
     def __init__(self, *args: Any, **further: Any) -> None:

@@ -32,9 +32,10 @@ MOST_VALUES = 200_000_000
 
 ABOUT_GAPS = (
     "missing: share of steps × cells without a value. blank cells: cells without any value, or "
-    "with nothing but zeros. Telecom Italia leaves a field empty where nothing was recorded; it is "
-    "read as 0."
+    "with nothing but zeros."
 )
+
+EMPTY_IS_ZERO = "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
 
 N_NAMES = 8
 """Number of cells to name."""
@@ -61,7 +62,9 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
     own = run.about["service"]
     rows = [_service_row(cube, name) for name in names if counted_all or name == own]
-    table = Table("Missing values and zeros", rows, [ABOUT_GAPS])
+    of_italia = "Telecom Italia" in f"{cube.attrs.get('title')} {cube.attrs.get('source')}"
+    notes = [ABOUT_GAPS, EMPTY_IS_ZERO] if of_italia else [ABOUT_GAPS]
+    table = Table("Missing values and zeros", rows, notes)
     return DataSheet(_facts(run, path, cube), table, checksums)
 
 

@@ -107,7 +107,7 @@ READ_WITH_ANOTHER = {"state.safetensors", "metrics.csv", "photograph", "class na
 """Doors whose command is that of another door and reads the same sound files."""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("door", [d for d in TEXT + BINARY if d not in READ_WITH_ANOTHER])
 def test_a_sound_file_is_accepted(open_door, stforecast, door):
     code, _, err = stforecast(*open_door(door).words)

@@ -73,6 +73,7 @@ def test_what_no_slab_covers_is_nan(whole, tmp_path):
         assert (written["sms"][4:] == whole["sms"][4:]).all()
 
 
+@pytest.mark.slow
 def test_values_of_the_description_are_not_looked_at(tmp_path):
     huge = np.broadcast_to(np.float64(np.nan), (10**6, 10**5))  # 800 GB if it were stored
     description = make_cube(

@@ -22,6 +22,7 @@ def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
         assert first == pytest.approx(second, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_both_paths_are_measured_with_one_thread_and_with_several(monkeypatch):
     here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
     monkeypatch.setattr(images, "own_process", here)

@@ -151,7 +151,7 @@ def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
     assert_equal(pairs, together, tolerance=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_the_seed_decides_every_number(federate, method, build):
     torch.manual_seed(1)
     first = run(federate(method, SIZES, build=build, participation=0.5))
@@ -164,15 +164,15 @@ def test_the_seed_decides_every_number(federate, method, build):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_no_number_comes_from_the_global_generators(federate, method, build):
     before = torch.get_rng_state()
     run(federate(method, SIZES, build=build))
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.attack("kills")
-@pytest.mark.sampled(2)
 def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_path):
     settings = {"sizes": SIZES, "build": build, "participation": 0.6, "rounds": 4}
     whole = federate(method, **settings)

@@ -89,6 +89,8 @@ class Method:
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     keeps_own: ClassVar[bool] = False
     """Whether a client keeps its own values of a part of the tensors that it receives."""
+    sums_first: ClassVar[bool] = False
+    """Whether the first round solves for what later ones keep: a refit begins with it again."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     guards: ClassVar[tuple[str, ...]] = ()
@@ -105,9 +107,6 @@ class Method:
     """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
-    first_round_again: ClassVar[bool] = False
-    """Whether further training of a finished model begins with the first round, as it is a solution
-    in closed form that newer data change."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
     keeps_data: ClassVar[bool] = False

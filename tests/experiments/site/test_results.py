@@ -339,6 +339,7 @@ def test_a_page_has_one_table_of_at_most_15_rows_and_one_figure():
     assert sum(len(page.read_text().split()) for page in RESULTS.glob("*.md")) < 12_000
 
 
+@pytest.mark.slow
 def test_a_figure_shrinks_until_it_is_small_enough(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (700, 900, 3), dtype=np.uint8)
     path = tmp_path / "a.png"

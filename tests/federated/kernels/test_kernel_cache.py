@@ -50,6 +50,7 @@ def test_it_is_built_once(cache, builds):
     assert [path.stat().st_mode & 0o777 for path in cache.iterdir()] == [0o700]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", ["cut", "flipped", "empty", "writable", "another's", "a link"])
 def test_a_file_that_cannot_be_trusted_is_built_anew(cache, builds, monkeypatch, how):
     loaded()

@@ -43,6 +43,7 @@ def test_the_norms_are_those_of_the_paper(norm_after, tau):
     assert norm_after(tau, mu=mu, optimizer="adam", momentum=rho) == tau
 
 
+@pytest.mark.slow
 def test_fedavg_misses_the_optimum_and_fednova_does_not(quadratics):
     """A round of τ steps takes client i from b to c_i + (1-η)^τ (b - c_i), so limits are means."""
     p, tau = torch.tensor([0.2, 0.8]), torch.tensor([1.0, 4.0])

@@ -71,6 +71,7 @@ def test_the_runs_optimiser_is_not_used(federate):
         assert torch.equal(t, runs[1].state.server[name])
 
 
+@pytest.mark.slow
 def test_the_defaults_are_stable_and_make_progress(federate):
     federation = federate(PFedMe, SIZES, rounds=30)
     federation.run()

@@ -51,7 +51,7 @@ def assert_equal_clients(factories, state):
             close(own[name], t[rows])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_one_process(name, federate, split):
     federation = federate(METHODS[name], (12,) * 5, rounds=3)
@@ -100,6 +100,7 @@ def test_settings_mean_the_same(method, settings, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(clip=1.0)])
 def test_uploads_are_encoded_on_the_node(uplink, federate, split):
     federation = federate(Fuels, SIZES, uplink=uplink)
@@ -303,6 +304,7 @@ def test_nobody_waits_for_a_node_that_was_silent_in_three_rounds(federate, split
     assert not coordinator.membership.strikes
 
 
+@pytest.mark.slow
 def test_a_node_that_only_joins_costs_ever_less_time(federate, split, monkeypatch):
     """Silent in each round though it joins: left out at once, each time for longer."""
     clock = iter(range(10**6))
@@ -373,7 +375,7 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("method", METHODS.values())
 def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
     federation = federate(method, (12,) * 5, rounds=4)
@@ -423,6 +425,7 @@ def test_a_server_without_nodes_says_so(federate):
         lonely.run()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("score", [(0.0, 1e12), (1e-300, 5.0)])
 def test_one_node_decides_neither_the_best_round_nor_the_losses(score, federate, split):
     """A node changes nothing by praise of round 1 where all others improve: each trains alone."""
@@ -478,6 +481,7 @@ def test_only_its_owner_has_a_client(federate, split, logged):
     assert "node 0 is not let in: it claims the clients 0 to 1; it has none" in logged()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Ditto])
 def test_a_run_that_went_back_is_as_if_nothing_had_happened(method, federate, split, tmp_path):
     """After eight rounds it goes back to the fourth: nodes and server keep what they need."""
@@ -514,6 +518,7 @@ class Killed(Exception):
     """The server's process is killed."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("method", "moment"), [(FedAvg, "before"), (Fuels, "after"), (Ditto, "after")]
 )

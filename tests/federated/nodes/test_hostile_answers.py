@@ -192,7 +192,7 @@ WITHOUT = {}
 """Losses and server's state of each method when the liar sends nothing."""
 
 
-@pytest.mark.sampled(120)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_goes_on_without_a_liar(name, lie, run):
@@ -323,6 +323,7 @@ JOINS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("forged", JOINS.values(), ids=JOINS)
 def test_who_joins_with_nonsense_is_not_let_in(forged, federate, split, logged):
     patience = Patience(0.1, 1, 0.01, enough=4)

@@ -229,6 +229,7 @@ SPOILS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federate, split, caplog):
     sizes, shares = (8,) * 5, (2, 1, 2)

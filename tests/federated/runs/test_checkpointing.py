@@ -46,7 +46,7 @@ def run_in_pieces(make, out, rounds, every=1):
     return last
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_goes_on_as_if_never_killed(federate, request, name, build, tmp_path):

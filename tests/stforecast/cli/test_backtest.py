@@ -87,6 +87,7 @@ def test_a_fold_equals_a_run_with_its_split(finished, town, tmp_path):
     assert alone.about["parts"] == fold.about["parts"]
 
 
+@pytest.mark.slow
 def test_the_forecaster_in_memory_gives_the_same_errors(backtest, town, tmp_path):
     run_grid(backtest('["fedavg"]'), tmp_path)
     settings = {"rounds": 1, "hidden_size": 8, "device": "cpu", "horizon": 3, "service": "sms"}

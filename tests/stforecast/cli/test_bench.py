@@ -185,6 +185,7 @@ def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
         run_grid(grid.replace(data=[copy]), tmp_path / "out")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("service", ["internet", "sms"])
 def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_path, service):
     """The training part changed, which no target of the test part shows."""
@@ -203,6 +204,7 @@ def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_p
         run_grid(grid, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
     city = '[{ name = "Small city", cells = 2, days = 8, seed = 3 }]'
     settings = tiny_settings.replace("7,1,2", "6,1,1")

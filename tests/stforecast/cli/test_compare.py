@@ -88,6 +88,7 @@ def test_each_data_set_is_a_task_and_skill_is_averaged(make_run, compare, tmp_pa
     assert latex.count(r"\begin{tabular}") == 3
 
 
+@pytest.mark.slow
 def test_each_horizon_has_figures_of_its_own(make_run, compare, monkeypatch, tmp_path):
     monkeypatch.setattr(compared, "FIGURES", ("cells",))
     runs = [make_run(m, horizon=h, n_days=9) for h in (1, 2) for m in ("fuels", "solo")]

@@ -92,10 +92,10 @@ def test_a_table_is_shown_as_it_is_understood_or_with_the_question(tmp_path):
     assert found.kind == "table"
     assert found.about["services"]["value"]["max"] == 4.0
     assert "2024-01-01 00:00  1.5  0" in found.text
-    pd.DataFrame({"time": HOURS, "load": 1.5, "users": 2}).to_csv(path, index=False)
+    pd.DataFrame({"time": HOURS, "north": 1.5, "south": 2}).to_csv(path, index=False)
     found = describe(path)
     assert found.kind == "table, not clear without options"
-    assert found.about["columns"] == {"time": "2024-01-01 00:00:00", "load": "1.5", "users": "2"}
+    assert found.about["columns"] == {"time": "2024-01-01 00:00:00", "north": "1.5", "south": "2"}
     assert "--layout wide if each is a cell" in found.about["problem"]
     path.write_text(path.read_text().partition("\n")[2])
     assert found.about["rows"] == describe(path).about["rows"] == 4

@@ -129,9 +129,9 @@ def test_refits_are_told_with_their_cost(ridge, naive):
     assert (
         results_table([ridge, naive], {})
         .splitlines()[-1]
-        .startswith("ridge: refitted daily, 2 times; in total, 0.0 MB up, 0.0 MB down and ")
+        .startswith("ridge: 2 refits (daily); in total, 0.0 MB up, 0.0 MB down and ")
     )
-    assert "refitted" not in results_table([naive], {})
+    assert "refit" not in results_table([naive], {})
 
 
 def test_one_step_ahead_needs_no_such_table(make_run):

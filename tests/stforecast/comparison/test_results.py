@@ -67,6 +67,7 @@ def test_settings_that_all_rows_share_are_not_said_to_differ(make_run):
     assert "Rows differ" not in text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "other", [{"split": "fedda"}, {"horizon": 3}, {"scale": "global"}, {"data": "b/town.nc"}]
 )

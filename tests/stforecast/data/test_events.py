@@ -155,6 +155,7 @@ def test_the_default_method_follows_rare_events_without_other_settings(town, mat
     assert errors[1] < 0.6 * errors[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedlean", "fedtrees", "fedavg"])
 def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town, matches, tmp_path):
     settings = {**SETTINGS, "horizon": 2, "events": str(matches)}

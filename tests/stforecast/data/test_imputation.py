@@ -6,7 +6,14 @@ from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import IMPUTE, impute, input_windows, make_windows
+from stforecast.data.windows import (
+    IMPUTE,
+    fill_gaps,
+    impute,
+    input_windows,
+    make_windows,
+    profile_of,
+)
 from stforecast.forecasting.config import read_by
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
@@ -74,3 +81,24 @@ def test_an_input_without_an_earlier_reading_is_the_windows_newest_one():
     spec = WindowSpec(closeness=1, periods=0, extra_lags="2,3,9", impute="newest")
     x = input_windows(series, np.array([3, 5, 6]), spec)
     assert x[0].tolist() == [[5, 5, 5, 5], [6, 6, 5, 6], [7, 6, 6, 7]]
+
+
+def test_a_long_gap_has_the_weekly_profile_at_the_level_of_the_last_week():
+    hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
+    usual = np.sin(2 * np.pi * np.arange(24 * 28) / 24)
+    series = np.where(np.arange(24 * 28) < 24 * 21, usual, usual + 1.0)[:, None]
+    gap = slice(24 * 27, 24 * 27 + 12)
+    holes = series.copy()
+    holes[gap] = np.nan
+    spec = WindowSpec(closeness=1, periods=0, impute="newest", profile="week")
+    calendar = Calendar(hours[0], pd.Timedelta("1h"))
+    filled = fill_gaps(holes, spec, calendar, profile_of(holes, spec, calendar))
+    np.testing.assert_array_equal(filled[gap][0], series[gap.start - 1])
+    np.testing.assert_allclose(filled[gap][1:], series[gap][1:], atol=0.2)
+    later = np.r_[: gap.start, gap.stop : len(series)]
+    np.testing.assert_array_equal(filled[later], series[later])
+    # A time of the week without a reading before has the last reading.
+    short = holes[24 * 27 : 24 * 27 + 30]
+    short[:3] = 1.0
+    of_short = fill_gaps(short, spec, calendar, profile_of(short, spec, calendar))
+    np.testing.assert_array_equal(of_short[:12], 1.0)

@@ -147,6 +147,7 @@ def test_gaps_are_filled_with_the_same_time_of_last_week():
     np.testing.assert_array_equal(impute(gappy, "last-week", 168, shifts), series)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("change", [AUTUMN, SPRING])
 @pytest.mark.parametrize("target", ["level", "day"])
 @pytest.mark.parametrize("method", ["ridge", "seasonal_day"])

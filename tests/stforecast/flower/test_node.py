@@ -28,6 +28,7 @@ SHARES = {"a": (0, 1), "b": (1, 3)}
 TREES = {"model": "mlp", "period": 24, "extra_lags": "", "depth": 2, "rounds": 6}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("method", "secure"),
     [
@@ -85,7 +86,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("method", "settings"), WHOLE)
 def test_a_node_can_be_one_client_with_all_its_cells(method, settings, federation, cube, tmp_path):
     run, link, _ = federation(method, firsts=(0, 1), n_clients=2, clients="all", **settings)
@@ -120,6 +121,7 @@ def test_clients_that_need_other_nodes_cells_are_refused(clients, federation):
         RunSettings.from_run_config(run.as_run_config())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("method", "target"), [("fuels", "level"), ("fedavg", "change"), ("fedrep", "day")]
 )
@@ -142,6 +144,7 @@ def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path):
     assert not (tmp_path / "a.federation" / RUN / "model").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fuels", "fedavg"])
 def test_no_raw_or_scaled_value_crosses(method, federation, cube):
     run, link, _ = federation(method)

@@ -32,6 +32,7 @@ def fitted(table, tiny):
     return fit
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [*KEEPING, *BASELINES])
 def test_known_cells_keep_their_forecasts_and_a_saved_model_has_those_of_all(
     fitted, method, table, tmp_path

@@ -61,6 +61,7 @@ def test_forecasts_of_every_target_are_levels_before_and_after_saving(
     assert forecaster.find_leaks(far) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedavg"])
 def test_the_target_of_the_lowest_validation_error_is_kept(method, caplog):
     data = drifting()

@@ -114,6 +114,19 @@ def test_columns_may_come_in_another_order_and_with_others(fitted, table, caplog
     ]
 
 
+def test_ids_of_cells_are_text(fitted, table):
+    named = table.rename(columns=str)
+    forecaster = fitted("ridge")
+    pd.testing.assert_frame_equal(forecaster.predict(named), forecaster.predict(table))
+    adapted = forecaster.adapt(named.assign(new=table[22]))
+    assert adapted.cells.tolist() == ["11", "22", "33", "new"]
+    pd.testing.assert_frame_equal(
+        adapted.predict(named.assign(new=table[22]))[["11", "22", "33"]].rename(columns=int),
+        forecaster.predict(table),
+        check_names=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

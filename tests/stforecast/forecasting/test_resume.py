@@ -89,6 +89,7 @@ def test_a_run_that_was_killed_equals_one_that_was_not(
     assert resume(out).about == ForecastRun.open(out).about
 
 
+@pytest.mark.slow
 @pytest.mark.attack("kills")
 def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
     cube_path, settings, tmp_path
@@ -114,7 +115,7 @@ def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
 def killed_in_refits(monkeypatch):
     """Runs of two refits are killed in the second one; tells which were begun since."""
     begun = []
-    refit = rolling._continue
+    refit = rolling.go_on
 
     def watched(config, fitted, data, known):
         begun.append(len(data.z))
@@ -123,7 +124,7 @@ def killed_in_refits(monkeypatch):
         return refit(config, fitted, data, known)
 
     def watch():
-        monkeypatch.setattr(rolling, "_continue", watched)
+        monkeypatch.setattr(rolling, "go_on", watched)
         return begun
 
     return watch
@@ -178,6 +179,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_an_older_version(cube_path, settings
     assert seen == [2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.attack("kills")
 def test_a_refit_that_is_damaged_is_done_again_and_one_of_other_data_refused(
     cube_path, settings, tmp_path, killed_in_refits, caplog
@@ -234,6 +236,7 @@ def divided_otherwise(cube):
     return cube.assign_coords(town=("cell", cube["town"].values[::-1]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "what"), [(divided_otherwise, "clients"), (in_other_units, "units")]
 )
@@ -355,6 +358,7 @@ def read_only(*args, **kwargs):
     raise OSError(errno.EROFS, "Read-only file system")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fail", "told"),
     [

@@ -4,6 +4,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from waiting import started
 
 from stforecast import Forecaster
@@ -11,6 +12,7 @@ from stforecast.forecasting.config import read_by
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.runs import resume, run
+from stforecast.forecasting.trained_method import federate
 
 RIDGE = {"service": "internet", "split": "days:6,1,3", "periods": 0}
 
@@ -79,6 +81,7 @@ def test_the_future_changes_no_earlier_forecast(table):
     assert not np.array_equal(first.y_hat[:, 49:], second.y_hat[:, 49:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "perfedavg"])
 def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     cube, tiny, method, tmp_path
@@ -153,3 +156,59 @@ def refits_of(out):
 def test_a_test_part_of_less_than_a_week_is_not_refitted_weekly(cube):
     forecaster = Forecaster("ridge", refit="weekly", **read_by("ridge", RIDGE)).fit(cube)
     assert forecaster.refits_.empty
+
+
+@pytest.mark.parametrize("method", ["ridge", "fedavg"])
+def test_a_refit_before_the_test_part_learns_the_validation_part(table, tiny, method):
+    settings = {**(tiny if method == "fedavg" else RIDGE), "split": "days:6,1,3", "service": None}
+    settings = read_by(method, settings | {"intervals": "conformal"})
+    never, once = (
+        Forecaster(method, refit=refit, **settings).fit(table) for refit in ("never", "once")
+    )
+    cost = once.refits_.iloc[0]
+    assert cost["time"] == table.index[24 * 7]
+    assert cost["windows"] == len(never.data_.split.train) + 24
+    errors = [
+        f.evaluate().query("split == 'validation' and metric == 'mse'") for f in (never, once)
+    ]
+    pd.testing.assert_frame_equal(*errors)
+    before, after = never.test_forecasts(), once.test_forecasts()
+    assert not np.allclose(before.y_hat, after.y_hat, rtol=1e-4)
+    # Bounds keep the calibration by the errors of the model before.
+    np.testing.assert_array_equal(never.model_.calibration.radius, once.model_.calibration.radius)
+    assert once.model_.trained_on["last"] == str(table.index[24 * 7 - 1])
+
+
+def test_a_final_refit_learns_all_data_and_changes_the_coming_forecast_only(table):
+    settings = {"split": "days:6,1,3", "intervals": "conformal", "periods": 0}
+    once, final = (
+        Forecaster("ridge", refit=refit, **settings).fit(table) for refit in ("once", "final")
+    )
+    assert final.test_forecasts().identical(once.test_forecasts())
+    z = final.model_.scaler.transform(table.to_numpy())
+    data, starts = final.data_, np.array([len(z)])
+    again = type(once.model_.predictor.models[0])(final.config.method_options)
+    again.fit(z, np.arange(data.split.train[0], len(z)), data.window, data.calendar)
+    expected = data.scaler.inverse(again.predict(z, starts, data.calendar)[:, 0, 0], cell_axis=0)
+    np.testing.assert_allclose(final.predict(table).to_numpy()[0], expected, rtol=1e-6)
+    assert not np.allclose(once.predict(table), final.predict(table), rtol=1e-6)
+    assert final.model_.trained_on["last"] == str(table.index[-1])
+
+
+def test_without_a_validation_part_there_is_nothing_new_to_learn(table):
+    forecaster = Forecaster("ridge", split="days:7,0,3", periods=0, refit="once").fit(table)
+    assert forecaster.refits_.empty
+
+
+def test_a_refit_of_fedlean_solves_for_its_map_anew_and_trains_the_network_further(table):
+    settings = {"split": "days:6,1,3", "rounds": 3, "refit_rounds": 2, "device": "cpu"}
+    once = Forecaster("fedlean", **settings).fit(table)
+    before, after = (model.snapshot for model in once.model_.predictor.models)
+    data, method = once.data_.until(24 * 7), once.model_.predictor.models[0].method
+    known = np.arange(data.split.train[0], 24 * 7)
+    fresh = federate(once.config, method, data, known, known[:0])
+    fresh.run_round()
+    torch.testing.assert_close(after.server["map"], fresh.state.server["map"])
+    assert not torch.allclose(before.server["map"], after.server["map"], rtol=1e-3)
+    assert (after.round, once.refits_["rounds"].tolist()) == (5, [3])
+    assert not torch.allclose(before.server["head.weight"], after.server["head.weight"])

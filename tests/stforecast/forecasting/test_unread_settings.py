@@ -48,7 +48,7 @@ def test_an_option_that_does_nothing_is_refused_with_those_that_read_it():
         ({"noise_std": 0.5}, {"noise": "laplace"}, "there is noise"),
         ({"privacy_delta": 1e-6}, {"noise": "gaussian", "clip": 1.0}, "noise is gaussian and clip"),
         ({"robust_trim": 0.3}, {"robust": "trimmed"}, "robust is trimmed"),
-        ({"refit_rounds": 2}, {"refit": "daily"}, "refit is daily or weekly"),
+        ({"refit_rounds": 2}, {"refit": "daily"}, "refit is not never"),
         ({"input_steps": 2}, {"inputs": "sms"}, "inputs names services"),
     ],
 )

@@ -41,10 +41,10 @@ def prepared(values, split="days:6,2,2", **window):
 
 def test_bounds_never_pass_the_forecast():
     bands = Bands(shaped([5.0]), {0.9: (shaped([3.0]), shaped([8.0]))})
-    narrow = widened(bands, {0.9: shaped([-9.0])}).bounds[0.9]
+    narrow = widened(bands, {0.9: shaped([-9.0])[..., None].repeat(2, -1)}).bounds[0.9]
     assert [b.item() for b in narrow] == [5.0, 5.0]
-    wide = widened(bands, {0.9: shaped([1.0])}).bounds[0.9]
-    assert [b.item() for b in wide] == [2.0, 9.0]
+    wide = widened(bands, {0.9: np.array([1.0, 2.0]).reshape(1, 1, 1, 2)}).bounds[0.9]
+    assert [b.item() for b in wide] == [2.0, 10.0]
 
 
 def test_quantiles_are_conformalised_from_where_they_are():
@@ -56,7 +56,7 @@ def test_quantiles_are_conformalised_from_where_they_are():
     test = Forecasts(np.array([9]), bands, shaped([50]), mask[:, :1])
     calibrated, after = calibrate(data, known, test, IntervalOptions("conformal"))
     assert [b.item() for b in calibrated.bounds[0.8]] == [41.0, 59.0]
-    assert after[0.8].radius.item() == -1.0
+    assert after[0.8].radius.ravel().tolist() == [-1.0, -1.0]
 
 
 def test_bounds_are_moved_to_the_limits_and_forecasts_are_not():
@@ -290,7 +290,7 @@ def test_quantiles_are_normalised_from_where_they_are():
     assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}
@@ -355,10 +355,10 @@ def test_bounds_that_are_gone_or_do_not_fit_are_refused(cube, tmp_path):
     forecaster = Forecaster("last_value", **read_by("last_value", settings)).fit(cube)
     about = json.loads((forecaster.save(tmp_path) / "forecaster.json").read_text())
     arrays = load_file(tmp_path / "state.safetensors")
-    assert arrays["interval/radius"].shape == (3, 1)
+    assert arrays["interval/radius"].shape == (3, 1, 2)
     for name, wrong, message in (
         ("interval/radius", None, "no 'interval/radius'"),
-        ("interval/radius", np.zeros((2, 1)), r"shape \(2, 1\)"),
+        ("interval/radius", np.zeros((2, 1, 2)), r"shape \(2, 1, 2\)"),
         ("interval/most", np.full((3, 1), np.nan), "interval/most has values that are not numbers"),
         ("interval/scale/weights", None, "no 'interval/scale/weights'"),
     ):
@@ -382,6 +382,27 @@ def test_bounds_saved_by_earlier_versions_load(cube, tmp_path):
     before, after = (f.predict_interval(cube) for f in (forecaster, Forecaster.load(tmp_path)))
     pd.testing.assert_frame_equal(before.lower, after.lower)
     pd.testing.assert_frame_equal(before.upper, after.upper)
+    # They had one radius for both sides.
+    arrays["interval/radius"] = arrays["interval/radius"][..., 0]
+    write_model(tmp_path, "forecaster.json", about, arrays)
+    both = Forecaster.load(tmp_path).model_.calibration.radius
+    np.testing.assert_array_equal(both[..., 0], both[..., 1])
+
+
+def test_each_side_of_skewed_errors_misses_its_own_share():
+    """Of bursts from a low level, as many lie above the upper bound as below the lower one."""
+    data = prepared(np.random.default_rng(5).exponential(size=24 * 80))
+    parts = [
+        Forecasts(starts, Bands(y * 0, {0.8: (y * 0, y * 0)}), y, mask)
+        for starts in (data.calibration, data.split.test)
+        for y, mask in [data.targets(starts)]
+    ]
+    lower, upper = calibrate(data, *parts, IntervalOptions("normalised"))[0].bounds[0.8]
+    y = parts[1].y
+    below, above = (y < lower).mean(), (y > upper).mean()
+    n = y.size  # Three standard errors of a share of 0.1.
+    assert below == pytest.approx(0.1, abs=0.9 / n**0.5)
+    assert above == pytest.approx(0.1, abs=0.9 / n**0.5)
 
 
 def per_cent(n_days=24):

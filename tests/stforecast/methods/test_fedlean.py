@@ -14,7 +14,10 @@ from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative,
 from stforecast.models import MODELS
 
 SPLIT = "days:15,3,3"
-SMALL = {"profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2}
+SMALL = {
+    "profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2,
+    "refit": "never",
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,217 @@
+"""Find where the table of an export begins: its encoding, separator, titles, names and units.
+
+The first row with a time and numbers is the first of the data; the row above it holds the names,
+unless it holds units, or the lower of two rows of names.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from charset_normalizer import from_bytes
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import some
+from data_prep.readers.columns import TIME_LIKE, looks_like_values, unit_of
+
+SEPARATORS = ",;\t|"
+SAMPLE = 2**17
+"""Bytes at a file's beginning that show how it is written."""
+
+LINES = 200
+"""Lines of them to look at."""
+
+ENCODINGS = ("cp1252", "gb18030", "big5", "shift_jis", "euc_kr", "cp1251", "cp1250", "cp1253")
+MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
+
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--"]
+"""What stands for a missing value."""
+
+log = logging.getLogger(__name__)
+
+
+def find_encoding(start: bytes, name: str) -> str:
+    """Return how a text is encoded, by its beginning; what is not Unicode is logged.
+
+    >>> find_encoding("time;größe".encode("utf-16"), "a.csv"), find_encoding(b"time", "a.csv")
+    ('utf-16', 'utf-8')
+    """
+    for mark, encoding in MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    if start[1:40:2].count(0) > 15 or start[:40:2].count(0) > 15:
+        return "utf-16-le" if start[1] == 0 else "utf-16-be"
+    try:
+        start[: start.rfind(b"\n") + 1].decode()
+        return "utf-8"
+    except UnicodeDecodeError:
+        odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
+        best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
+        found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        shown = odd.splitlines()[0].decode(found, errors="replace")
+        log.info(
+            "%s: not UTF-8, read as %s, such as %.60r; %s",
+            name,
+            found,
+            shown,
+            Words("pass {encoding} for another"),
+        )
+        return found
+
+
+def _is_latin(text: bytes) -> bool:
+    """Return whether bytes beyond ASCII stand alone between letters, as in Western texts."""
+    alone = len(re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", text))
+    return 2 * alone > sum(byte > 127 for byte in text)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands above the data of an export.
+
+    Args:
+        before: rows above the names.
+        rows: rows above the data.
+        names: names of the columns.
+        units: units of columns by name, from a row of their own.
+        levels: upper and lower name of the columns that have both.
+        timed: whether a row of data was recognised by its time.
+    """
+
+    before: int
+    rows: int
+    names: list[str]
+    units: dict[str, str]
+    levels: dict[str, tuple[str, str]]
+    timed: bool
+
+
+def find_separator(lines: Sequence[str]) -> str:
+    """Return the separator that makes most lines rows of data, else most lines equally long.
+
+    >>> find_separator(["time;a", "2024-01-01;1,5", "2024-01-02;2,5"])
+    ';'
+    """
+
+    def score(separator: str) -> tuple[int, int, int]:
+        rows = [row for row in csv.reader(lines, delimiter=separator) if any(row)]
+        width, count = usual_width(rows)
+        n_data = sum(is_data(row, width) for row in rows)
+        return n_data if width > 1 else 0, count if width > 1 else 0, width
+
+    return max(SEPARATORS, key=score)
+
+
+def usual_width(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
+    """Return the most frequent number of fields above one, the larger of two, and its count."""
+    widths = Counter(len(row) for row in rows)
+    wide = {width: n for width, n in widths.items() if width > 1} or widths or {0: 0}
+    return max(wide.items(), key=lambda item: (item[1], item[0]))
+
+
+def is_data(row: Sequence[str], width: int) -> bool:
+    """Return whether a row may be one of data: it has a time, and a number or nothing beside it."""
+    if len(row) != width or not any(re.match(TIME_LIKE, field) for field in row):
+        return False
+    others = [f for f in row if f.strip() not in MISSING and not re.match(TIME_LIKE, f)]
+    numbers = (re.search(r"\d", f) and not re.search(r"[a-zA-Z]{4}", f) for f in others)
+    return not others or any(numbers)
+
+
+def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
+    """Return what stands above the data in the first rows of a table.
+
+    Args:
+        rows: fields of each row.
+        name: name of the file.
+        unit: what its rows are called, such as "line".
+    """
+    width, _ = usual_width(rows)
+    first = next((i for i, row in enumerate(rows) if is_data(row, width)), None)
+    if not first:
+        begin = next((i for i, row in enumerate(rows) if any(row)), 0)
+        names = list(rows[begin]) if rows else []
+        return Head(begin, begin + 1, names, {}, {}, timed=first is not None)
+    at = first - 1
+    while at > 0 and not any(field.strip() for field in rows[at]):
+        at -= 1
+    lower = [field.strip() for field in rows[at]]
+    if at > 0 and _are_units(lower) and len(rows[at - 1]) == width:
+        at -= 1
+        names = [field.strip() for field in rows[at]]
+        units = {n: _unit(u) for n, u in zip(names, lower, strict=True)}
+        head = Head(at, first, names, {n: u for n, u in units.items() if u}, {}, True)
+    elif at > 0 and len(lower) == width and _is_upper(rows[at - 1], lower):
+        head = _two_rows(rows[at - 1], lower, at - 1, first)
+    else:
+        head = Head(at, first, lower, {}, {}, True)
+    titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
+    if titles:
+        log.info(
+            "%s: %s 1 to %d are titles and not read: %s",
+            name,
+            unit,
+            head.before,
+            some([f"{title.strip():.40}" for title in titles], 3),
+        )
+    return head
+
+
+def _are_units(fields: Sequence[str]) -> bool:
+    """Return whether a row holds units, in brackets or bare, and nothing else."""
+    filled = [field for field in fields if field]
+    dates = [f for f in filled if re.fullmatch(r"(?i)[ymdhis:/. -]{6,}", f)]
+    known = [f for f in filled if _unit(f)]
+    return bool(known) and all(f in known or f in dates or f in ("-", "#") for f in filled)
+
+
+def _unit(field: str) -> str:
+    """Return the unit that a field holds, bare or in brackets; empty if it holds another text."""
+    bare = field.strip("()[] ")
+    return "" if set("()[]") & set(bare) else unit_of(f"({bare})")
+
+
+def _is_upper(upper: Sequence[str], lower: Sequence[str]) -> bool:
+    """Return whether the row above the names completes them: those repeat, or are empty."""
+    if len(upper) != len(lower) or sum(map(bool, upper)) < 2 or _are_units(lower):
+        return False
+    repeat = any(n > 1 for n in Counter(filter(None, lower)).values())
+    return repeat or any(up.strip() and not low for up, low in zip(upper, lower, strict=True))
+
+
+def _two_rows(upper: Sequence[str], lower: Sequence[str], before: int, rows: int) -> Head:
+    """Return the names of two rows; an upper name holds until the next one."""
+    names, levels, group = [], {}, ""
+    for up, low in zip(upper, lower, strict=True):
+        up = up.strip()
+        group = up or group
+        paired = bool(low and group) and low != up
+        name = f"{group} {low}" if paired else low or up
+        names.append(name)
+        if paired:
+            levels[name] = (group, low)
+    return Head(before, rows, names, {}, levels, True)
+
+
+UNNAMED = "\N{NO-BREAK SPACE}column "
+"""Begin of the names of columns without one; the first may be empty, as pandas writes an index."""
+
+
+def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:
+    """Return the columns' names, further empty ones numbered; refuse values and repeated names."""
+    place = f"{file}, {unit} {before + 1}"
+    if looks_like_values(names):
+        raise InputError(
+            f"{place}: {', '.join(map(repr, names[:4]))} are values, expected the columns' names; ",
+            Words("pass {no_header} to number the columns from 1, or add names", no_header=True),
+        )
+    repeated = [name for name, count in Counter(names).items() if count > 1 and name]
+    if repeated or not names:
+        found = f"column {repeated[0]!r} more than once" if repeated else "nothing"
+        raise InputError(f"{place}: {found}, expected column names; write one for each")
+    return [name if name or not i else f"{UNNAMED}{i + 1}" for i, name in enumerate(names)]

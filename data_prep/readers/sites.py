@@ -1,0 +1,134 @@
+"""A table of sites beside a table of traffic: `--sites`, whose columns describe the cells."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, Words
+from data_prep.base.text import counted, some
+from data_prep.readers.columns import LATITUDES, LONGITUDES, KeyColumns, Origin, is_text, named
+from data_prep.readers.files import read_table
+from data_prep.readers.layout import KEPT
+
+EASTINGS = frozenset({"x", "easting", "east", "utmx", "utme", "xcoord", "coordx", "rechtswert"})
+NORTHINGS = frozenset({"y", "northing", "north", "utmy", "utmn", "ycoord", "coordy", "hochwert"})
+
+log = logging.getLogger(__name__)
+
+
+def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
+    """Add the columns of a table of sites to a cube as coordinates of its cells.
+
+    Longitude and latitude, or the coordinates of a projected system, become `lon` and `lat`. Rows
+    belong to cells by the column whose values are most of the cells' ids, or of a text of each
+    cell, such as the name of its site.
+
+    Args:
+        ds: a cube.
+        path: a row for each cell or site.
+        crs: system of projected coordinates, such as `"EPSG:25832"`; needs the extra `maps`.
+
+    Raises:
+        InputError: if no column holds ids of the cells, or positions cannot be read.
+    """
+    df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
+    column, ids = _find_ids(ds, df, origin)
+    own = df[df[column].astype(str).isin(ids)]
+    rows = own.drop_duplicates().set_index(own.drop_duplicates()[column].astype(str))
+    rows = rows.drop(columns=column)
+    unequal = [c for c in rows if (rows[c].groupby(level=0).nunique(dropna=False) > 1).any()]
+    if unequal:
+        log.warning(
+            "%s: %s differ between rows of one %s and are left out; give a row for each cell",
+            origin.name,
+            some(map(repr, unequal)),
+            column,
+        )
+    sites = rows[~rows.index.duplicated()].drop(columns=unequal).reindex(ids)
+    absent = ds["cell"].to_numpy()[~np.isin(ids, rows.index)]
+    if len(absent):
+        log.warning(
+            "%s: no row for %s: %s", origin.name, counted(len(absent), "cell"), some(absent, 5)
+        )
+    ds = _place(ds, sites, crs, origin)
+    odd = {*KEPT, *ds.variables}
+    kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable() and "/" not in c]
+    log.info(
+        "%s: %s of cells by %r: %s",
+        origin.name,
+        counted(len(kept), "column"),
+        column,
+        some(kept, 8) or "none",
+    )
+    return ds.assign_coords({c: ("cell", _values(sites[c])) for c in kept})
+
+
+def _find_ids(ds: xr.Dataset, df: pd.DataFrame, origin: Origin) -> tuple[str, np.ndarray]:
+    """Return the column of ids, and the id of each cell, `(cells,)`."""
+    texts = [c for c in ds.coords if ds[c].dims == ("cell",) and ds[c].dtype.kind in "UOi"]
+    found = [
+        (int(np.isin(ids, df[column].astype(str).unique()).sum()), column, ids)
+        for name in sorted(map(str, texts), key=lambda name: name != "cell")
+        for ids in [ds[name].to_numpy().astype(str)]
+        for column in df.columns
+    ]
+    most, column, ids = max(found, key=lambda item: item[0])
+    if not most:
+        raise InputError(
+            f"{origin.name}: no column has ids of the cells, such as {some(ds['cell'].values, 3)} "
+            f"(its columns are {some(map(repr, df.columns), 8)}); name them as in the table of "
+            "values, or ",
+            Words("leave out {sites}"),
+        )
+    return column, ids
+
+
+def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin) -> xr.Dataset:
+    """Add `lon` and `lat`, if the table has positions, and take them out of it."""
+    names = [str(name) for name in sites.columns]
+    degrees = named(names, LONGITUDES), named(names, LATITUDES)
+    metres = named(names, EASTINGS), named(names, NORTHINGS)
+    pairs = [(a[0], b[0]) for a, b in (degrees, metres) if len(a) == len(b) == 1]
+    if not pairs:
+        return ds
+    x, y = (pd.to_numeric(sites[name], errors="coerce").to_numpy(float) for name in pairs[0])
+    for name in pairs[0]:
+        del sites[name]
+    if crs is not None:
+        x, y = _to_degrees(x, y, crs)
+    if np.nanmax(np.abs(x), initial=0) > 180 or np.nanmax(np.abs(y), initial=0) > 90:
+        raise InputError(
+            f"{origin.name}: {pairs[0][0]} and {pairs[0][1]} are no degrees; ",
+            Words("name their system, such as {crs:EPSG:25832} for UTM zone 32, or correct {crs}"),
+        )
+    return ds.assign_coords(
+        lon=("cell", x, {"standard_name": "longitude", "units": "degrees_east"}),
+        lat=("cell", y, {"standard_name": "latitude", "units": "degrees_north"}),
+    )
+
+
+def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from pyproj import Transformer
+        from pyproj.exceptions import CRSError
+    except ImportError as e:
+        raise InputError(
+            Words("{crs} needs pyproj; "), "pip install 'stforecast[maps]', or give degrees"
+        ) from e
+    try:
+        lon, lat = Transformer.from_crs(crs, "EPSG:4326", always_xy=True).transform(x, y)
+    except CRSError as e:
+        raise InputError(f"unknown system {crs!r}; ", Words("give {crs} such as EPSG:25832")) from e
+    return lon, lat
+
+
+def _values(column: pd.Series) -> np.ndarray:
+    """Return values of each cell, `(cells,)`: numbers, or text that is empty where not known."""
+    if is_text(column):
+        return column.fillna("").astype(str).to_numpy(dtype=str)
+    return column.to_numpy(dtype=np.float64)

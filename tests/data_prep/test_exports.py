@@ -1,0 +1,555 @@
+"""A corpus of exports as operators, roads, metros and pedestrian portals publish them, with truths.
+
+Each is read to the last value, or refused with one line whose option works when it is obeyed.
+"""
+
+import datetime
+import io
+import logging
+import re
+import shlex
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_prep.base.errors import InputError
+from data_prep.cube import open_cube
+from data_prep.sets.table import read
+from stforecast.cli.main import cli
+
+CASES = {}
+"""Writers of exports by name; each returns the path and its truth."""
+
+HOURS = pd.date_range("2024-05-10", periods=72, freq="h")
+LTE = {"DL Traffic (GB)": 1, "Users": 0}
+
+
+class Truth:
+    """What a cube must hold: values of services, each (time, cell)."""
+
+    def __init__(self, services, cells, times=HOURS, obey=None):
+        rng = np.random.default_rng(7)
+        shape = len(times), len(cells)
+        self.values = {
+            name: pd.DataFrame(rng.uniform(2000, 9000, shape).round(digits), times, cells)
+            for name, digits in services.items()
+        }
+        self.cells, self.times, self.obey = [str(cell) for cell in cells], times, obey
+
+    @property
+    def long(self):
+        """A row for each time and cell: time, cell and the services."""
+        frames = [f.stack().rename(name) for name, f in self.values.items()]
+        return pd.concat(frames, axis=1).rename_axis(["time", "cell"]).reset_index()
+
+    @property
+    def wide(self):
+        return next(iter(self.values.values()))
+
+    def check(self, ds):
+        assert sorted(ds["cell"].values.astype(str)) == sorted(self.cells)
+        np.testing.assert_array_equal(ds["time"].values, self.times.as_unit("ns"))
+        assert set(ds.data_vars) == set(self.values)
+        for name, frame in self.values.items():
+            found = ds[name].to_pandas()
+            found.columns = found.columns.astype(str)
+            np.testing.assert_allclose(found[self.cells].to_numpy(), frame.to_numpy(), rtol=1e-12)
+
+
+def case(*variants):
+    """Add a writer of `(folder, *variant)` to the corpus, once for each variant."""
+
+    def add(write):
+        for i, variant in enumerate(variants or [()]):
+            CASES[f"{write.__name__}-{i}" if variants else write.__name__] = (write, variant)
+        return write
+
+    return add
+
+
+def save(folder, text, name="export.csv", encoding="utf-8"):
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def number(value, style="."):
+    """Write a number: with a point, a decimal comma, or thousands separated as well."""
+    text = f"{value:,.10f}".rstrip("0").rstrip(".")
+    plain = text.replace(",", "")
+    return {
+        ".": plain,
+        ",": plain.replace(".", ","),
+        "1.000,5": text.translate(str.maketrans(",.", ".,")),
+        "1,000.5": text,
+        "1 000,5": text.replace(",", "\N{NO-BREAK SPACE}").replace(".", ","),
+        "1'000.5": text.replace(",", "'"),
+    }[style]
+
+
+def lines(truth, head, row, sep=",", style="."):
+    """Join a header and a line for each row of a long table, made by `row(time, cell)`."""
+    out = [sep.join(head)]
+    for time, cell, *values in truth.long.itertuples(index=False):
+        fields = [*row(time, cell), *(number(v, style) for v in values)]
+        out.append(sep.join(f'"{f}"' if sep in f else f for f in fields))
+    return "\n".join(out) + "\n"
+
+
+@case(
+    ("%m/%d/%Y %H:%M:%S", "utf-8"),
+    ("%Y-%m-%d %H:%M:%S DST", "utf-8-sig"),
+    ("%Y-%m-%d %H:%M", "gb18030"),
+)
+def huawei(folder, form, encoding):
+    """Titles above, a period, names of network elements, a note below."""
+    site = "站点" if encoding == "gb18030" else "SITE"
+    truth = Truth(LTE, [f"{site}{i}_1" for i in range(3)])
+    head = ["Start Time", "Period(min)", "NE Name", "Cell Name", *LTE]
+    text = lines(truth, head, lambda t, c: [t.strftime(form), "60", f"eNB,{c[:-2]}", c])
+    text = f'Report name: LTE cells\nExport time: 2024-05-14 09:00\n\n{text}"Total 216 records"\n'
+    return save(folder, text, encoding=encoding), truth
+
+
+@case((";", ","), (";", "1.000,5"), ("\t", ","), ("|", "1 000,5"))
+def nokia(folder, sep, style):
+    """A German front end: date and time apart, decimal commas, a row of sums, cp1252."""
+    truth = Truth({"Verkehr (GB)": 1, "Nutzer": 0}, ["Köln_1", "Köln_2"])
+    head = ["Datum", "Uhrzeit", "Zellname", *truth.values]
+    text = lines(truth, head, lambda t, c: [f"{t:%d.%m.%Y}", f"{t:%H:%M}", c], sep, style)
+    return save(folder, text + sep.join(["Summe", "", "", "99,5", "7"]) + "\n",
+                encoding="cp1252"), truth  # fmt: skip
+
+
+@case(("utf-16",), ("utf-16-le",), ("utf-8",))
+def ericsson(folder, encoding):
+    """Date and hour in numbers, counters, tabs, UTF-16."""
+    truth = Truth({"pmPdcpVolDlDrb": 0, "pmRrcConnLevSum": 0}, ["ERB1-A", "ERB1-B"])
+    head = ["DATE_ID", "HOUR_ID", "EUtranCellFDD", *truth.values]
+    text = lines(truth, head, lambda t, c: [f"{t:%Y-%m-%d}", str(t.hour), c], "\t")
+    return save(folder, text, "export.txt", encoding), truth
+
+
+@case(("1,000.5",), ("1'000.5",))
+def zte(folder, style):
+    """Begin and end of each period, an index, quoted thousands, a row of the names again."""
+    truth = Truth({"PRB Usage(%)": 2, "Throughput(Mbps)": 3}, ["101", "102"])
+    head = ["Index", "Begin Time", "End Time", "Granularity", "Cell ID", "Cell", *truth.values]
+    hour = pd.Timedelta("1h")
+    text = lines(
+        truth,
+        head,
+        lambda t, c: ["1", f"{t:%Y-%m-%d %H:%M:%S}", f"{t + hour:%Y-%m-%d %H:%M:%S}", "1 hour",
+                      c, f"cell{c}"],
+        style=style,
+    )  # fmt: skip
+    rows = text.splitlines()
+    rows.insert(50, rows[0])
+    truth.cells = ["cell101", "cell102"]
+    for name, frame in truth.values.items():
+        truth.values[name] = frame.set_axis(truth.cells, axis="columns")
+    return save(folder, "\n".join(rows) + "\n"), truth
+
+
+@case()
+def samsung_site_and_sector(folder):
+    """Cells are numbered within sites."""
+    truth = Truth({"DL Volume (MB)": 1}, ["A/1", "A/2", "B/1", "B/2"])
+    text = lines(truth, ["time", "eNodeB Name", "LocalCell Id", *truth.values],
+                 lambda t, c: [str(t), *c.split("/")])  # fmt: skip
+    return save(folder, text), truth
+
+
+@case((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,), (9,), (10,), (11,))
+def dates(folder, i):
+    """One column of times in many forms."""
+    truth = Truth({"value": 1}, ["n"])
+    written = [
+        lambda t: f"{t:%d/%m/%Y %H:%M}",
+        lambda t: f"{t:%m/%d/%Y %I:%M %p}",
+        lambda t: f"{t:%Y/%m/%d %H:%M}",
+        lambda t: f"{t:%d.%m.%y %H:%M:%S}",
+        lambda t: f"{t:%d-%b-%Y %H:%M}",
+        lambda t: f"{t:%d-%b-%y %I:%M:%S %p}",
+        lambda t: f"{t:%Y%m%d%H%M}",
+        lambda t: f"{t:%Y-%m-%dT%H:%M:%SZ}",
+        lambda t: str(int(t.timestamp())),
+        lambda t: str(int(t.timestamp() * 1000)),
+        lambda t: f"{t:%d.%m.%Y %H:%M} - {t + pd.Timedelta('1h'):%d.%m.%Y %H:%M}",
+        lambda t: f"{t:%d.%m.%Y} {t:%H:%M}".replace(" 00:00", " 00:00"),
+    ][i]
+    rows = [f"{written(t)};{number(v, ',')}" for t, v in truth.wide["n"].items()]
+    return save(folder, "\n".join(["Zeit;n", *rows]) + "\n"), truth
+
+
+@case()
+def hours_up_to_24(folder):
+    """The last hour of a day is 24:00 of the same date."""
+    truth = Truth({"value": 0}, ["n"], HOURS + pd.Timedelta("1h"))
+    rows = []
+    for t, v in truth.wide["n"].items():
+        shown = f"{t:%d.%m.%Y %H:%M}"
+        if t.hour == 0:
+            shown = f"{t - pd.Timedelta('1D'):%d.%m.%Y} 24:00"
+        rows.append(f"{shown};{number(v)}")
+    return save(folder, "\n".join(["Zeitpunkt;n", *rows]) + "\n"), truth
+
+
+@case(("dayfirst",), ("monthfirst",))
+def dates_that_need_an_answer(folder, order):
+    """Day and month cannot be told apart: the message has both options."""
+    times = pd.date_range("2024-05-06", periods=24, freq="h")
+    truth = Truth({"value": 0}, ["n"], times, obey=f"--time-format {order}")
+    form = "%d/%m/%Y %H:%M" if order == "dayfirst" else "%m/%d/%Y %H:%M"
+    rows = [f"{t.strftime(form)},{number(v)}" for t, v in truth.wide["n"].items()]
+    return save(folder, "\n".join(["time,n", *rows]) + "\n"), truth
+
+
+@case(("comma",), ("point",))
+def numbers_that_need_an_answer(folder, mark):
+    """A comma before three digits: the message has both options."""
+    truth = Truth({"value": 3}, ["n"], obey=f"--decimal {mark}")
+    style = 1.0 if mark == "comma" else 1000.0
+    truth.values["value"] = pd.DataFrame({"n": (np.arange(72) + 1234) / 1000 * style}, HOURS)
+    rows = [f"{t};{1},{234 + i:03}" for i, t in enumerate(HOURS)]
+    return save(folder, "\n".join(["time;n", *rows]) + "\n"), truth
+
+
+@case((12,), (40,), (300,))
+def road_wide(folder, n):
+    """Many detectors beside one column of times."""
+    truth = Truth({"value": 0}, [f"Street {chr(65 + i % 26)}{'abc'[i // 26 % 3]}x{i // 78}"
+                                 for i in range(n)])  # fmt: skip
+    return save(folder, truth.wide.rename_axis("Date/Time").to_csv()), truth
+
+
+@case(("wide",), ("services",))
+def few_columns_need_an_answer(folder, layout):
+    """Three columns may be places or quantities: the message has both options."""
+    names = ["north", "south", "west"]
+    truth = Truth({"value": 0}, names, obey=f"--layout {layout}")
+    path = save(folder, truth.wide.rename_axis("time").to_csv(), "spot.csv")
+    if layout == "services":
+        truth.values = {n: truth.wide[[n]].set_axis(["spot"], axis="columns") for n in names}
+        truth.cells = ["spot"]
+    return path, truth
+
+
+@case()
+def road_services_of_one_detector(folder):
+    """Flow, speed and occupancy of a loop, with a row of units."""
+    truth = Truth({"Flow": 0, "Speed": 1, "Occupancy": 2}, ["loop7"])
+    text = lines(truth, ["Timestamp", *truth.values], lambda t, c: [str(t)])
+    first, rest = text.split("\n", 1)
+    return save(folder, f"{first}\n,veh/h,km/h,%\n{rest}", "loop7.csv"), truth
+
+
+@case(("long",), ("offset",), ("zulu",))
+def road_long(folder, kind):
+    """Sensors below each other, with places, offsets and blank lines."""
+    truth = Truth({"speed": 1}, ["401", "402"])
+    mark = {"long": "", "offset": "+00:00", "zulu": "Z"}[kind]
+    text = lines(truth, ["timestamp", "lat", "lon", "sensor_id", "speed"],
+                 lambda t, c: [f"{t:%Y-%m-%dT%H:%M:%S}{mark}", "52.5", "13.4", c])  # fmt: skip
+    return save(folder, text.replace("\n", "\n\n", 3)), truth
+
+
+@case(("cells-above", True), ("services-above", True), ("cells-above", False))
+def two_rows_of_names(folder, above, clear):
+    """Groups above names: cells above services, or services above cells."""
+    services = LTE if clear else {"one": 0, "two": 0}
+    truth = Truth(services, ["Alpha", "Beta"], obey=None if clear else f"--layout {above}")
+    pairs = [(c, s) for c in truth.cells for s in services]
+    if above == "services-above":
+        pairs = sorted([(s, c) for c, s in pairs])
+    upper = [up if i % 2 == 0 else "" for i, (up, _) in enumerate(pairs)]
+    rows = [[*map(str, ["Time", *upper])], ["", *(low for _, low in pairs)]]
+    for t in HOURS:
+        values = [truth.values[s if above == "cells-above" else c].loc[t,
+                  c if above == "cells-above" else s] for c, s in pairs]  # fmt: skip
+        rows.append([str(t), *map(number, values)])
+    return save(folder, "\n".join(map(",".join, rows)) + "\n"), truth
+
+
+@case(("csv",), ("zip",), ("overlap",), ("pattern",))
+def daily_files(folder, kind):
+    """A file a day, in a folder, a zip or by a pattern; the first hour of the next day again."""
+    truth = Truth({"Trips": 0}, ["1", "2"])
+    texts = {}
+    for day, rows in truth.long.groupby(truth.long["time"].dt.date):
+        end = pd.Timestamp(day) + pd.Timedelta("1D")
+        if kind == "overlap":
+            rows = pd.concat([rows, truth.long[truth.long["time"] == end]])
+        texts[f"trips_{day:%Y%m%d}.csv"] = rows.to_csv(index=False)
+    if kind == "zip":
+        with zipfile.ZipFile(folder / "days.zip", "w") as packed:
+            for name, text in texts.items():
+                packed.writestr(f"export/{name}", text)
+        return folder / "days.zip", truth
+    days = folder / "days"
+    days.mkdir()
+    for name, text in texts.items():
+        save(days, text, name)
+    return days / "trips_*.csv" if kind == "pattern" else days, truth
+
+
+@case(("cells",), ("services",))
+def a_file_each(folder, what):
+    """A file for each cell, or for each service of many cells."""
+    truth = Truth(LTE if what == "cells" else {"entries": 0, "exits": 0},
+                  ["North", "South", "West"])  # fmt: skip
+    (folder / "all").mkdir()
+    for name in truth.cells if what == "cells" else truth.values:
+        frame = truth.values.get(name)
+        if frame is None:
+            frame = pd.DataFrame({s: f[name] for s, f in truth.values.items()})
+        save(folder / "all", frame.rename_axis("time").to_csv(), f"{name}.csv")
+    return folder / "all", truth
+
+
+def book(folder, sheets, merge=()):
+    openpyxl = pytest.importorskip("openpyxl")
+    made = openpyxl.Workbook()
+    made.remove(made.active)
+    for name, rows in sheets.items():
+        sheet = made.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+        for area in merge:
+            sheet.merge_cells(area)
+    made.save(folder / "book.xlsx")
+    return folder / "book.xlsx"
+
+
+@case()
+def excel_with_titles_and_totals(folder):
+    truth = Truth(LTE, ["A1", "A2"])
+    rows = [["Weekly report"], [None], ["Time", "Cell", *LTE]]
+    rows += [[t.to_pydatetime(), c, *map(float, v)] for t, c, *v in truth.long.values.tolist()]
+    return book(folder, {"Report": [*rows, ["Total", None, 1.0, 2.0]]}), truth
+
+
+@case()
+def excel_with_merged_dates_and_hours(folder):
+    truth = Truth({"Traffic (GB)": 1}, ["A1"])
+    rows = [["Date", "Hour", "Cell", "Traffic (GB)"]]
+    merge = []
+    for t, v in truth.wide["A1"].items():
+        rows.append([t.to_pydatetime() if t.hour == 0 else None, t.hour, "A1", v])
+        if t.hour == 0:
+            merge.append(f"A{len(rows)}:A{len(rows) + 23}")
+    return book(folder, {"Data": rows}, merge), truth
+
+
+@case()
+def excel_with_two_rows_of_merged_names(folder):
+    truth = Truth(LTE, ["Alpha", "Beta"])
+    rows = [["Time", "Alpha", None, "Beta", None], [None, *LTE, *LTE]]
+    for t in HOURS:
+        rows.append([t.to_pydatetime(), *(float(truth.values[s].loc[t, c]) for c in truth.cells
+                                          for s in LTE)])  # fmt: skip
+    return book(folder, {"Data": rows}, ["A1:A2", "B1:C1", "D1:E1"]), truth
+
+
+@case()
+def excel_sheets_of_services(folder):
+    truth = Truth({"inbound": 0, "outbound": 0}, ["Central", "Harbour"])
+    sheets = {
+        name: [["time", *truth.cells], *([t.to_pydatetime(), *map(float, r)]
+                                         for t, r in zip(HOURS, f.values, strict=True))]
+        for name, f in truth.values.items()
+    }  # fmt: skip
+    return book(folder, {"About": [["Made in May"]], **sheets}), truth
+
+
+@case()
+def excel_times_of_day(folder):
+    truth = Truth({"Entries": 0}, ["Main"])
+    rows = [["Date", "Time", "Station", "Entries"]]
+    rows += [[t.date(), t.time(), "Main", float(v)] for t, v in truth.wide["Main"].items()]
+    return book(folder, {"Data": rows}), truth
+
+
+@case((";",), (",",))
+def metro_stations(folder, sep):
+    """Passengers entering stations each quarter of an hour, with a total column."""
+    times = pd.date_range("2024-05-13 05:00", periods=80, freq="15min")
+    names = ["Main", "Opera", "Zoo", "Port", "Mill", "Gate 7", "Fair", "Park", "Dome"]
+    truth = Truth({"value": 0}, names, times)
+    frame = truth.wide.assign(Total=truth.wide.sum(axis=1)).rename_axis("Interval")
+    return save(folder, frame.to_csv(sep=sep)), truth
+
+
+@case()
+def metro_long_with_a_total_of_all(folder):
+    truth = Truth({"Passengers": 0}, ["Main", "Opera", "Zoo"])
+    whole = truth.long.groupby("time", as_index=False)["Passengers"].sum().assign(cell="Total")
+    frame = pd.concat([truth.long, whole]).rename(columns={"cell": "Station"}).sort_values("time")
+    return save(folder, frame.to_csv(index=False)), truth
+
+
+@case((True,), (False,))
+def metro_with_intervals(folder, dash):
+    """Spans such as 05:00 - 05:15 in a column beside the date."""
+    times = pd.date_range("2024-05-13", periods=96 * 3, freq="15min")
+    truth = Truth({"Boardings": 0}, ["Main", "Zoo"], times)
+    quarter = pd.Timedelta("15min")
+
+    def row(t, c):
+        end = f" - {t + quarter:%H:%M}" if dash else ""
+        return [f"{t:%Y-%m-%d}", f"{t:%H:%M}{end}", c]
+
+    text = lines(truth, ["Day", "From", "Station", "Boardings"], row)
+    return save(folder, text), truth
+
+
+@case()
+def pedestrians(folder):
+    """Melbourne's portal: a wide table of dates and hours, blanks where a counter was off."""
+    names = ["Queen", "King", "Lygon", "Swan", "Flinders", "Elm", "Main", "Oak"]
+    truth = Truth({"value": 0}, [f"{name} Street" for name in names])
+    truth.wide.iloc[5:9, 1] = np.nan
+    frame = truth.wide.copy()
+    frame.insert(0, "Hour", frame.index.hour)
+    frame.insert(0, "Date", frame.index.strftime("%Y-%m-%d"))
+    return save(folder, frame.to_csv(index=False)), truth
+
+
+@case(("NIL",), ("-",), ("n/a",), ("#N/A",))
+def missing_marks(folder, mark):
+    truth = Truth({"Hourly_Counts": 0}, ["s1", "s2"])
+    truth.values["Hourly_Counts"].iloc[3, 0] = np.nan
+    frame = truth.long.rename(columns={"cell": "Sensor_Name", "time": "Date_Time"})
+    frame = frame.sort_values(["Date_Time", "Sensor_Name"])
+    text = frame.to_csv(index=False, na_rep=mark)
+    if "s1,NIL" not in text and mark not in text:
+        first = f"{HOURS[3]},s1,{mark}\n"
+        text += first
+    return save(folder, text), truth
+
+
+@case()
+def trailing_separators_and_a_mark_of_excel(folder):
+    truth = Truth(LTE, ["A", "B"])
+    text = lines(truth, ["time", "cell", *LTE, ""], lambda t, c: [str(t), c], ";", ",")
+    return save(folder, "sep=;\n" + re.sub(r"(\d)\n", r"\1;\n", text)), truth
+
+
+@case(("%",), (" %",))
+def percent_signs(folder, sign):
+    truth = Truth({"Utilization": 1}, ["A", "B"])
+    text = lines(truth, ["time", "cell", "Utilization"], lambda t, c: [str(t), c])
+    return save(folder, re.sub(r"(\d)\n", rf"\1{sign}\n", text)), truth
+
+
+@case()
+def two_columns_named_by_the_user(folder):
+    """A date column and two clocks leave a question that names both."""
+    truth = Truth({"Calls": 0}, ["A"], obey="--time opened")
+    text = lines(truth, ["opened", "stored", "cell", "Calls"], lambda t, c: [
+        str(t), str(HOURS[-1] + (HOURS[-1] - t) / 2), c])  # fmt: skip
+    return save(folder, text), truth
+
+
+def test_the_corpus_is_large():
+    assert len(CASES) >= 60
+
+
+def obey(path, truth, message, out):
+    """Type the command again with an option that the message has, as it stands there."""
+    options = re.findall(r"--[a-z-]+ (?:'[^']*'|[^\s;,]+)", message)
+    assert truth.obey in options, message
+    arguments = ["prepare", "table", "--raw", str(path), "--out", str(out)]
+    cli.main([*arguments, *shlex.split(truth.obey)], standalone_mode=False, obj={})
+    return open_cube(out)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_is_read_to_the_last_value_or_asks_once(name, tmp_path):
+    write, variant = CASES[name]
+    path, truth = write(tmp_path, *variant)
+    if truth.obey is None:
+        truth.check(read(path))
+        return
+    with pytest.raises(InputError) as refused:
+        read(path)
+    with obey(path, truth, refused.value.typed, tmp_path / "out.nc") as ds:
+        truth.check(ds.load())
+
+
+STYLES = st.fixed_dictionaries(
+    {
+        "sep": st.sampled_from([",", ";", "\t", "|"]),
+        "style": st.sampled_from([".", ",", "1.000,5", "1,000.5", "1 000,5", "1'000.5"]),
+        "encoding": st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"]),
+        "form": st.sampled_from(
+            ["%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M"]
+        ),
+        "titles": st.integers(0, 3),
+        "total": st.booleans(),
+        "n_cells": st.integers(1, 4),
+        "start": st.dates(datetime.date(2020, 1, 1), datetime.date(2028, 12, 1)),
+    }
+)
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(style=STYLES)
+def test_frames_in_random_styles_are_read_back(style, tmp_path):
+    times = pd.date_range(style["start"], periods=30, freq="h")
+    cells = [f"Zelle ü{i}" for i in range(style["n_cells"])]
+    truth = Truth({"Last (GB)": 1, "Züge": 0}, cells, times)
+    sep = style["sep"]
+    text = lines(truth, ["Zeit", "Zelle", *truth.values],
+                 lambda t, c: [t.strftime(style["form"]), c], sep, style["style"])  # fmt: skip
+    text = "".join(f"Titel {i}\n" for i in range(style["titles"])) + text
+    if style["total"]:
+        text += sep.join(["Summe", "", "1", "2"]) + "\n"
+    path = save(tmp_path, text, encoding=style["encoding"])
+    truth.check(read(path))
+
+
+def test_gaps_between_files_are_named(tmp_path):
+    for day in (1, 2, 4):
+        times = pd.date_range(f"2024-05-0{day}", periods=24, freq="h")
+        pd.DataFrame({"time": times, "cell": 1, "v": 1.0}).to_csv(
+            tmp_path / f"d{day}.csv", index=day < 3
+        )
+    with pytest.raises(InputError, match=r"24 of 96 .* 2024-05-02 23:00:00 \(d2.csv, line 25\)"):
+        read(tmp_path)
+
+
+def test_files_that_contradict_each_other_are_named(tmp_path):
+    times = pd.date_range("2024-05-01", periods=24, freq="h")
+    for i in (0, 1):
+        frame = pd.DataFrame({"time": times + i * pd.Timedelta("20h"), "cell": 1, "v": i + 1.0})
+        frame.to_csv(tmp_path / f"d{i}.csv", index=False)
+    with pytest.raises(InputError, match=r"d1.csv, line 2: .* is already in d0.csv, line 22"):
+        read(tmp_path)
+
+
+def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path, truth = CASES["zte-0"][0](tmp_path, ".")
+    truth.check(read(path))
+    assert "left out 1 row: the columns' names again, the first in line 51" in caplog.text
+    path, truth = CASES["nokia-0"][0](tmp_path, ";", ",")
+    truth.check(read(path))
+    assert "not UTF-8, read as cp1252" in caplog.text
+    assert "left out 1 row: totals, the first in line 146 (Summe 99,5 7)" in caplog.text
+
+
+def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("a.csv", bytes(2**28))
+    with pytest.raises(InputError, match=r"bomb.zip: unpacked, it would take"):
+        read(tmp_path / "bomb.zip")
+    (tmp_path / "no.zip").write_bytes(io.BytesIO(b"PK\x03\x04no").getvalue())
+    with pytest.raises(InputError, match=r"no.zip: cannot be read as a zip"):
+        read(tmp_path / "no.zip")

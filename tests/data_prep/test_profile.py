@@ -1,0 +1,83 @@
+"""A profile finds what was put into a service, and nothing else."""
+
+import json
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.cube import open_cube
+from data_prep.profile import profile
+from data_prep.readers.frames import from_frame
+from stforecast.cli.info import describe
+from stforecast.cli.main import cli
+
+HOURS = pd.date_range("2024-01-01", periods=24 * 70, freq="h")
+NAN = np.nan
+
+
+@pytest.fixture
+def frame():
+    """Ten weeks of hours at five cells, with a rhythm of days and some noise."""
+    rng = np.random.default_rng(3)
+    day = 50 + 30 * np.sin(2 * np.pi * HOURS.hour / 24)
+    noise = rng.normal(0, 3, (len(HOURS), 5))
+    return pd.DataFrame(day.to_numpy()[:, None] + noise, HOURS, list("abcde"))
+
+
+def test_a_sound_service_has_nothing_but_a_rhythm(frame):
+    found = profile(from_frame(frame), "value")
+    assert found["missing"] == found["zeros"] == 0
+    assert not found["constant"]
+    assert not found["missing_cells"]
+    assert found["stuck"] == {"spans": 0}
+    assert found["outliers"] == found["shifts"] == {"count": 0}
+    assert 0.95 < found["daily"] <= found["weekly"] < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "expected"),
+    [
+        ((slice(48, 72), "b", NAN), "missing_cells", pytest.approx({"b": 24 / len(HOURS)})),
+        ((slice(48, 72), "b", NAN), "missing_days", pytest.approx({"2024-01-03": 0.2})),
+        ((slice(100, 110), "c", 7.0), "stuck", {
+            "spans": 1, "steps": 10, "longest": 10, "cell": "c", "first": "2024-01-05 04:00:00"}),
+        ((slice(None), "d", 5.0), "constant", ["d"]),
+        ((slice(200, 201), "e", 9000.0), "outliers", {
+            "count": 1, "value": 9000.0, "cell": "e", "time": "2024-01-09 08:00:00"}),
+    ],
+)  # fmt: skip
+def test_what_is_odd_is_found_where_it_is(frame, change, key, expected):
+    rows, cell, value = change
+    frame.loc[HOURS[rows], cell] = value
+    assert profile(from_frame(frame), "value")[key] == expected
+
+
+def test_a_shift_of_level_is_found_in_its_week(frame):
+    frame.loc[HOURS[24 * 35 :], "a"] += 200
+    found = profile(from_frame(frame), "value")["shifts"]
+    assert (found["count"], found["cell"], found["week"]) == (1, "a", "2024-02-05")
+
+
+def test_info_profiles_a_table_and_its_next_command_works(frame, tmp_path, capsys):
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    short = frame.rename_axis("time").drop(HOURS[30:40]).set_axis(range(5), axis="columns")
+    pd.concat([short, short.iloc[5:7]]).to_csv(folder / "a b.csv")
+    found = describe(folder / "a b.csv")
+    assert "--duplicates mean" in found.next_command
+    assert "--allow-gaps" in found.next_command
+    assert found.about["profile"]["value"]["missing"] == pytest.approx(10 / len(HOURS))
+    assert "rhythm     daily " in found.text
+    words = shlex.split(found.next_command)[1:]
+    assert words[1] == str(folder / "a b.csv")
+    out = tmp_path / "o.nc"
+    options = [w for w in words[2:] if w not in ("--horizon", "24", "--out", "forecast/")]
+    command = ["prepare", "table", "--raw", words[1], "--out", str(out), *options]
+    cli.main(command, standalone_mode=False, obj={"progress": False})
+    with open_cube(out) as ds:
+        assert ds.sizes == {"time": len(HOURS), "cell": 5}
+    capsys.readouterr()
+    cli.main(["info", str(folder / "*.csv"), "--json"], standalone_mode=False, obj={})
+    assert json.loads(capsys.readouterr().out)["profile"]["value"]["cells_seen"] == 5
