@@ -44,7 +44,7 @@ class WeeklyProfile(NamedTuple):
     @classmethod
     def of(cls, series: np.ndarray, horizon: int, calendar: Calendar) -> WeeklyProfile:
         """Compute the profiles of a series `(steps, cells)`, z-scored, NaN where missing."""
-        profile = _profile(series, horizon, calendar)
+        profile = profile_by_step(series, horizon, calendar)
         anomaly = series - profile[: len(series)]
         newest = pd.DataFrame(np.where(np.isnan(series), np.nan, profile[: len(series)])).ffill()
         table = pd.DataFrame(anomaly)
@@ -61,20 +61,29 @@ class WeeklyProfile(NamedTuple):
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
 
-        They are the profile at each target less that of the newest reading, and the anomalies. A
-        target six days ahead or later has the profile of a week before, which is known already.
+        They are the profile at each target less that of the newest reading, and the anomalies.
         """
-        week = calendar.steps_in(WEEK)
-        first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
-        weeks = (ahead + calendar.steps_in(DAY)) // week
-        steps = np.where(weeks > 0, calendar.before(first + ahead, week * weeks), first + ahead)
         now = np.asarray(starts) - 1
-        change = self.profile[:, steps.clip(0)] - self.newest[:, now, None]
+        change = at_targets(self.profile, starts, horizon, calendar) - self.newest[:, now, None]
         return np.concatenate([change, self.anomalies[:, now]], axis=-1)
 
 
-def _profile(series: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
-    """Return the profile `(steps + horizon, cells)`."""
+def at_targets(
+    profile: np.ndarray, starts: np.ndarray, horizon: int, calendar: Calendar
+) -> np.ndarray:
+    """Return a profile `(cells, steps)` at the targets of windows, `(cells, windows, horizon)`.
+
+    A target six days ahead or later has the profile of a week before, which is known already.
+    """
+    week = calendar.steps_in(WEEK)
+    first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
+    weeks = (ahead + calendar.steps_in(DAY)) // week
+    steps = np.where(weeks > 0, calendar.before(first + ahead, week * weeks), first + ahead)
+    return profile[:, steps.clip(0)]
+
+
+def profile_by_step(series: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
+    """Return the profile `(steps + horizon, cells)` of a series `(steps, cells)`."""
     steps = np.arange(len(series) + horizon)
     times = calendar.local_times(steps)
     weekend = (times.day_of_week >= SATURDAY).astype(int)

@@ -154,7 +154,7 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
             snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)
-            return dataclasses.replace(fitted, snapshot=snapshot), found.notes
+            return fitted.refitted(snapshot), found.notes
         model, cost = refit(config, fitted, data, known)
         checkpointer.save_extra(name, of, model.snapshot, cost)
         return model, cost
@@ -199,7 +199,7 @@ def go_on(
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return dataclasses.replace(fitted, snapshot=federation.ready()), cost
+    return fitted.refitted(federation.ready()), cost
 
 
 def _resumed(state: State, fresh: State, method: Method) -> State:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.bench import LOCAL
-from stforecast.data.anchors import with_anchors
+from stforecast.data.anchors import with_anchors, without_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.windows import input_windows, off_wall_clock
+from stforecast.data.weekly_profile import at_targets, profile_by_step
+from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import EXPERTS, Method
 from stforecast.federated.core.population import Population
@@ -41,6 +42,10 @@ BLOCK = 2**28
 
 WHOLE = 2**29
 """Most bytes of inputs that stay in memory; more are cut for a cohort at a time."""
+
+
+FORMER = "former/"
+"""Begin of the names of saved arrays of the model before refits."""
 
 
 @contextmanager
@@ -85,6 +90,8 @@ class TrainedMethod:
         snapshot: states of clients and server after the selected round.
         clients: the client of each cell.
         view: name of the method's model that predicts; by default its first.
+        former: the model before refits, whose errors weigh experts: those of a refitted one are
+            small where it was trained. None without a refit, or without experts.
     """
 
     config: Config
@@ -92,6 +99,7 @@ class TrainedMethod:
     snapshot: State
     clients: Partition
     view: str | None = None
+    former: TrainedMethod | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -153,18 +161,31 @@ class TrainedMethod:
         calendar: Calendar,
         ids: Tensor,
     ) -> np.ndarray:
-        """Mix the outputs of two experts by their known errors; of quantiles, by the middle one."""
+        """Mix the outputs of two experts and the weekly profile by their known errors.
+
+        Of quantiles, the middle one counts, and the profile moves all alike.
+        """
+        window, n_levels = self.config.window, self.config.loss.n_outputs
+        profile = profile_by_step(series, window.horizon, calendar).T
+
+        def usual(origins: np.ndarray) -> np.ndarray:
+            levels = at_targets(profile, origins, window.horizon, calendar)
+            changes = without_anchors(levels, series, origins, window.target, calendar)
+            return on_wall_clock(np.nan_to_num(changes), origins, calendar)
 
         def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            both = self._outputs(series, origins, calendar, ids)
-            levels = both.reshape(*both.shape[:2], -1, self.config.loss.n_outputs)
+            both = (self.former or self)._outputs(series, origins, calendar, ids)
+            levels = both.reshape(*both.shape[:2], -1, n_levels)
             first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
             return first, second
 
         first, second = np.split(outputs, 2, axis=-1)
-        weight = weights(middle, series, starts, self.config.window, calendar)
-        mixed: np.ndarray = first + weight[..., None].astype(np.float32) * (second - first)
-        return mixed
+        found = weights(middle, usual, series, starts, window, calendar)
+        of_second, of_usual = (w[..., None].astype(np.float32) for w in found)
+        mixed = first + of_second * (second - first)
+        levels = mixed.reshape(*mixed.shape[:2], -1, n_levels)
+        moved = of_usual * (usual(starts) - levels[..., len(self.levels) // 2])
+        return np.asarray(levels + moved[..., None], np.float32).reshape(mixed.shape)
 
     def _outputs(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
@@ -204,7 +225,14 @@ class TrainedMethod:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state that prediction needs, as plain arrays."""
-        return to_arrays(self.method, self.snapshot)
+        former = {} if self.former is None else self.former.state()
+        further = {FORMER + name: values for name, values in former.items()}
+        return {**to_arrays(self.method, self.snapshot), **further}
+
+    def refitted(self, snapshot: State) -> TrainedMethod:
+        """Return the method after a refit."""
+        former = (self.former or self) if self._has_experts else None
+        return dataclasses.replace(self, snapshot=snapshot, former=former)
 
     @classmethod
     def from_state(
@@ -215,12 +243,15 @@ class TrainedMethod:
         Raises:
             InputError: if the arrays do not fit the configured model or are not finite.
         """
+        held = {n.removeprefix(FORMER): a for n, a in arrays.items() if n.startswith(FORMER)}
+        former = cls.from_state(config, held, round, clients) if held else None
+        arrays = {name: a for name, a in arrays.items() if not name.startswith(FORMER)}
         snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
         largest = int(clients.sizes.max())
         # The state holds the roads.
         method = build_method(config, [Cells(largest, np.zeros((largest, largest)))])
         check_shapes(method, arrays, len(clients))
-        return cls(config, method, snapshot, clients)
+        return cls(config, method, snapshot, clients, former=former)
 
 
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:

@@ -128,11 +128,11 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        shape = n_cells, horizon, 2
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), shape)
-        state = {PREFIX + "most": np.full(shape, np.inf), **state}
-        of_both = {n: np.stack([state[n]] * 2, -1) for n in SIDES if np.ndim(state.get(n)) == 2}
-        state = {**state, **of_both}
+        of_sides = n_cells, horizon, 2
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), of_sides)
+        state = {PREFIX + "most": np.full(of_sides, np.inf), **state}
+        old = [name for name in SIDES if name in state and state[name].ndim == 2]
+        state = {**state, **{name: np.stack([state[name]] * 2, -1) for name in old}}
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
         found = {name: state[PREFIX + name] for name in shapes}
@@ -245,7 +245,7 @@ def _tracked_side(
         inner: distance to the forecast that radii begin at, for a scale of 1.
         share: share of targets within the bound.
     """
-    relative = (score / scale + inner for score, scale in zip((known, coming), scales, strict=True))
+    past, new = known / scales[0] + inner, coming / scales[1] + inner
     most = largest_known(known, coming)
     most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
-    return tracked_radii(*relative, share) - inner, most
+    return tracked_radii(past, new, share) - inner, most

@@ -25,7 +25,8 @@ days of training.
    and misleads in weeks that are unlike any other, such as those of Christmas. So there are two
    maps W of the same sums: a steady one that does not read the profile, and one that does. Their
    forecasts are mixed, for each cell, by the errors of its last seven days that are known; see
-   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves.
+   `stforecast.forecasting.mixture`. In training, f learns what their mean leaves. The profile is
+   mixed in itself, too: where nothing drifts, the newest reading tells no more than it.
 4. Before it forecasts, client n corrects the map on its own residuals e = y - r - z W - f(x'):
    `Dₙ = (Gₙ + shrinkage diag Gₙ)⁻¹ E[z eᵀ]`, for each map W. Dₙ never leaves the client. All
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.

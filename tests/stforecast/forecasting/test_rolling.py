@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import time
 
@@ -212,3 +213,18 @@ def test_a_refit_of_fedlean_solves_for_its_map_anew_and_trains_the_network_furth
     assert not torch.allclose(before.server["map"], after.server["map"], rtol=1e-3)
     assert (after.round, once.refits_["rounds"].tolist()) == (5, [3])
     assert not torch.allclose(before.server["head.weight"], after.server["head.weight"])
+
+
+def test_errors_of_the_model_before_weigh_the_experts_of_a_refitted_one(tmp_path):
+    """Its own errors are too small where it was trained, and a saved model knows both."""
+    hours = pd.date_range("2013-11-04", periods=24 * 24, freq="h")
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(24 * 24, 2)), hours)
+    settings = {"split": "days:17,4,3", "rounds": 1, "refit_rounds": 1, "device": "cpu"}
+    forecaster = Forecaster("fedlean", **settings).fit(table)
+    before, after = forecaster.model_.predictor.models
+    assert (before.former, after.former) == (None, before)
+    loaded = Forecaster.load(forecaster.save(tmp_path), device="cpu")
+    pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
+    alone = dataclasses.replace(after, former=None)
+    windows = forecaster.data_.z, forecaster.data_.split.test[:1], forecaster.data_.calendar
+    assert not np.allclose(alone.predict(*windows), after.predict(*windows), rtol=1e-4)

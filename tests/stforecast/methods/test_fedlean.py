@@ -225,13 +225,18 @@ def test_the_profile_helps_where_weeks_repeat():
     rng = np.random.default_rng(0)
     habits = np.tile(rng.normal(size=(168, 4)), (10, 1))
     table = pd.DataFrame(habits + 0.1 * rng.normal(size=habits.shape), hours, list("abcd"))
-    settings = {"split": "days:49,7,14", "horizon": 12, "rounds": 1}
+    settings = {"split": "days:49,7,14", "horizon": 12}
     errors = {}
-    for profile in ("none", "auto"):
-        m = Forecaster("fedlean", profile=profile, **settings).fit(table).evaluate()
+    for name, method, own in (
+        ("none", "fedlean", {"profile": "none", "rounds": 1}),
+        ("auto", "fedlean", {"rounds": 1}),
+        ("habit", "historical_average", {}),
+    ):
+        m = Forecaster(method, **settings, **own).fit(table).evaluate()
         whole = m[(m.client == "all") & (m.horizon == "all") & (m.metric == "mse")]
-        errors[profile] = whole[whole.split == "test"].value.iloc[0]
+        errors[name] = whole[whole.split == "test"].value.iloc[-1]
     assert errors["auto"] < 0.5 * errors["none"]
+    assert errors["auto"] < 1.5 * errors["habit"], "a plain mean must not be far better"
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
