@@ -55,7 +55,6 @@ from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_c
 from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
-from data_prep.readers.times import ORDERS
 
 SOURCES: tuple[()] = ()
 
@@ -168,19 +167,17 @@ def read(
         ds = _long(df, found, cells, options)
     ds = ds if cells else _without_totals(ds, origin)
     given["layout"] = found.kind if kind == layout else layout
-    given["time_format"] = time_format or _order_of_dates(df[found.time])
+    given["time_format"] = time_format or _format_of_dates(df[found.time])
     if found.kind == "wide":
         given["values"] = None  # Its columns are cells, of which a later table may have others.
     ds = ds.assign_attrs(as_attribute("table", given))
     return ds if sites is None else add_sites(ds, Path(sites), crs)
 
 
-def _order_of_dates(column: pd.Series) -> str:
-    """Return the order of day and month of dates as text, which a short later table may hide."""
-    if not is_text(column):
-        return ""
-    known = [words for words, _ in date_formats(column.dropna().unique().tolist())]
-    return next((order for order, words in ORDERS.items() if known == [words]), "")
+def _format_of_dates(column: pd.Series) -> str:
+    """Return the only format of dates as text, of which a short later table may allow two."""
+    known = date_formats(column.dropna().unique().tolist()) if is_text(column) else []
+    return known[0][1] if len(known) == 1 else ""
 
 
 prepare = partial(write_read, read)

@@ -209,7 +209,7 @@ def test_exit_codes_and_one_line_of_json(service, capsys):
 def test_predict_opens_a_table_as_the_run_was_prepared(service, tmp_path):
     run, _ = service
     forecaster = Forecaster.load(run)
-    assert forecaster.model_.preparation["options"]["time_format"] == "dayfirst"
+    assert forecaster.model_.preparation["options"]["time_format"] == "%d/%m/%Y %H:%M"
     # 7/02 to 10/02 may be days of February, or of four months.
     days = values().iloc[24 * (DAYS - 3) : 24 * (DAYS + 1)]
     forecast = forecaster.predict(write(days, tmp_path / "days.csv"))
