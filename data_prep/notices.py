@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pandas as pd
 
-from data_prep.base.text import counted, some
+from data_prep.base.errors import counted, some
 
 SHOWN = 3
 """Number of places to name in a notice."""

@@ -20,7 +20,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import pooled
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 
 
 class Callback:

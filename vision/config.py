@@ -11,16 +11,17 @@ from annotated_types import Ge
 from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.registry import find, merged
-from stforecast.federated.core.options import CheckedOptions, Device, Workers, flatten
+from stforecast.federated.core.options import CheckedOptions, Device, Settings, Workers, flatten
 from stforecast.federated.core.training import Training
-from stforecast.federated.runs.settings import Settings
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.datasets import DATASETS, has_files, names_in
 from vision.methods import METHODS
 from vision.models import MODELS
-from vision.partition import PARTITIONS, Partitioner
-from vision.streams import STREAMS, Streamer
+from vision.partition import PARTITIONS
+from vision.partition.base import Partitioner
+from vision.streams import STREAMS
+from vision.streams.base import Streamer
 
 TRAINING: dict[str, Any] = {
     "rounds": 100,

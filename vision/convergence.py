@@ -33,14 +33,13 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import Participants
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Cohort, State
+from stforecast.federated.core.state import Cohort, Participants, State
+from stforecast.federated.core.tensors import Params
 from stforecast.federated.core.training import zero_moments
-from vision.clients import stacked_images
 from vision.learner import Learner, load_images, prepared
 from vision.methods.pfpl import PFPL
-from vision.streams import TaskStream
+from vision.streams.base import TaskStream
+from vision.task import stacked_images
 
 PROBE = 64
 """Samples of a client whose features are compared from step to step."""

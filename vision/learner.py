@@ -17,26 +17,22 @@ from torch import Tensor
 from data_prep.base.errors import InputError, choose
 from data_prep.base.limits import check_size
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method
+from stforecast.federated.core.method import Method, predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.predictions import predictions
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs import model_files
-from stforecast.federated.runs.checkpointing import Checkpointer
-from vision.clients import among_own_classes, stacked_images
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
-from vision.datasets import ImageSet, load
-from vision.datasets.long_tail import hold_out_for_server, long_tailed
-from vision.evaluation import MASKS
-from vision.evaluator import Evaluator
+from vision.datasets import load
+from vision.datasets.image_set import ImageSet, hold_out_for_server, long_tailed
+from vision.evaluation import MASKS, Evaluator
 from vision.methods import METHODS
 from vision.models import MODELS
-from vision.partition import Partition
-from vision.streams import TaskStream
-from vision.task import Classification
+from vision.partition.base import Partition
+from vision.streams.base import TaskStream
+from vision.task import Classification, among_own_classes, stacked_images
 
 DESCRIPTION = "learner.json"
 """File with the settings and shapes of a saved learner."""
@@ -210,14 +206,7 @@ class Learner:
         return self._method, self._state
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Save the files that `predict` needs: `learner.json` and `state.safetensors`.
-
-        Args:
-            folder: created if it does not exist.
-
-        Returns:
-            The folder.
-        """
+        """Save what `predict` needs, `learner.json` and `state.safetensors`, in a folder."""
         method, state = self.fitted()
         about = {
             "settings": self.config.flat(),
@@ -232,11 +221,9 @@ class Learner:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
-        """Load a saved learner; nothing is unpickled.
+        """Load a learner from a run's folder or that of `save`; nothing is unpickled.
 
-        Args:
-            folder: a run folder, or the folder given to `save`.
-            device: device for predictions; it may differ from that of the training.
+        The device for predictions may differ from that of the training.
 
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.

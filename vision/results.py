@@ -9,7 +9,8 @@ A run folder holds
 - `stages.csv`: for task streams, correct predictions by round, stage, model, mask and client;
 - `model/`: the saved learner, which `Learner.load` reads.
 
-An unfinished run holds `settings.json` and `checkpoints/`, from which `resume` continues.
+An unfinished run holds `settings.json` and `checkpoints/`, from which `UnfinishedImageRun.resume`
+continues. On the same machine, the results equal those of an uninterrupted run, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, choose
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import Run, write_csv
-from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
+from stforecast.federated.runs.unfinished_run import (
+    AfterRound,
+    Checkpointer,
+    UnfinishedRun,
+    new_folder,
+)
 from stforecast.federated.uploads.uplink import guarantee
-from vision.evaluation import MASKS, last_best_mean
-from vision.evaluator import STAGE_COLUMNS, column, last_stage
+from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
 from vision.learner import Learner
 
 ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
@@ -157,24 +161,6 @@ def run_images(
             "facts": dict(facts or {}),
         }
         return UnfinishedImageRun(out, begun).complete(after_round)
-
-
-def resume_images(
-    folder: str | os.PathLike[str], *, after_round: AfterRound | None = None
-) -> ImageRun:
-    """Resume a stopped run from its newest intact checkpoint.
-
-    On the same machine, the results equal those of an uninterrupted run, bit for bit.
-
-    Args:
-        folder: the run folder; a finished run is only opened.
-        after_round: called with each round's report.
-
-    Raises:
-        InputError: if the folder holds no run, or results cannot be written.
-        Stopped: on SIGINT or SIGTERM, after the round.
-    """
-    return UnfinishedImageRun.resume(Path(folder), after_round)
 
 
 class UnfinishedImageRun(UnfinishedRun[ImageRun]):

@@ -144,7 +144,8 @@ _UNITS = {
     "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
     "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
     "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
-    "count": "1", "number": "1", "times": "1",
+    "count": "1", "number": "1", "times": "1", "bit": "bit", "bits": "bit", "minute": "min",
+    "minutes": "min", "hour": "h", "hours": "h", "second": "s", "seconds": "s",
 }  # fmt: skip
 _KPI = frozenset({
     "traffic", "throughput", "thrput", "thp", "volume", "vol", "user", "users", "ue", "ues",

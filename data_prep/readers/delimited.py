@@ -18,9 +18,8 @@ from typing import Literal, TextIO
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, counted, some
 from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.base.text import counted, some
 from data_prep.readers.columns import TIME_LIKE, WITH_COMMA, Origin, has_comma
 from data_prep.readers.head import (
     LINES,
@@ -42,6 +41,9 @@ DECIMALS = ("auto", "point", "comma")
 _POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
+"""Pattern of a date of countries that write decimal commas."""
+
 _SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,10 @@ def decide_decimal(
     if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
         log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
         return "point"
+    dotted = [c for c in table.columns if unclear and c in keys and table[c].dtype == pl.String]
+    if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
+        log.info("%s: %s: a decimal comma, as dates have points", origin.name, unclear)
+        return "comma"
     if unclear:
         raise InputError(
             f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",

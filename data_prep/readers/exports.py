@@ -22,9 +22,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, close_to, no_file
+from data_prep.base.errors import InputError, Words, close_to, counted, no_file, some
 from data_prep.base.limits import read_expanded
-from data_prep.base.text import counted, some
 from data_prep.readers.columns import (
     CLOCK_LIKE,
     HOURS,
@@ -135,7 +134,7 @@ def read_export(
             `"services"`.
     """
     parts = parts_of(path, dialect.sheet)
-    read = []
+    read: list[_Read] = []
     for part in parts:
         table, origin = read_file(part.path, keys, dialect, part.content, part.sheet)
         if len(parts) > 1:
@@ -143,7 +142,9 @@ def read_export(
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
             origin = dataclasses.replace(origin, name=part.name)
-        times = find_times(table, time, origin, header=dialect.header)
+        times = read[0].times if read else []
+        if not times or not set(times) <= set(table.columns):
+            times = find_times(table, time, origin, header=dialect.header)
         if "" in table.columns and "" not in times:
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")

@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, close_to, no_file, reading
+from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
 from data_prep.base.limits import check_expansion
-from data_prep.base.text import as_text, some
 from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
 from data_prep.readers.head import LINES, MISSING, check_names, find_head

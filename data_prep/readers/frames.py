@@ -14,9 +14,8 @@ import pandas as pd
 import xarray as xr
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, choose, close_to
+from data_prep.base.errors import InputError, Words, choose, close_to, counted, some
 from data_prep.base.limits import check_size
-from data_prep.base.text import counted, some
 from data_prep.cube import CLOCKS, make_cube
 from data_prep.readers.columns import (
     CELLS,

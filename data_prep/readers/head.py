@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from charset_normalizer import from_bytes
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import TIME_LIKE, looks_like_values, unit_of
 
 SEPARATORS = ",;\t|"
@@ -153,10 +152,10 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
-            "%s: %s 1 to %d are titles and not read: %s",
+            "%s: the first %d %ss are titles and not read: %s",
             name,
-            unit,
             head.before,
+            unit,
             some([f"{title.strip():.40}" for title in titles], 3),
         )
     return head

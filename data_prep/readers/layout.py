@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, close_to
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, close_to, some
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, in_minutes
 from data_prep.base.limits import check_size
-from data_prep.base.text import in_minutes
 from data_prep.readers.columns import Origin
 from data_prep.readers.times import regular_steps, usual_step
 

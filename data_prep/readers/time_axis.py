@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import in_minutes
+from data_prep.base.errors import InputError, Words, in_minutes
 from data_prep.readers.columns import Origin
 from data_prep.readers.resampling import DAY, even_step, refuse_gap
 from data_prep.readers.times import regular_steps

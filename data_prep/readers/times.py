@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError, Words, in_minutes
 from data_prep.base.limits import check_size
-from data_prep.base.text import in_minutes
 from data_prep.readers.columns import date_formats, frequency, plain_times, refuse_empty
 
 if TYPE_CHECKING:

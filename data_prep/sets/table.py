@@ -42,9 +42,8 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
-from data_prep.base.text import some
 from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
 from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text, unit_of
@@ -232,7 +231,6 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
 
 
 def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
-    """Refuse options that the layout of the table does not read."""
     other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")

@@ -18,8 +18,8 @@ from experiments.benchmarks.client_loop import EPOCH, LoneClient, make_federatio
 from experiments.benchmarks.frame import Results, Timed, benchmark, in_turns, ratio, table, timed
 from experiments.benchmarks.rounds import WARM_UP
 from stforecast.bench.ray_actors import RayActors, ray_actors
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.engine.actors import spread_trainer
-from stforecast.federated.uploads.payload import total_bytes
 
 ACTORS = {
     "clients_in": ("clients in", ""),
@@ -77,8 +77,8 @@ def actors(
     one = next(iter(wall.values()))
     for name, of_one in turns.items():
         cpu = statistics.median(t.cpu_seconds for t in of_one[WARM_UP:])
-        results.add({"clients_in": name, "seconds": statistics.median(wall[name]),
-                     "cpu_seconds": cpu, "by_turn": str(ratio(one, wall[name]))})  # fmt: skip
+        times = {"seconds": statistics.median(wall[name]), "cpu_seconds": cpu}
+        results.add({"clients_in": name, **times, "by_turn": str(ratio(one, wall[name]))})
     told = f"returned by actors a round: {returned:.0f} MB; losses differ by {apart:.0e}"
     return f"{table(results.rows, ACTORS)}\n{told}"
 

@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, counted
 from data_prep.base.files import atomic_path
-from data_prep.base.text import counted
 from experiments.site import default_method, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
 from experiments.site.measured import Benchmarks, load, page_of, pages, read_folder, save
-from vision.cli.claims import HEADING
+from vision.cli.compare import HEADING
 
 INDEX = "index.md"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -20,13 +19,11 @@ class SeasonalNaive(Baseline):
     """The latest observed value a whole number of seasons before the target."""
 
     reads_windows = False
-
-    @abstractmethod
-    def _season(self, calendar: Calendar) -> int:
-        """Return the length of a season in steps."""
+    season: ClassVar[pd.Timedelta | None] = None
+    """Length of a season; None for a step."""
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        season = self._season(calendar)
+        season = 1 if self.season is None else calendar.steps_in(self.season)
         if starts.min() < season:
             raise InputError(
                 f"{self.name}: needs {season} steps of history, step {starts.min()} has fewer; "
@@ -41,18 +38,13 @@ class LastValue(SeasonalNaive):
     name = "last_value"
     summary = "the last observed value"
 
-    def _season(self, calendar: Calendar) -> int:
-        return 1
-
 
 class SeasonalDay(SeasonalNaive):
     """The value at the same time of the latest observed day as the forecast."""
 
     name = "seasonal_day"
     summary = "the value one day before"
-
-    def _season(self, calendar: Calendar) -> int:
-        return calendar.steps_in(DAY)
+    season = DAY
 
 
 class SeasonalWeek(SeasonalNaive):
@@ -60,9 +52,7 @@ class SeasonalWeek(SeasonalNaive):
 
     name = "seasonal_week"
     summary = "the value one week before"
-
-    def _season(self, calendar: Calendar) -> int:
-        return calendar.steps_in(WEEK)
+    season = WEEK
 
 
 class HistoricalAverage(Baseline):

@@ -12,8 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import slug
+from data_prep.base.errors import InputError, choose, slug
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.run_groups import R

@@ -13,8 +13,7 @@ from typing import Any, Generic
 import pandas as pd
 from tqdm import tqdm
 
-from data_prep.base.errors import InputError, Stopped, Words, error_text
-from data_prep.base.text import slug
+from data_prep.base.errors import InputError, Stopped, Words, error_text, slug
 from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
@@ -214,7 +213,6 @@ def run_grid(
 
 
 def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
-    """Write the tables of all runs, with their facts, one file for each kind of table."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run in runs:
         facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stforecast.federated.engine.server import RoundReport
+    from stforecast.federated.engine.rounds import RoundReport
 
 MINUTE = 60.0
 

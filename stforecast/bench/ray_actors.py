@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.bench.ray import cluster
 from stforecast.federated.engine.actors import Lost, Part
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import InputError, close_to
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, close_to, counted
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli.commands import command, say_next, to_json
 from stforecast.cli.options import JSON, check_cubes, from_dataclass

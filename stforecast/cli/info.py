@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, counted, some
 from stforecast.cli import info_data
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.options import JSON
@@ -217,8 +216,7 @@ def _folder(path: Path) -> Description:
 
 
 def _federation(path: Path) -> Description:
-    from stforecast.cli.standing import status_text
-    from stforecast.flower.standing import Standing, read_event_log, read_results
+    from stforecast.flower.standing import Standing, read_event_log, read_results, status_text
 
     results = read_results(path)
     standing = Standing.of(read_event_log(path))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.base.text import counted, some
+from data_prep.base.errors import counted, some
 
 if TYPE_CHECKING:
     import xarray as xr

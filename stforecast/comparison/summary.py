@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from data_prep.base.text import counted, in_minutes
-from stforecast.bench.run_groups import group_runs
+from data_prep.base.errors import counted, in_minutes
+from stforecast.bench.run_groups import group_runs, pooled
 from stforecast.bench.tables import for_terminal, privacy_sentence, traffic_sentence
 from stforecast.comparison.further_tables import nominal_coverage, refit_notes
 from stforecast.comparison.leaderboard import leaderboard
@@ -20,12 +20,12 @@ from stforecast.forecasting.results import ForecastRun, units_of
 
 def summary(run: ForecastRun) -> str:
     """Summarise a finished run in a few lines."""
-    rounds = run.rounds()
-    models = _models(run, rounds)
+    rounds, whole = run.rounds(), pooled(run.metrics())
+    models = _models(run, rounds, whole)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
     shown |= further_columns([run])
     errors = [
-        {"model": name, **{heading: f"{run.score(m, s):.4f}" for m, heading in shown.items()}}
+        {"model": name, **{h: f"{run.score(m, s, table=whole):.4f}" for m, h in shown.items()}}
         for s, name in models.items()
     ]
     lines = [for_terminal(errors)]
@@ -50,20 +50,24 @@ def summary(run: ForecastRun) -> str:
     if line.skill is not None:
         found = per_cent(line.skill).replace(" [", " % [")
         lines.append(f"skill against the value one day before, in MAE: {found}")
-    if of_intervals := interval_line(run):
+    if of_intervals := interval_line(run, whole):
         lines.append(of_intervals)
     lines += refit_notes(rows)
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
 
 
-def interval_line(run: ForecastRun) -> str:
-    """Return the coverage, mean width and furthest bounds of intervals; "" without any."""
-    if not math.isfinite(held := run.score("coverage")):
+def interval_line(run: ForecastRun, errors: pd.DataFrame | None = None) -> str:
+    """Return the coverage, mean width and furthest bounds of intervals; "" without any.
+
+    The errors are those of all cells and steps together, if they were read already.
+    """
+    if not math.isfinite(held := run.score("coverage", table=errors)):
         return ""
-    width, forecasts = run.score("raw_width"), run.forecasts()
-    bounds = f"{float(forecasts['lower'].min()):,.4g} to {float(forecasts['upper'].max()):,.4g}"
-    values = f"{float(forecasts['y'].min()):,.4g} to {float(forecasts['y'].max()):,.4g}"
+    width = run.score("raw_width", table=errors)
+    with run.open_forecasts() as found:  # One variable at a time, as there may be many cells.
+        bounds = f"{float(found['lower'].min()):,.4g} to {float(found['upper'].max()):,.4g}"
+        values = f"{float(found['y'].min()):,.4g} to {float(found['y'].max()):,.4g}"
     return (
         f"{nominal_coverage(run):.0%} intervals contain {held:.1%} of the test values; mean width "
         f"{width:,.4g}, bounds from {bounds}, values from {values}"
@@ -81,7 +85,7 @@ def _window_note(run: ForecastRun) -> str:
     return f"in steps of {step}: {', '.join(steps)}"
 
 
-def _models(run: ForecastRun, rounds: pd.DataFrame) -> dict[str, str]:
+def _models(run: ForecastRun, rounds: pd.DataFrame, errors: pd.DataFrame) -> dict[str, str]:
     """Return the names of the models whose errors are shown, by selection."""
     if not len(rounds):
         return {run.selection(): run.method}
@@ -90,7 +94,7 @@ def _models(run: ForecastRun, rounds: pd.DataFrame) -> dict[str, str]:
     if best == last:
         names = {"best": f"best and last round, {best}"}
     models = {}
-    for selection in sorted(run.metrics()["selection"].unique()):
+    for selection in sorted(errors["selection"].unique()):
         which, _, view = selection.partition(" ")
         if which in names:
             models[selection] = f"{names[which]} {view}".strip()

@@ -26,8 +26,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words, close_to
-from data_prep.base.text import counted, some
+from data_prep.base.errors import InputError, Words, close_to, counted, some
 from stforecast.data.events import read_texts
 from stforecast.federated.core.data import ClientData
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from stforecast.data.dates import steps_in
 from stforecast.data.events import Events
 from stforecast.data.window_spec import WindowSpec

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 
 DAY, WEEK = pd.Timedelta(days=1), pd.Timedelta(days=7)
 

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words, check_regular, choose, no_file, reading
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, Words, check_regular, choose, no_file, reading, some
 from data_prep.readers.times import OFFSET
 
 if TYPE_CHECKING:

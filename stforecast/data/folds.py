@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 from pydantic import PositiveInt
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, counted
 from stforecast.data import dates
 from stforecast.data.clock import Calendar
 from stforecast.data.splits import make_split

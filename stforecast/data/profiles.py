@@ -15,8 +15,9 @@ import math
 import numpy as np
 import torch
 
-from stforecast.federated.core.data import Batch, ClientData, members
+from stforecast.federated.core.data import ClientData, members
 from stforecast.federated.core.prototypes import PrototypeMeans
+from stforecast.federated.core.tensors import Batch
 
 TURNS = 20
 """Maximum number of alternations between location and profile (FedDA's released code)."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep.base.errors import InputError, Words, choose
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, choose, counted
 from stforecast.data.covariates import PREFIX, CovariateScaler
 
 if TYPE_CHECKING:

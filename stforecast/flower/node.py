@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import in_minutes
+from data_prep.base.errors import InputError, Words, in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
@@ -186,7 +185,8 @@ class FlowerNode:
             write_csv(error_table(evaluations, "client"), self.folder / "clients.csv")
         has_best = config.run.select in states
         selection = config.run.select if has_best else "last"
-        saved = _can_copy_message(method)
+        # Then the server's message can be copied into the clients' models.
+        saved = type(method).predict is Method.predict and not method.personalises
         if saved:
             self._save(states[selection])
         own = select(pooled(table), split="test", selection=selection)
@@ -220,11 +220,6 @@ def in_sum(run: RunSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
     return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
-
-
-def _can_copy_message(method: Method) -> bool:
-    """Return whether the server's message can be copied into the clients' models."""
-    return type(method).predict is Method.predict and not method.personalises
 
 
 def alone(config: Config) -> Config:

@@ -97,12 +97,10 @@ class NodeSettings:
             "--root-certificates": self.root_certificates,
             "--auth-supernode-private-key": self.key,
         }
-        return [
-            find_program("flower-supernode"), "--superlink", self.superlink,
-            "--host", HOST, "--port", str(port), "--node-config", words,
-            *(f"{flag}={path.resolve()}" for flag, path in files.items() if path),
-            *(["--insecure"] if self.insecure else []),
-        ]  # fmt: skip
+        start = [find_program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
+        flags = [f"{flag}={path.resolve()}" for flag, path in files.items() if path]
+        flags += ["--insecure"] if self.insecure else []
+        return [*start, "--port", str(port), "--node-config", words, *flags]
 
 
 @contextlib.contextmanager

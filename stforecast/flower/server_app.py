@@ -16,7 +16,7 @@ import pandas as pd
 
 from data_prep.base.errors import CommandFormatter, for_command
 from data_prep.base.files import atomic_path
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.messages import Finished

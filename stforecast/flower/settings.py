@@ -16,9 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError, Words, counted
 from data_prep.base.files import atomic_path
-from data_prep.base.text import counted
 from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
 from stforecast.data.anchors import CHOSEN

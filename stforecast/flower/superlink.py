@@ -28,6 +28,12 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 
+NO_USES = (
+    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("encipher_only", "decipher_only"),
+)
+"""What no key of ours is used for."""
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -66,14 +72,14 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
             )
             .add_extension(
                 x509.KeyUsage(
-                    digital_signature=not authority, content_commitment=False,
-                    key_encipherment=False, data_encipherment=False, key_agreement=False,
-                    key_cert_sign=authority, crl_sign=authority, encipher_only=False,
-                    decipher_only=False,
+                    digital_signature=not authority,
+                    key_cert_sign=authority,
+                    crl_sign=authority,
+                    **dict.fromkeys(NO_USES, False),
                 ),
                 critical=True,
             )
-        )  # fmt: skip
+        )
         if not authority:
             names = [
                 x509.IPAddress(ipaddress.ip_address(supernode.HOST)),
@@ -174,17 +180,20 @@ class FederationServer(CheckedOptions):
     @contextlib.contextmanager
     def _superlink(self, address: str, keys: Keys) -> Iterator[subprocess.Popen[bytes]]:
         host, port = address.split(":")
-        process = subprocess.Popen(
-            [
-                supernode.find_program("flower-superlink"), "--host", host, "--port", port,
-                "--ssl-certfile", keys.certificate, "--ssl-keyfile", keys.private,
-                "--ssl-ca-certfile", keys.authority, "--enable-supernode-auth",
-                "--disable-runtime-dependency-installation",
-                "--database", self.home / "superlink.db",
-            ],
-            stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=supernode.end_with_parent,
+        options: dict[str, str | Path] = {
+            "--host": host,
+            "--port": port,
+            "--ssl-certfile": keys.certificate,
+            "--ssl-keyfile": keys.private,
+            "--ssl-ca-certfile": keys.authority,
+            "--database": self.home / "superlink.db",
+        }
+        switches = ("--enable-supernode-auth", "--disable-runtime-dependency-installation")
+        words = [word for option in options.items() for word in option]
+        process = supernode.start_program(
+            [supernode.find_program("flower-superlink"), *words, *switches],
             env=supernode.environment() | {"FLWR_HOME": str(self.home)},
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:

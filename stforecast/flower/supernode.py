@@ -140,6 +140,17 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def start_program(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program in a process group of its own, without input; it ends with this process."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+        **options,
+    )
+
+
 def process_groups(pid: int) -> set[int]:
     """Return the groups of a group leader and of its descendants, which may have their own."""
     groups = {pid}
@@ -184,12 +195,7 @@ class KeptProcess:
         self._keeper.join()
 
     def _start(self) -> subprocess.Popen[Any]:
-        return subprocess.Popen(
-            [sys.executable, *self.program],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+        return start_program([sys.executable, *self.program])
 
     def _keep(self) -> None:
         while True:
@@ -282,11 +288,8 @@ class Supervisor:
     def _run_once(self) -> Ending:
         """Run a SuperNode until it ends."""
         port = free_port()
-        process = subprocess.Popen(
-            self.command(port), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-            env=environment(), preexec_fn=end_with_parent,
-        )  # fmt: skip
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+        process = start_program(self.command(port), env=environment(), **output)
         ending = Ending()
         reader = threading.Thread(target=self._read, args=(process.stdout, ending), daemon=True)
         reader.start()

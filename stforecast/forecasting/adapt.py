@@ -36,15 +36,14 @@ from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series, as_text
 from stforecast.data.splits import Split
-from stforecast.federated.core.method import Method, Participants, initial_state
+from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.state import Clients, Participants, State
+from stforecast.federated.core.tensors import Params, Payload
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg_ft import FedAvgFT, FedAvgFTOptions
 from stforecast.federated.methods.two_models import PERSONAL
-from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import fit_baseline
 from stforecast.forecasting.model import FittedModel

@@ -24,16 +24,15 @@ from stforecast.data.clients import check_clients
 from stforecast.data.scaling import Limits
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core import options
-from stforecast.federated.core.options import CheckedOptions, ReadIf
+from stforecast.federated.core.options import CheckedOptions, ReadIf, Settings
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.sizing import parse_bytes
-from stforecast.federated.runs.settings import Settings
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.forecasting.task import LossOptions
 from stforecast.intervals.bands import IntervalOptions
 from stforecast.methods import METHODS
-from stforecast.metrics.quantiles import pair_coverages, parse_levels
+from stforecast.metrics.interval import pair_coverages, parse_levels
 from stforecast.models import MODELS
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from data_prep.base.text import counted
+from data_prep.base.errors import counted
 from stforecast.data import dates as durations
 from stforecast.forecasting.model import FittedModel
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from data_prep.notices import warn_of_oddities
 from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
@@ -21,9 +20,8 @@ from stforecast.data.clients import Partition
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_finite_arrays
-from stforecast.federated.runs.unfinished_run import AfterRound
+from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, reads_target
 from stforecast.forecasting.predictor import Predictor

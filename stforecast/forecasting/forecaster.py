@@ -24,8 +24,8 @@ from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series
-from stforecast.federated.engine.server import RoundReport
-from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.engine.rounds import RoundReport
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt

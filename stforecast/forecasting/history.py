@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted, in_minutes
+from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.scaling import Limits

@@ -4,7 +4,7 @@ A run folder holds
 
 - `run.json`: settings, data, versions, seconds; written last, so it marks the run as complete;
 - `metrics.csv`: one row per error in long form, columns `METRIC_COLUMNS`;
-- `rounds.csv`: one row per round (`stforecast.federated.engine.server.RoundReport`);
+- `rounds.csv`: one row per round (`stforecast.federated.engine.rounds.RoundReport`);
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
 - `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`);
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -31,9 +32,13 @@ from data_prep.cube import check_axes, check_values
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
+from stforecast.forecasting.planning import error_correlation
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
+
+FORECASTS = "forecasts.nc"
+"""File of the forecasts of the test part."""
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -97,9 +102,16 @@ class ForecastRun(Run):
         with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
             return ds.load()
 
+    def means(self) -> xr.Dataset:
+        """`forecasts` without the bounds of intervals, which would take as much memory again."""
+        with self.open_forecasts() as ds:
+            bounds = [name for name in ds if str(name).startswith(("lower", "upper"))]
+            with reading(ds.encoding.get("source", self.folder), "whole", AGAIN):
+                return ds.drop_vars(bounds).load()
+
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts` lazily: values are read when they are used."""
-        path = self.folder / "forecasts.nc"
+        path = self.folder / FORECASTS
         with open_hdf5(path, "as netCDF4", AGAIN) as file:
             check_axes(file, path)
             ds = xr.open_dataset(path, engine="h5netcdf")
@@ -125,11 +137,21 @@ class ForecastRun(Run):
         return f"{self.kept_round} {view}".strip()
 
     def score(
-        self, metric: str = "mse", selection: str | None = None, split: str = "test"
+        self,
+        metric: str = "mse",
+        selection: str | None = None,
+        split: str = "test",
+        table: pd.DataFrame | None = None,
     ) -> float:
-        """Return one error, pooled over all clients and steps; by default of `selection()`."""
+        """Return one error, pooled over all clients and steps; by default of `selection()`.
+
+        The table is that of `metrics`, if it was read already.
+        """
         chosen = select(
-            self.metrics(), metric=metric, selection=selection or self.selection(), split=split
+            self.metrics() if table is None else table,
+            metric=metric,
+            selection=selection or self.selection(),
+            split=split,
         )
         row = pooled(chosen)
         return float(row["value"].iloc[0]) if len(row) else float("nan")
@@ -138,6 +160,15 @@ class ForecastRun(Run):
 def is_model(folder: Path) -> bool:
     """Return whether a folder holds a saved forecaster by itself, without results."""
     return (folder / MODEL).is_file()
+
+
+def tested_correlation(folder: Path) -> np.ndarray | None:
+    """Return `error_correlation` of a run's tested forecasts; None for a model without any."""
+    path = folder / FORECASTS
+    if not path.is_file():
+        return None
+    with open_hdf5(path, "as netCDF4", AGAIN), xr.open_dataset(path, engine="h5netcdf") as ds:
+        return error_correlation(ds)
 
 
 def data_of(about: Mapping[str, Any]) -> Path:

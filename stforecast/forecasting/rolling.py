@@ -28,8 +28,8 @@ from stforecast.federated.core.state import State
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import from_arrays
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import fit_baseline
 from stforecast.forecasting.predictor import Predictor

@@ -17,11 +17,15 @@ from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.federated.runs.unfinished_run import AfterRound, UnfinishedRun, new_folder
+from stforecast.federated.runs.unfinished_run import (
+    AfterRound,
+    Checkpointer,
+    UnfinishedRun,
+    new_folder,
+)
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.evaluate import By

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, ReadIf
-from stforecast.metrics.quantiles import parse_levels
+from stforecast.federated.core.tensors import Batch
+from stforecast.metrics.interval import parse_levels
 
 
 @dataclass(frozen=True)

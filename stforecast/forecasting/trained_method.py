@@ -21,16 +21,14 @@ from stforecast.data.prepared import PreparedSeries
 from stforecast.data.weekly_profile import at_targets, profile_by_step
 from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import EXPERTS, Method
+from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.predictions import COHORT, ROWS_ON_CPU, predictions_of
-from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.runs.checkpointing import Checkpointer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.mixture import weights
 from stforecast.forecasting.task import ForecastTask, client_data

@@ -52,6 +52,7 @@ replacement even with φ = 1.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,22 +64,26 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
-from stforecast.federated.core.algebra import weighted_mean, with_axes
-from stforecast.federated.core.data import ClientData, take
-from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import (
+    Params,
+    Payload,
+    repeated,
+    take,
+    weighted_mean,
+    with_axes,
+)
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 4)
 """Key of the server's random numbers, distinct from those of the core and the clients."""
 
 
 @dataclass(frozen=True)
-class FedDAOptions(CheckedOptions):
-    """Settings of FedDA: the defaults of the released code's arguments.
+class DualAttentionOptions(CheckedOptions):
+    """Settings of FedDA and of its clusters: the defaults of the released code's arguments.
 
     Its scripts pass `clusters` 16, `warmup_lr` 0.1 and `rho` -0.3 to 0.3.
 
@@ -95,8 +100,6 @@ class FedDAOptions(CheckedOptions):
         profile_periods: periods in a "week" of the profile; 7 for weeks of days.
         profile_zscore: whether clients z-score their mean windows by the mean and deviation of
             their mean targets. This would scale calendar inputs too: set False with them.
-        update_clusters: whether a cluster keeps its aggregated model for the next round; otherwise
-            each round starts from the quasi-global model.
     """
 
     clusters: PositiveInt = 4
@@ -108,26 +111,53 @@ class FedDAOptions(CheckedOptions):
     warmup_batch_size: PositiveInt = 64
     profile_periods: PositiveInt = 7
     profile_zscore: bool = True
+
+
+@dataclass(frozen=True)
+class FedDAOptions(DualAttentionOptions):
+    """Settings of FedDA.
+
+    Attributes:
+        update_clusters: whether a cluster keeps its aggregated model for the next round; otherwise
+            each round starts from the quasi-global model.
+    """
+
     update_clusters: bool = False
 
 
-class FedDA(FedAvg):
-    """FedDA. The server keeps `quasi.…` w_Q, `cluster.…` `(clusters, …)`, `global.…` and `label`.
+@dataclass(frozen=True)
+class FedDAClustersOptions(DualAttentionOptions):
+    """Settings of FedDA's clusters.
+
+    Attributes:
+        update_clusters: always True, as clients predict with these models.
+    """
+
+    update_clusters: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, and clusters that do not keep their models."""
+        super().__post_init__()
+        if not self.update_clusters:
+            raise InputError(
+                "update_clusters is False; fedda_clusters predicts with the clusters' models, so "
+                "leave it True or take fedda"
+            )
+
+
+class DualAttention(FedAvg):
+    """Base of both. Servers keep `quasi.…` w_Q, `cluster.…` `(clusters, …)`, `global.…`, `label`.
 
     The first round trains no client; its reported loss is that of the untrained model.
     """
 
-    name = "fedda"
-    summary = "aggregates within and between clusters by attention, with a warm-up model"
+    name = ""
     paper = "Zhang et al., INFOCOM 2021"
-    guards = FedAvg.guards
     keeps_apart = True
     sums = "none"
     sends_counts = True
     needs_each = "its server groups the clients by what they send"
-    views = ("global",)
-    Options = FedDAOptions
-    options: FedDAOptions
+    options: FedDAOptions | FedDAClustersOptions
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
@@ -154,9 +184,9 @@ class FedDA(FedAvg):
             return {"samples": server["samples"].expand(len(to.ids))}
         return self.models_for(server, to)
 
+    @abstractmethod
     def models_for(self, server: ServerState, to: Participants) -> Payload:
-        """Return the global model, the same for every client."""
-        return super().broadcast(self.kept(server, "global."), to)
+        """Return the models that clients train."""
 
     def kept(self, server: ServerState, prefix: str) -> Params:
         """Return a model of the server in its own order, on which sums over layers depend."""
@@ -281,27 +311,20 @@ class FedDA(FedAvg):
         return {name: model[name].detach()[0] for name in initial}
 
 
-@dataclass(frozen=True)
-class FedDAClustersOptions(FedDAOptions):
-    """Settings of FedDA's clusters.
+class FedDA(DualAttention):
+    """FedDA: clients train the global model."""
 
-    Attributes:
-        update_clusters: always True, as clients predict with these models.
-    """
+    name = "fedda"
+    summary = "aggregates within and between clusters by attention, with a warm-up model"
+    guards = FedAvg.guards
+    Options = FedDAOptions
 
-    update_clusters: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range, and clusters that do not keep their models."""
-        super().__post_init__()
-        if not self.update_clusters:
-            raise InputError(
-                "update_clusters is False; fedda_clusters predicts with the clusters' models, so "
-                "leave it True or take fedda"
-            )
+    def models_for(self, server: ServerState, to: Participants) -> Payload:
+        """Return the global model, the same for every client."""
+        return repeated(self.kept(server, "global."), len(to.ids))
 
 
-class FedDAClusters(FedDA):
+class FedDAClusters(DualAttention):
     """FedDA in which clients train, and predict with, the model of their own cluster.
 
     Not in the paper: personal models for clusters of clients, aggregated only within clusters.

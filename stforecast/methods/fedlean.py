@@ -68,15 +68,14 @@ from torch import Tensor
 from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch, ClientData, shuffled
-from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.federated.core.data import ClientData, shuffled
+from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants
+from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
 from stforecast.federated.core.training import BETAS, EPSILON, Training
 from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from stforecast.forecasting.task import ForecastTask
 from stforecast.models.linear import MLP
 
@@ -315,9 +314,11 @@ class FedLean(FedAvg):
     def _train_by_kernel(self, cohort: Cohort, known: Tensor) -> bool:
         """Train the default perceptron by a compiled kernel; return whether it can."""
         training, population = cohort.training, self.population
+        if population.mixed or not isinstance(population.model, MLP):
+            return False
         plain = training.optimizer == "adam" and not training.clip_gradients
         plain = plain and not training.weight_decay and self.task.options.loss == "huber"
-        if not plain or population.mixed or not isinstance(population.model, MLP):
+        if not plain or cohort.data.group_sizes is not None:  # A batch would hold whole groups.
             return False
         names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
         layers = [cohort.params[name] for name in names]

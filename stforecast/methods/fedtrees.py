@@ -65,27 +65,19 @@ from annotated_types import Ge, Le
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, ServerState, Task
+from stforecast.federated.core import trees
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, names_of
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
-from stforecast.federated.core.trees import (
-    best_splits,
-    bin_ends,
-    grid_counts,
-    histograms,
-    leaf_values,
-    node_sums,
-    nodes_at,
-    to_bins,
-)
-from stforecast.federated.uploads.payload import Payload
 
 SERVER_SEED = (0, 0, 5)
 """Key of the server's random numbers, distinct from those of the core and the clients."""
+
+READ = ("rounds", "participation", "full_start", "patience")
+"""Settings of training that it reads."""
 
 PRIVATE = ("seed", "parents", "members")
 """Tensors of the server's state that it does not send."""
@@ -130,9 +122,7 @@ class FedTrees(Method):
     views = ("global",)
     sends_sums = True
     sums = "clients"
-    unread = (names_of(Training) | {"model"}) - {
-        "rounds", "participation", "full_start", "patience"
-    }  # fmt: skip
+    unread = {"model"} | names_of(Training) - set(READ)
     Options = FedTreesOptions
     options: FedTreesOptions
     defaults: ClassVar[Mapping[str, Any]] = {
@@ -176,7 +166,7 @@ class FedTrees(Method):
         batch = {name: t[:, :samples] for name, t in cohort.data.tensors.items()}
         if "bin_ends" not in payload:
             prediction = cohort.memory["prediction"][:, :samples]
-            self._record(cohort, prediction, batch)
+            cohort.record_loss(self.task.loss(prediction, batch))
             return self._description(batch, prediction.shape[-1])
         tables = {name: t[0] for name, t in payload.items()}
         level = int(tables["level"])
@@ -185,30 +175,25 @@ class FedTrees(Method):
         grown = prediction
         if level:
             tree = _tree(tables, -1)
-            node = nodes_at(bins, tree["feature"], tree["split"], level)
+            node = trees.nodes_at(bins, tree["feature"], tree["split"], level)
             grown = prediction + _values(tree, node, level)
-        self._record(cohort, grown, batch)
+        cohort.record_loss(self.task.loss(grown, batch))
         weight = batch["mask"].to(prediction).mean(2, keepdim=True).mT
         residual = residuals(self.task, prediction, batch)
-        sums = node_sums(node, torch.cat([residual.mT, weight], dim=1), 2**level)
+        sums = trees.node_sums(node, torch.cat([residual.mT, weight], dim=1), 2**level)
         if level == self.options.depth:
             return {f"sums.{level}": sums}
         n_nodes = 2**level
         if level and not self._sends_both:
             node, n_nodes = torch.where(node % 2 == 0, node // 2, -1), n_nodes // 2
         channels = torch.cat([(residual @ tables["directions"]).mT, weight], dim=1)
-        histogram = histograms(bins, node, channels, n_nodes, self.options.bins)
+        histogram = trees.histograms(bins, node, channels, n_nodes, self.options.bins)
         return {f"sums.{level}": sums, f"histogram.{level}": histogram}
 
     @property
     def _sends_both(self) -> bool:
         """Whether both children's histograms are sent, as other clients sent their parent's."""
         return self.training.participation < 1
-
-    def _record(self, cohort: Cohort, prediction: Tensor, batch: Batch) -> None:
-        loss = self.task.loss(prediction, batch)
-        cohort.record("loss", loss)
-        cohort.record("task_loss", loss)
 
     def _description(self, batch: Batch, outputs: int) -> Payload:
         """Return the counts on the grid and the normal equations of the ridge regression."""
@@ -217,7 +202,7 @@ class FedTrees(Method):
         rows = torch.where(known, torch.cat([x, torch.ones_like(x[..., :1])], dim=2), 0)
         targets = y.repeat_interleave(outputs // y.shape[2], dim=2)
         moment = rows.mT @ torch.where(known, targets, 0)
-        return {"grid": grid_counts(x), "gram": rows.mT @ rows, "moment": moment}
+        return {"grid": trees.grid_counts(x), "gram": rows.mT @ rows, "moment": moment}
 
     def _up_to_date(self, cohort: Cohort, batch: Batch, tables: Params) -> tuple[Tensor, Tensor]:
         """Return the bins of the samples, and their predictions by all finished trees.
@@ -229,13 +214,13 @@ class FedTrees(Method):
         done = memory["trees"]
         new = done < 0
         if new.any():
-            bins[new] = to_bins(x[new], tables["bin_ends"])
+            bins[new] = trees.to_bins(x[new], tables["bin_ends"])
             prediction[new] = _linear(x[new], tables["linear"])
             done[new] = 0
         finished = len(tables["feature"]) - bool(tables["level"])
         for i in range(int(done.min()), finished):
             tree = _tree(tables, i)
-            node = nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
+            node = trees.nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
             added = _values(tree, node, self.options.depth)
             prediction += torch.where((done <= i)[:, None, None], added, 0)
         done.fill_(finished)
@@ -260,7 +245,7 @@ class FedTrees(Method):
         penalty[-1] = 1e-9  # The intercept has none, but there may be no sample.
         n_nodes, outputs = 2**self.options.depth - 1, moment.shape[1]
         return {
-            "bin_ends": bin_ends(total["grid"], self.options.bins).to(dtype),
+            "bin_ends": trees.bin_ends(total["grid"], self.options.bins).to(dtype),
             "linear": torch.linalg.solve(gram + penalty.diag(), moment).to(dtype),
             "feature": gram.new_zeros(0, n_nodes, dtype=torch.int16),
             "split": gram.new_zeros(0, n_nodes, dtype=torch.uint8),
@@ -274,13 +259,13 @@ class FedTrees(Method):
         `same` says whether these clients are those of the level before.
         """
         o, level = self.options, int(server["level"])
-        trees = {name: server[name] for name in ("feature", "split", "value")}
+        tables = {name: server[name] for name in ("feature", "split", "value")}
         if not level:
-            trees = {name: _with_empty_row(t) for name, t in trees.items()}
-        trees = {name: t.clone() for name, t in trees.items()}
-        values = o.shrinkage * leaf_values(total[f"sums.{level}"], o.l2)
-        trees["value"][-1] = values.repeat_interleave(2 ** (o.depth - level), dim=0)
-        after = {**server, **trees, "level": torch.zeros_like(server["level"])}
+            tables = {n: torch.cat([t, t.new_zeros(1, *t.shape[1:])]) for n, t in tables.items()}
+        tables = {name: t.clone() for name, t in tables.items()}
+        values = o.shrinkage * trees.leaf_values(total[f"sums.{level}"], o.l2)
+        tables["value"][-1] = values.repeat_interleave(2 ** (o.depth - level), dim=0)
+        after = {**server, **tables, "level": torch.zeros_like(server["level"])}
         parents = after.pop("parents", None)
         if level == o.depth:
             return after
@@ -289,7 +274,7 @@ class FedTrees(Method):
             if parents is None or not same:
                 return after
             histogram = torch.stack([histogram, parents - histogram], dim=1).flatten(0, 1)
-        feature, split, gain = best_splits(histogram, o.min_samples, o.l2)
+        feature, split, gain = trees.best_splits(histogram, o.min_samples, o.l2)
         if gain.any():
             nodes = slice(2**level - 1, 2 ** (level + 1) - 1)
             after["feature"][-1, nodes] = feature.to(torch.int16)
@@ -318,10 +303,10 @@ class FedTrees(Method):
             return super().predict(state, {}, x, view)
         tables = {name: t[0] for name, t in payload.items()}
         rows = x.flatten(2).flatten(0, 1)[None]  # All clients have the same trees.
-        bins, prediction = to_bins(rows, tables["bin_ends"]), _linear(rows, tables["linear"])
+        bins, prediction = trees.to_bins(rows, tables["bin_ends"]), _linear(rows, tables["linear"])
         for i in range(len(tables["feature"])):
             tree = _tree(tables, i)
-            node = nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
+            node = trees.nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
             prediction += _values(tree, node, self.options.depth)
         return prediction.view(*x.shape[:2], -1)
 
@@ -364,7 +349,3 @@ def _tree(tables: Params, i: int) -> Params:
 def _values(tree: Params, node: Tensor, level: int) -> Tensor:
     """Return the values of nodes of a level, which are those of the leaves below them."""
     return tree["value"][node * (len(tree["value"]) >> level)]
-
-
-def _with_empty_row(t: Tensor) -> Tensor:
-    return torch.cat([t, t.new_zeros(1, *t.shape[1:])])

@@ -34,13 +34,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
-from stforecast.federated.core.algebra import with_axes
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
     attract_repel_loss,
@@ -48,10 +45,10 @@ from stforecast.federated.core.prototypes import (
     jensen_shannon,
     weighted_prototypes,
 )
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.steps import contrast
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.kernels.functions import contrast
 from stforecast.methods.fuels_options import FuelsOptions, are_known, as_many_at_random, quantile
 
 log = logging.getLogger(__name__)
@@ -391,11 +388,9 @@ class Fuels(Method):
         return (torch.stack(rows).mean(0) / p.shape[-1]).float()
 
     def _n_keys(self, cohort: Cohort) -> int:
-        periodic = self.options.prototypes == "periodic"
-        return self.training.batch_size if periodic else self._used(cohort)
-
-    def _used(self, cohort: Cohort) -> int:
-        """Samples that ordered full batches reach."""
+        """Return the number of slots, or of the samples that ordered full batches reach."""
+        if self.options.prototypes == "periodic":
+            return self.training.batch_size
         size, b = int(cohort.data.sizes[0]), self.training.batch_size * cohort.data.group
         return size // b * b
 

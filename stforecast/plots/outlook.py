@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, choose, some
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
 
@@ -78,10 +77,8 @@ def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
     if not 1 <= len(wanted) <= len(COLORS):
         raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
     for cell in wanted:
+        if str(cell) not in named and len(named) < 30:
+            raise choose("cell", str(cell), named)
         if str(cell) not in named:
-            raise (
-                choose("cell", str(cell), list(named))
-                if len(named) < 30
-                else InputError(f"no cell {cell!r} among {some(named)}")
-            )
+            raise InputError(f"no cell {cell!r} among {some(named)}")
     return [named[str(cell)] for cell in wanted]

@@ -17,9 +17,8 @@ import pandas as pd
 import xarray as xr
 from scipy.stats import ks_2samp
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, some
 from data_prep.base.files import atomic_path
-from data_prep.base.text import some
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.standing import family

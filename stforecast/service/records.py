@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted, in_minutes, some
+from data_prep.base.errors import InputError, Words, counted, in_minutes, some
 from data_prep.cube import observed, services_of, step_of
 from stforecast.data.units import factor
 

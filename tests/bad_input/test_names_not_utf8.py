@@ -12,7 +12,7 @@ from data_prep.cube import open_cube
 from data_prep.sets.table import prepare as prepare_table
 from stforecast.cli.main import main
 from stforecast.federated.runs.run_folder import write_csv
-from vision.datasets.registry import load
+from vision.datasets import load
 
 pytestmark = pytest.mark.attack("absurd input")
 

@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError, no_file
 from data_prep.download import File
 from data_prep.download.fetch import download
 from data_prep.sets import metr_la, milan
-from vision.datasets.registry import load
+from vision.datasets import load
 
 pytestmark = pytest.mark.attack("damaged files")
 

@@ -12,7 +12,7 @@ import torch
 from experiments.benchmarks import hostile, live
 from experiments.hostile_node import HUGE, LIES, told
 from experiments.site.guides import FEDERATION
-from stforecast.federated.engine.server import Server
+from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.robust import RULES
 from stforecast.methods import METHODS

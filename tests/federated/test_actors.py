@@ -15,7 +15,7 @@ from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.engine.actors import MOST_LOST, Lost, split_clients, spread_trainer
 from stforecast.federated.engine.faults import DIVERGED
-from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from stforecast.federated.core.convolutions import Chain
-from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.layers import Chain, ClientLinear
 from stforecast.federated.core.population import PerClient, Population, SplitModel
 from stforecast.federated.kernels.compiler import library
 

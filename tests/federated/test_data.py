@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from stforecast.federated.core.data import ClientData, batches, is_range, take
+from stforecast.federated.core.data import ClientData, batches
+from stforecast.federated.core.tensors import is_range, take
 
 
 def numbered(n_clients, samples):

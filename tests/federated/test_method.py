@@ -3,9 +3,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from stforecast.federated.core.method import Method, Participants
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import NoOptions
-from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.state import Cohort, Participants
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from torch import nn
 from data_prep.base.errors import InputError
 from stforecast.federated.core import state
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Method
+from stforecast.federated.core.method import Method, predictions
 from stforecast.federated.core.population import PerClient, SplitModel
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
 
@@ -71,7 +70,7 @@ def test_the_training_loss_is_the_mean_over_clients_of_their_batches(federate, t
 
 def test_evaluation_pools_all_clients_and_samples(federate, monkeypatch):
     federation = federate(Method, (4, 8))
-    monkeypatch.setattr("stforecast.federated.engine.predictions.ROWS_ON_CPU", 3)
+    monkeypatch.setattr("stforecast.federated.core.method.ROWS_ON_CPU", 3)
     monkeypatch.setattr(
         federation.method, "predict", lambda state, payload, x, view: torch.zeros(*x.shape[:2], 2)
     )
@@ -90,7 +89,7 @@ def test_predictions_come_in_order_of_clients_and_samples(federate, make_data, m
     federation.run()
     data = make_data((7, 7, 7), seed=3)
     ((_, expected),) = predictions(federation.method, federation.state, data)
-    monkeypatch.setattr("stforecast.federated.engine.predictions.ROWS_ON_CPU", 4)
+    monkeypatch.setattr("stforecast.federated.core.method.ROWS_ON_CPU", 4)
     parts = list(predictions(federation.method, federation.state, data, cohort_size=2))
     assert [p.shape[:2] for _, p in parts] == [(2, 4), (2, 3), (1, 4), (1, 3)]
     assert all(torch.equal(p.isnan(), batch["y"].isnan()) for batch, p in parts)

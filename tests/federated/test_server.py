@@ -7,8 +7,8 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Method
-from stforecast.federated.engine.server import RoundReport, Server
-from stforecast.federated.uploads.payload import like_of
+from stforecast.federated.core.tensors import like_of
+from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.uploads.uplink import Uplink
 
 

@@ -9,10 +9,10 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import PerClient, Population, SplitModel
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.engine import sizing
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.sizing import cohort_size, parse_bytes
-from stforecast.federated.uploads.payload import total_bytes
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.workers import Store
+from stforecast.federated.engine.sizing import Store
 
 
 def test_a_stored_tensor_is_a_file():

@@ -47,7 +47,7 @@ def losses(params, target):
 def steps_by(request, monkeypatch):
     """Which implementation of Adam takes the steps."""
     if request.param == "torch":
-        monkeypatch.setattr("stforecast.federated.kernels.steps.library", lambda: None)
+        monkeypatch.setattr("stforecast.federated.kernels.functions.library", lambda: None)
 
 
 @pytest.mark.usefixtures("steps_by")

@@ -8,7 +8,7 @@ from stforecast.federated.core.layers import ClientDropout, ClientLinear
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import PerClient, SplitModel
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.engine.workers import Workers
+from stforecast.federated.engine.sizing import Workers
 from stforecast.federated.methods.fedavg import FedAvg
 
 

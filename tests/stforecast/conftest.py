@@ -10,7 +10,7 @@ import xarray as xr
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.bench.grid import load_grid
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 from stforecast.methods import METHODS

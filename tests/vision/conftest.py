@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from vision.datasets import ImageSet, load
+from vision.datasets import load
+from vision.datasets.image_set import ImageSet
 
 
 @pytest.fixture(scope="session")

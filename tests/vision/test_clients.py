@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.clients import among_own_classes, stacked_images
-from vision.task import AMONG, Classification
+from vision.task import AMONG, Classification, among_own_classes, stacked_images
 
 
 def test_clients_are_padded_at_the_end(grid):

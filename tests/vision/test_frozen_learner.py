@@ -9,7 +9,7 @@ import torch
 
 from stforecast.federated.core.training import Training
 from stforecast.federated.uploads.uplink import Uplink
-from vision.backbones import TINY
+from vision.backbones.load import TINY
 from vision.config import ImageOptions, ImageRunOptions, read_by, resolve
 from vision.datasets import load
 from vision.learner import Learner

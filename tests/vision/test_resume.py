@@ -14,7 +14,7 @@ from data_prep.base.errors import InputError
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS
-from vision.results import resume_images, run_images
+from vision.results import UnfinishedImageRun, run_images
 
 TINY = {
     "clients": 3, "rounds": 3, "size": 8, "batch_size": 16, "workers": 1,
@@ -72,8 +72,10 @@ def test_a_run_that_was_killed_equals_one_that_was_not(method, choice, tmp_path)
     with pytest.raises(Killed):
         run_images(method, out, settings, facts={"scenario": "s"}, after_round=killed_after(2))
     with pytest.raises(Killed):
-        resume_images(out, after_round=killed_after(4 if len(whole.rounds()) > 3 else 3))
-    resumed = resume_images(out)
+        UnfinishedImageRun.resume(
+            out, after_round=killed_after(4 if len(whole.rounds()) > 3 else 3)
+        )
+    resumed = UnfinishedImageRun.resume(out)
     assert_same(resumed, whole)
     assert resumed.about.keys() == whole.about.keys()
     assert resumed.about["scenario"] == "s"
@@ -101,8 +103,8 @@ def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp
     with pytest.raises(Killed):
         run_images(method, out, settings, after_round=killed_after(2))
     with suppress(Killed):
-        resume_images(out, after_round=killed_after(3))
-    assert_same(resume_images(out), whole)
+        UnfinishedImageRun.resume(out, after_round=killed_after(3))
+    assert_same(UnfinishedImageRun.resume(out), whole)
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
@@ -124,6 +126,6 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     for other in (another_test_image, in_another_order):
         monkeypatch.setattr(learner, "load_images", other)
         with pytest.raises(InputError, match="round-0001: was made with other data; go on with"):
-            resume_images(tmp_path)
+            UnfinishedImageRun.resume(tmp_path)
     monkeypatch.setattr(learner, "load_images", load)
-    assert len(resume_images(tmp_path).rounds()) == 3
+    assert len(UnfinishedImageRun.resume(tmp_path).rounds()) == 3

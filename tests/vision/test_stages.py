@@ -5,15 +5,14 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.predictions import predictions
-from vision.clients import stacked_images
+from stforecast.federated.core.method import predictions
 from vision.config import resolve
-from vision.evaluation import MASKS, TASK
-from vision.evaluator import column
+from vision.evaluation import MASKS, TASK, column
 from vision.learner import Learner
 from vision.plots import PLOTS
 from vision.results import run_images
 from vision.streams.measures import known
+from vision.task import stacked_images
 
 SETTINGS = {
     "partition": "gldp-shards", "clients": 4, "stages": 3, "shards": 2, "cut": "class", "size": 8,

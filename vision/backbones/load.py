@@ -1,10 +1,17 @@
-"""Loading of a backbone's weights from a file, from timm and its hub, or at random."""
+"""Loading of a backbone's weights from a file, from timm and its hub, or at random.
+
+On import, a torchvision built for CUDA registers fake kernels for operators of its C++ library;
+with a CPU torch that library is not loaded and the import fails. Defining the two operators first
+is enough for models and data sets, which do not use them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 from unittest import mock
 
@@ -16,7 +23,6 @@ from data_prep.base.errors import InputError, Words, reading
 from data_prep.base.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
-from vision.torchvision_ops import torchvision_models
 
 SECONDS = 10
 """Longest wait for an answer of the hub, as in its own client."""
@@ -214,3 +220,23 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
     timm_model: Any = model
     config, heads = timm_model.pretrained_cfg, timm_model.blocks[0].attn.num_heads
     return dict(model.state_dict()), heads, tuple(config["mean"]), tuple(config["std"])
+
+
+_library: torch.library.Library | None = None
+
+
+def torchvision_models() -> ModuleType:
+    """Import and return the module `torchvision.models`."""
+    global _library
+    if importlib.util.find_spec("torchvision") is None:
+        raise InputError("this model needs torchvision; pip install 'stforecast[vision]'")
+    try:
+        import torchvision.models
+    except RuntimeError as e:
+        if "torchvision::" not in str(e) or _library is not None:
+            raise
+        _library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            _library.define(f"{operator}(Tensor dets, Tensor scores, float iou) -> Tensor")
+        import torchvision.models
+    return torchvision.models

@@ -91,7 +91,7 @@ def run_images_command(
     config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
     with rounds_bar(config.total_rounds, progress=ctx.obj["progress"]) as after_round:
         if resume:
-            finished = results.resume_images(resume, after_round=after_round)
+            finished = results.UnfinishedImageRun.resume(resume, after_round)
         else:
             finished = results.run_images(
                 method, out, settings, label=label, after_round=after_round
@@ -126,9 +126,8 @@ def divide(
     from stforecast.federated.runs.run_folder import write_csv
     from vision.config import check_read, resolve
     from vision.learner import load_images, prepared
-    from vision.plots.partition import division
-    from vision.plots.stream import stages_of
-    from vision.streams import TaskStream
+    from vision.plots.partition import division, stages_of
+    from vision.streams.base import TaskStream
 
     options.check_ending(out, *FORMATS, ".csv")
     settings |= {"partition": partition, "seed": seed}

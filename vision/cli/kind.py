@@ -38,26 +38,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError, choose
-from data_prep.base.text import slug
-from stforecast.bench.compared import Compared
+from data_prep.base.errors import InputError, choose, slug
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Kind, Scenario
+from stforecast.bench.tables import Compared
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage
-from vision.cli.claims import Claim, answers, parse_claims
-from vision.cli.compare import compare_images, rows_by_data
-from vision.cli.page import image_sections
+from vision.cli.compare import Claim, answers, compare_images, parse_claims, rows_by_data
+from vision.cli.page import image_section
 from vision.cli.tables import accuracy_tables
 from vision.config import SETTINGS, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images, prepared
 from vision.methods import METHODS
 from vision.plots import PLOTS
-from vision.results import ImageRun, resume_images, run_images
+from vision.results import ImageRun, UnfinishedImageRun, run_images
 
 
 class ImageKind(Kind[ImageRun]):
@@ -165,7 +163,7 @@ class ImageKind(Kind[ImageRun]):
 
     def go_on(self, job: Job[ImageRun], after_round: AfterRound) -> ImageRun:
         """Resume the run of a learner."""
-        return resume_images(job.folder, after_round=after_round)
+        return UnfinishedImageRun.resume(job.folder, after_round)
 
     def compare(
         self, folders: Sequence[Path], metric: str | None, reference: str | None
@@ -177,7 +175,8 @@ class ImageKind(Kind[ImageRun]):
         self, page: ReportPage, runs: Sequence[ImageRun], metric: str | None, reference: str | None
     ) -> None:
         """Add a section for each image set and scenario."""
-        page.sections += image_sections(rows_by_data(runs, reference), reference)
+        for name, rows in rows_by_data(runs, reference).items():
+            page.sections.append(image_section(name, rows, reference))
 
     def describe(self, run: ImageRun) -> dict[str, Any]:
         """Return the image set, and the accuracy after the last round of each model."""

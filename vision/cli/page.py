@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,23 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, some
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import save_figure
 from stforecast.bench.run_groups import ALL, select
-from stforecast.report.section import Chart, Picture, PlainSection
-from stforecast.report.series import evenly
-from stforecast.report.sheets import DataSheet, command_of, runs_sheet
-from stforecast.report.tables import Table
+from stforecast.report.section import Chart, Picture, PlainSection, evenly
+from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
 from vision.cli.compare import compared, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
 from vision.comparison import ModelRow, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
-from vision.plots.partition import PARTS, partition
-from vision.plots.stream import stream
+from vision.plots.partition import PARTS, partition, stream
 from vision.results import ImageRun
 from vision.streams.measures import known
 
@@ -38,19 +34,14 @@ DPI = 130
 """Dots per inch of the picture."""
 
 
-def image_sections(
-    rows: Mapping[str, Sequence[ModelRow]], reference: str | None = None
-) -> list[PlainSection]:
-    """Gather what a page shows of image runs, a section for each image set and scenario."""
-    return [_section(name, own, reference) for name, own in rows.items()]
-
-
-def _section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
+def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
+    """Gather what a page shows of runs on one image set and scenario."""
     rows = sorted(rows, key=_accuracy, reverse=True)
     found = compared(rows, name, reference)
     title = "Leaderboard, the highest accuracy first"
     tables = [Table(title, found.rows, found.basis)] if found.rows else []
-    tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), _notes(rows)))
+    notes = ["mean over clients of the accuracy on their test images", *accuracy_notes(rows)]
+    tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), notes))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
         tables.append(Table("Accuracy and forgetting after each stage", kept_rows(rows), [NOTE]))
@@ -73,10 +64,6 @@ def _accuracy(row: ModelRow) -> float:
     return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
 
 
-def _notes(rows: Sequence[ModelRow]) -> list[str]:
-    return ["mean over clients of the accuracy on their test images", *accuracy_notes(rows)]
-
-
 def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     """Return the charts, whose lines are means over seeds."""
     shared = compared_masks(rows)
@@ -88,22 +75,19 @@ def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     if in_turn:
         title = f"Accuracy after each stage on the stages so far, choosing from {every}."
         charts.append(Chart(title, "stage", accuracy, _by_stage(rows, every)))
+    sent = "megabytes sent and received by all clients"
+    against = (
+        f"Accuracy against the data that all clients sent and received, choosing from {every}."
+    )
+    shares = f"Distribution of the accuracies over clients after the last round, from {every}."
+    classes = f"Accuracy by class after the last round, choosing from {every}."
+    of_clients = "test accuracy of a client, %", "share of clients"
     return [
         *charts,
-        Chart(
-            f"Accuracy against the data that all clients sent and received, choosing from {every}.",
-            "megabytes sent and received by all clients", accuracy, _by_traffic(rows, every),
-            log=True,
-        ),
-        Chart(
-            f"Distribution of the accuracies over clients after the last round, from {every}.",
-            "test accuracy of a client, %", "share of clients", _of_clients(rows, every),
-        ),
-        Chart(
-            f"Accuracy by class after the last round, choosing from {every}.",
-            "class", accuracy, _by_class(rows, every),
-        ),
-    ]  # fmt: skip
+        Chart(against, sent, accuracy, _by_traffic(rows, every), log=True),
+        Chart(shares, *of_clients, _of_clients(rows, every)),
+        Chart(classes, "class", accuracy, _by_class(rows, every)),
+    ]
 
 
 def _by_round(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:

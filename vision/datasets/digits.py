@@ -15,8 +15,7 @@ from data_prep.base.registry import listed
 from vision.datasets.domains import DomainFolders
 from vision.datasets.files import find_path, open_file, read_bytes, read_digits_mat
 from vision.datasets.folder import SPLITS, find_images
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
 DIGITS = tuple("0123456789")
 

@@ -181,15 +181,13 @@ def office_caltech10(
     return OFFICE_CALTECH10.read(root, size=size, test_share=test_share, seed=seed)
 
 
+OFFICE_HOME_FOLDERS = ("office_home", "office-home", "office_home_dg")
 OFFICE_HOME = DomainFolders(
     name="office-home",
     domains=("art", "clipart", "product", "real_world"),
-    folders=(
-        "OfficeHomeDataset_10072016", "OfficeHome", "office_home", "office-home", "office_home_dg",
-        "",
-    ),
+    folders=("OfficeHomeDataset_10072016", "OfficeHome", *OFFICE_HOME_FOLDERS, ""),
     source="get Office-Home from https://www.hemanthdv.org/officeHomeDataset.html",
-)  # fmt: skip
+)
 
 
 @listed

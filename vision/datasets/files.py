@@ -14,15 +14,8 @@ from typing import IO, Literal, cast
 import numpy as np
 from scipy.io import loadmat, whosmat
 
+from data_prep.base import limits
 from data_prep.base.errors import InputError, check_regular, reading
-from data_prep.base.limits import (
-    CHUNK,
-    check_expansion,
-    check_size,
-    most_from,
-    read_bounded,
-    read_expanded,
-)
 
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
 
@@ -67,15 +60,15 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     too many are refused.
     """
     if path.suffix not in OPENERS:
-        check_size(path.stat().st_size, path)
+        limits.check_size(path.stat().st_size, path)
     with open_file(path) as file:
-        return read_expanded(file, path, cost)
+        return limits.read_expanded(file, path, cost)
 
 
 def read_names(path: Path, source: str) -> tuple[str, ...]:
     """Read the words of a text file, each the plain name of a class or of its folder."""
     with reading(path, "as text", source):
-        names = tuple(read_bounded(path, MAX_TEXT).decode().split())
+        names = tuple(limits.read_bounded(path, MAX_TEXT).decode().split())
     odd = next((n for n in names if not n.isprintable() or len(n) > 255 or Path(n).name != n), None)
     if not names or odd or len(set(names)) < len(names):
         found = f"the name {odd!r:.60}" if odd else "a repeated name" if names else "no names"
@@ -91,7 +84,7 @@ def read_digits_mat(path: Path, source: str) -> tuple[np.ndarray, np.ndarray]:
     expected = "MATLAB arrays X, uint8 (32, 32, 3, n), and y, n labels from 0 to 10"
     with reading(path, f"as {expected}", source):
         declared = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-        check_expansion(sum(8 * prod(declared[name][0]) for name in ("X", "y")), path)
+        limits.check_expansion(sum(8 * prod(declared[name][0]) for name in ("X", "y")), path)
         (*side, n), kind = declared["X"]
         if side != [32, 32, 3] or kind != "uint8" or prod(declared["y"][0]) != n:
             raise InputError(
@@ -113,7 +106,7 @@ def _check_elements(path: Path) -> None:
 
     The reader decompresses a whole element, even if its header declares a small array.
     """
-    size, most = 0, most_from(path)
+    size, most = 0, limits.most_from(path)
     with path.open("rb") as file:
         order: Literal["little", "big"] = "little" if file.read(MAT_HEADER)[-2:] == b"IM" else "big"
         while len(tag := file.read(8)) == 8:
@@ -122,10 +115,10 @@ def _check_elements(path: Path) -> None:
                 file.seek(length, os.SEEK_CUR)
                 continue
             unpacker, left = zlib.decompressobj(), length
-            while left and (part := file.read(min(left, CHUNK))):
+            while left and (part := file.read(min(left, limits.CHUNK))):
                 left -= len(part)
                 while part and not unpacker.eof:
-                    size += len(unpacker.decompress(part, CHUNK))
+                    size += len(unpacker.decompress(part, limits.CHUNK))
                     part = unpacker.unconsumed_tail
                     if size > most:
-                        check_expansion(size, path, f"{path}: unpacked, it")
+                        limits.check_expansion(size, path, f"{path}: unpacked, it")

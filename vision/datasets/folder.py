@@ -17,12 +17,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data_prep.base.errors import InputError, check_regular, reading
+from data_prep.base.errors import InputError, as_text, check_regular, reading
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.base.registry import listed
-from data_prep.base.text import as_text
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4
@@ -144,9 +142,8 @@ def _refuse(e: OSError) -> None:
     raise InputError(f"{e.filename}: cannot be read ({e.strerror}); allow it or remove it") from e
 
 
-SPLITS: Mapping[str, bool] = {
-    "train": False, "test": True, "val": True, "valid": True, "validation": True,
-}  # fmt: skip
+TESTED = ("test", "val", "valid", "validation")
+SPLITS: Mapping[str, bool] = {"train": False, **dict.fromkeys(TESTED, True)}
 """Folder names of the parts of a set: True for testing, False for training."""
 
 

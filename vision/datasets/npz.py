@@ -16,8 +16,7 @@ from data_prep.base.limits import check_expansion
 from data_prep.base.registry import listed
 from data_prep.readers.npz import Header
 from data_prep.readers.npz import read_npz as npz_arrays
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
 KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"

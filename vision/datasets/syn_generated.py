@@ -16,16 +16,14 @@ from data_prep.base.limits import check_size
 from data_prep.base.registry import listed
 from stforecast.federated.core.state import generator
 from vision.datasets.digits import DIGITS
-from vision.datasets.image_set import ImageSet
-from vision.datasets.strata import hold_out
+from vision.datasets.image_set import ImageSet, hold_out
 
+SLANTS = {"Sans": "Oblique", "SansMono": "Oblique", "Serif": "Italic"}
 FONTS = (
-    "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique",
-    "DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique",
-    "DejaVuSansMono-BoldOblique", "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic",
-    "DejaVuSerif-BoldItalic", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic",
-    "STIXGeneralBolIta", "cmr10", "cmb10", "cmss10", "cmti10", "cmtt10",
-)  # fmt: skip
+    *(f"DejaVu{f}{s}" for f, o in SLANTS.items() for s in ("", "-Bold", f"-{o}", f"-Bold{o}")),
+    *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
+    *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
+)
 """Fonts of matplotlib that contain digits."""
 
 DRAWING = (0, 0, 2)

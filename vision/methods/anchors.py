@@ -18,9 +18,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Params, weighted_mean
 from vision.methods.prompts import cosines
 
 UNKNOWN = -1e9

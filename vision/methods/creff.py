@@ -38,14 +38,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.algebra import with_axes
-from stforecast.federated.core.data import Batch, batches
-from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.data import batches
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params, feature_width
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.task import cross_entropy
 
 FEATURES = (8, 0, 0)

@@ -24,10 +24,9 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Batch, Payload
 from vision.methods.prompts import PromptedFedAvg, chosen_prompts, key_distance, uniform
 
 

@@ -33,16 +33,14 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Network, Params, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import cross_entropy, kl_divergence
 

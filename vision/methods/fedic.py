@@ -36,14 +36,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params, feature_width
-from stforecast.federated.core.state import Clients, generator
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.state import Clients, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.task import cross_entropy, kl_divergence
 
 SERVER = (0, 5)

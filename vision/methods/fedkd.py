@@ -51,19 +51,11 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params, feature_width
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.methods.two_models import (
-    PERSONAL,
-    TwoModels,
-    personal_copies,
-    personal_model,
-)
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.population import feature_width
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
+from stforecast.federated.methods import two_models
 from vision.task import kl_divergence
 
 LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
@@ -147,7 +139,7 @@ class FedKDOptions(CheckedOptions):
             raise InputError(f"t_end is {self.t_end}; it must not be below t_start {self.t_start}")
 
 
-class FedKD(TwoModels):
+class FedKD(two_models.TwoModels):
     """FedKD. The mentee has the model's names, the mentor's start with `personal.`, W is `hidden`.
 
     A client's local update of the mentee's matrices is undone after the upload: it is replaced by
@@ -161,7 +153,7 @@ class FedKD(TwoModels):
     """A client does not keep the model that it trained until it receives the next one."""
     keeps_apart = True
     sums = "none"
-    clipped_apart = (PERSONAL, HIDDEN)
+    clipped_apart = (two_models.PERSONAL, HIDDEN)
     Options = FedKDOptions
     defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
     options: FedKDOptions
@@ -181,8 +173,8 @@ class FedKD(TwoModels):
         n, d = len(clients), feature_width(self.population)
         device = clients.device
         initial = super().init(clients, sizes, seed)
-        clients.params |= personal_copies(clients.params)
-        clients.memory |= personal_copies(clients.buffers)
+        clients.params |= two_models.personal_copies(clients.params)
+        clients.memory |= two_models.personal_copies(clients.buffers)
         clients.params[HIDDEN] = torch.eye(d, device=device).repeat(n, 1, 1)
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
@@ -241,12 +233,11 @@ class FedKD(TwoModels):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return the sum of the mentor's and the mentee's losses, with independent gradients."""
-        mentor = personal_model({**cohort.memory, **cohort.params})
+        mentor = two_models.personal_model({**cohort.memory, **cohort.params})
         h_t = self.population.encode(mentor, batch["x"])
         h_s = self.population.encode(cohort.state, batch["x"])
         p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
-        loss_t, loss_s = self.task.loss(p_t, batch), self.task.loss(p_s, batch)
-        cohort.record("task_loss", loss_t)
+        loss_t, loss_s = self.recorded(cohort, p_t, batch), self.task.loss(p_s, batch)
         mapped = h_s @ cohort.params[HIDDEN]
         taught = kl_divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
         learned = kl_divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)

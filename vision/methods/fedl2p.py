@@ -25,9 +25,8 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Batch, Payload
 from vision.methods import prompts
 
 

@@ -20,12 +20,11 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Batch, Payload
 from vision.methods.anchors import UNKNOWN
-from vision.methods.teacher import TaughtFedAvg
+from vision.methods.generator import TaughtFedAvg
 
 
 @dataclass(frozen=True)

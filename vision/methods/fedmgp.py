@@ -37,30 +37,11 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
 from stforecast.federated.core.training import Optimizer, zero_moments
-from stforecast.federated.uploads.payload import Payload
-from vision.methods.fusion import fused_pool, surrogate_images
-from vision.methods.prompts import (
-    DEFAULTS,
-    HEAD,
-    INIT,
-    PoolOptions,
-    add_parameters,
-    chosen_prompts,
-    key_distance,
-    new_pool,
-    present_classes,
-    prompt_tokens,
-    queried,
-    train_head,
-    train_parts,
-    uniform,
-)
+from vision.methods import prompts
 from vision.models.vit import backbone_of
 from vision.task import cross_entropy
 
@@ -70,7 +51,7 @@ SERVER = (0, 7)
 
 
 @dataclass(frozen=True)
-class FedMGPOptions(PoolOptions):
+class FedMGPOptions(prompts.PoolOptions):
     """Settings of FedMGP; defaults of the released code for CIFAR-100. The pool is the global one.
 
     Attributes:
@@ -102,7 +83,7 @@ class FedMGP(Method):
     views: ClassVar[tuple[str, ...]] = ("global", "personal")
     Options = FedMGPOptions
     options: FedMGPOptions
-    defaults = DEFAULTS
+    defaults = prompts.DEFAULTS
 
     def set_up(self) -> None:
         """Refuse local prompts beyond the last block."""
@@ -117,15 +98,15 @@ class FedMGP(Method):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same prompts and heads."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
-        rng = generator(seed, *INIT)
-        head = {name.removeprefix(HEAD): t for name, t in clients.params.items()}
+        rng = generator(seed, *prompts.INIT)
+        head = {name.removeprefix(prompts.HEAD): t for name, t in clients.params.items()}
         own = {
-            **new_pool(COARSE, n, o, d, rng),
-            "fine.prompts": uniform(n, c, o.fine_blocks, 2, o.fine_length, d, rng=rng),
-            "fine.keys": uniform(n, c, d, rng=rng),
+            **prompts.new_pool(COARSE, n, o, d, rng),
+            "fine.prompts": prompts.uniform(n, c, o.fine_blocks, 2, o.fine_length, d, rng=rng),
+            "fine.keys": prompts.uniform(n, c, d, rng=rng),
             **{f"fine.head.{name}": t.clone() for name, t in head.items()},
         }
-        add_parameters(clients, own)
+        prompts.add_parameters(clients, own)
         shared = {n: t[0].clone() for n, t in clients.params.items() if not n.startswith(FINE)}
         return {**shared, "seed": torch.tensor(seed)}
 
@@ -137,16 +118,13 @@ class FedMGP(Method):
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train the global prompts, then the local ones."""
         self.receive(cohort, payload)
-        epochs, params, data = (
-            self.options.head_epochs,
-            cohort.params,
-            queried(cohort, self.backbone),
-        )
+        epochs, params = self.options.head_epochs, cohort.params
+        data, parts = prompts.queried(cohort, self.backbone), (COARSE, prompts.HEAD)
         x, query, y = data["x"], data["query"], self.task.keys(data)
-        train_parts(cohort, (COARSE, HEAD), None, data, lambda b: self.coarse_loss(cohort, b))
-        train_head(
+        prompts.train_parts(cohort, parts, None, data, lambda b: self.coarse_loss(cohort, b))
+        prompts.train_head(
             cohort,
-            HEAD,
+            prompts.HEAD,
             epochs,
             data,
             lambda: self.coarse(params, x, query),
@@ -154,8 +132,8 @@ class FedMGP(Method):
         )
         with torch.no_grad():
             data["read"] = self.coarse(params, x, query)
-        train_parts(cohort, (FINE,), None, data, lambda b: self.fine_loss(cohort, b))
-        train_head(
+        prompts.train_parts(cohort, (FINE,), None, data, lambda b: self.fine_loss(cohort, b))
+        prompts.train_head(
             cohort,
             FINE_HEAD,
             epochs,
@@ -164,12 +142,12 @@ class FedMGP(Method):
             lambda b: self.fine_task_loss(cohort, b["feature"], b),
         )
         shared = {n: t.detach() for n, t in params.items() if not n.startswith(FINE)}
-        return {**shared, "present": present_classes(self, cohort)}
+        return {**shared, "present": prompts.present_classes(self, cohort)}
 
     def tokens(self, params: Payload, query: Tensor) -> Tensor:
         """Return the global prompts selected by queries."""
-        chosen = chosen_prompts(query, params["coarse.keys"], self.options.top_n)
-        return prompt_tokens(params["coarse.pool"], chosen)
+        chosen = prompts.chosen_prompts(query, params["coarse.keys"], self.options.top_n)
+        return prompts.prompt_tokens(params["coarse.pool"], chosen)
 
     def coarse(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
         """Return the global head's input, `(clients, batch, d)`."""
@@ -179,14 +157,14 @@ class FedMGP(Method):
         """Return the loss of the first stage."""
         o, params, query = self.options, cohort.params, batch["query"]
         loss = self.task_loss(cohort, self.coarse(params, batch["x"], query), batch)
-        chosen = chosen_prompts(query, params["coarse.keys"], o.top_n)
-        return loss + o.pull * key_distance(query, params["coarse.keys"], chosen)
+        chosen = prompts.chosen_prompts(query, params["coarse.keys"], o.top_n)
+        return loss + o.pull * prompts.key_distance(query, params["coarse.keys"], chosen)
 
     def fine(self, params: Payload, x: Tensor, query: Tensor, chosen: Tensor) -> Tensor:
         """Return the local head's inputs under local prompts `chosen` `(clients, batch)`."""
-        prompts = params["fine.prompts"]
-        client = torch.arange(len(prompts), device=prompts.device)[:, None]
-        own = prompts[client, chosen]
+        local = params["fine.prompts"]
+        client = torch.arange(len(local), device=local.device)[:, None]
+        own = local[client, chosen]
         first = self.options.first_block
         prefixes = {first + b: own[:, :, b] for b in range(self.options.fine_blocks)}
         tokens = self.tokens(params, query)
@@ -201,24 +179,22 @@ class FedMGP(Method):
         """Return the loss of the second stage."""
         y, keys = self.task.keys(batch), cohort.params["fine.keys"]
         features = self.fine(cohort.params, batch["x"], batch["query"], y)
-        pull = key_distance(batch["read"], keys, y[..., None])
+        pull = prompts.key_distance(batch["read"], keys, y[..., None])
         return self.fine_task_loss(cohort, features, batch) + self.options.pull * pull
 
     def fine_task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss of the local head, and record it."""
-        loss = self.task.loss(self.fine_logits(cohort.params, features), batch)
-        cohort.record("task_loss", loss)
-        return loss
+        return self.recorded(cohort, self.fine_logits(cohort.params, features), batch)
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average, or with a surrogate set, fuse the pools and train the head."""
         shared = {name: t for name, t in uploads.items() if name != "present"}
         mean = {name: weighted_mean(t, of.sizes) for name, t in shared.items()}
-        images = surrogate_images(self.task, uploads["present"].any(0))
+        images = prompts.surrogate_images(self.task, uploads["present"].any(0))
         if images is None or len(of.ids) < 2:
             return {**mean, "seed": server["seed"]}
         rng = generator(int(server["seed"]), of.round, *SERVER)
-        pool, keys = fused_pool(
+        pool, keys = prompts.fused_pool(
             self.backbone,
             (uploads["coarse.pool"], uploads["coarse.keys"]),
             images["x"][0],
@@ -238,7 +214,7 @@ class FedMGP(Method):
         one = {name: t[None] for name, t in params.items()}
         x, y = images["x"], images["y"]
         features = self.coarse(one, x, self.backbone.query(x))
-        head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(HEAD)}
+        head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(prompts.HEAD)}
         optimizer = Optimizer(head, zero_moments(head, self.training), self.training)
         with torch.enable_grad():
             for _ in range(self.options.server_epochs or self.training.epochs):
@@ -255,5 +231,5 @@ class FedMGP(Method):
         read = self.coarse(params, x, query)
         if view == "global":
             return self.population.decode(params, read)
-        chosen = chosen_prompts(read, params["fine.keys"], 1)[..., 0]
+        chosen = prompts.chosen_prompts(read, params["fine.keys"], 1)[..., 0]
         return self.fine_logits(params, self.fine(params, x, query, chosen))

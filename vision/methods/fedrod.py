@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.two_models import personal_copies, personal_model
-from stforecast.federated.uploads.payload import Payload
 
 HEAD = "head."
 
@@ -59,8 +57,7 @@ class FedRoD(FedAvg):
         generic = self.population.decode(cohort.state, features)
         own = personal_model({**cohort.memory, **cohort.params})
         correction = self.population.decode(own, features.detach())
-        task_loss = self.task.loss(generic.detach() + correction, batch)
-        cohort.record("task_loss", task_loss)
+        task_loss = self.recorded(cohort, generic.detach() + correction, batch)
         return self.task.loss(generic + cohort.scratch["log_counts"][:, None], batch) + task_loss
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:

@@ -91,29 +91,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import Words
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import PrototypeMeans
-from stforecast.federated.core.state import Clients, Cohort, generator
-from stforecast.federated.uploads.payload import Payload
-from vision.methods import prompts
-from vision.methods.anchors import (
-    begin_task,
-    chosen_anchors,
-    consistency_loss,
-    held,
-    mean_prototypes,
-    mix,
-    moments_of,
-    no_anchor_chosen,
-    pooled_moments,
-    prototype_scores,
-    selected_prototypes,
-    standardised,
-)
-from vision.methods.fusion import fused_pool, surrogate_images
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
+from vision.methods import anchors, prompts
+from vision.methods.prompts import fused_pool, surrogate_images
 from vision.models.vit import backbone_of
 
 
@@ -201,7 +184,7 @@ class FedTA(Method):
             "anchor.bias": torch.zeros(n, c),
         }
         pool = prompts.new_pool(ENHANCE, n, o, d, rng)
-        anchors = {
+        tail = {
             "anchor.values": prompts.uniform(n, o.anchors, d, rng=rng),
             "anchor.keys": prompts.uniform(n, o.anchors, d, rng=rng),
         }
@@ -209,8 +192,8 @@ class FedTA(Method):
         prompts.add_parameters(clients, pool if o.input_enhancement else {})
         device = clients.params["anchor.bias"].device
         if o.tail_anchor:
-            prompts.add_parameters(clients, anchors)
-            clients.memory |= no_anchor_chosen(n, o.anchors, device)
+            prompts.add_parameters(clients, tail)
+            clients.memory |= anchors.no_anchor_chosen(n, o.anchors, device)
         if o.mix == "random":
             order = torch.randperm(2 * d, generator=rng).to(device)
             clients.memory["anchor.order"] = order.expand(n, -1).clone()
@@ -238,7 +221,7 @@ class FedTA(Method):
         data, moments = prompts.queried(cohort, self.backbone), {}
         first = self.options.standardise and not payload["described"].any()
         if first:
-            moments["query.moments"] = moments_of(data["query"])
+            moments["query.moments"] = anchors.moments_of(data["query"])
             payload = {**payload, **moments}
         if self.options.input_enhancement:
             loss = lambda batch: self.enhancement_loss(cohort, batch, payload)  # noqa: E731
@@ -246,7 +229,7 @@ class FedTA(Method):
         with torch.no_grad():
             features = self.enhanced({**payload, **cohort.params}, data["x"], data["query"])
         if first:
-            moments["feature.moments"] = moments_of(features)
+            moments["feature.moments"] = anchors.moments_of(features)
             payload = {**payload, **moments}
         features = self.scaled("feature.moments", features, payload)
         data = {name: t for name, t in data.items() if name not in ("x", "query")}
@@ -255,7 +238,9 @@ class FedTA(Method):
 
     def scaled(self, moments: str, features: Tensor, payload: Payload) -> Tensor:
         """Return features, standardised with the clients' common moments if the option says so."""
-        return standardised(features, payload[moments]) if self.options.standardise else features
+        if not self.options.standardise:
+            return features
+        return anchors.standardised(features, payload[moments])
 
     def enhanced(self, params: Payload, x: Tensor, query: Tensor) -> Tensor:
         """Return features `(clients, batch, d)` under the selected prompts (Eq. 2), or the query.
@@ -279,7 +264,7 @@ class FedTA(Method):
 
     def train_anchors(self, cohort: Cohort, data: Batch, payload: Payload) -> None:
         """Train the second stage on F_out, `feature`, while anchors of former tasks stay fixed."""
-        before = begin_task(cohort) if self.options.tail_anchor else {}
+        before = anchors.begin_task(cohort) if self.options.tail_anchor else {}
         prompts.train_parts(
             cohort,
             (ANCHOR,),
@@ -289,13 +274,13 @@ class FedTA(Method):
         )
         if self.options.tail_anchor:
             with torch.no_grad():
-                for name, t in held(cohort, before).items():
+                for name, t in anchors.held(cohort, before).items():
                     cohort.params[name].copy_(t)
             self.note_chosen(cohort, data)
 
     def note_chosen(self, cohort: Cohort, data: Batch) -> None:
         """Record the anchors that the samples choose; warn once if they are few."""
-        chosen = chosen_anchors(data["feature"], cohort.params["anchor.keys"])
+        chosen = anchors.chosen_anchors(data["feature"], cohort.params["anchor.keys"])
         flags = cohort.memory["anchor.chosen"]
         flags.copy_(F.one_hot(chosen[..., 0], flags.shape[1]).any(1))
         counts, classes = (
@@ -316,21 +301,20 @@ class FedTA(Method):
 
     def anchored(self, params: Payload, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return F_TA `(clients, batch, width)` of F_out, and the selected anchors (Eq. 4)."""
-        chosen = chosen_anchors(features, params["anchor.keys"])
-        anchors = prompts.prompt_tokens(params["anchor.values"][:, :, None], chosen)
-        return mix(features, anchors.view_as(features), params, self.options.mix), chosen
+        chosen = anchors.chosen_anchors(features, params["anchor.keys"])
+        tail = prompts.prompt_tokens(params["anchor.values"][:, :, None], chosen)
+        return anchors.mix(features, tail.view_as(features), params, self.options.mix), chosen
 
     def anchor_loss(self, cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
         """Return the loss of the second stage (Eq. 6); fixed anchors and keys stay as `before`."""
         o, mixed = self.options, batch["feature"]
         pull = torch.zeros(len(cohort), device=mixed.device)
         if o.tail_anchor:
-            params = {**cohort.params, **cohort.memory, **held(cohort, before)}
+            params = {**cohort.params, **cohort.memory, **anchors.held(cohort, before)}
             mixed, chosen = self.anchored(params, batch["feature"])
             pull = o.lambda3 * prompts.key_distance(batch["feature"], params["anchor.keys"], chosen)
-        loss = self.task.loss(anchor_head(cohort.params, mixed), batch)
-        cohort.record("task_loss", loss)
-        contrast = consistency_loss(
+        loss = self.recorded(cohort, anchor_head(cohort.params, mixed), batch)
+        contrast = anchors.consistency_loss(
             mixed, self.task.keys(batch), payload["prototypes"], payload["known"], o.temperature
         )
         return loss + o.lambda2 * contrast + pull
@@ -353,18 +337,18 @@ class FedTA(Method):
         server = {**server, "known": server["known"] | holders.any(0)}
         first = MOMENTS[0] in uploads
         if first:
-            server |= {name: pooled_moments(uploads[name], of.sizes) for name in MOMENTS}
+            server |= {name: anchors.pooled_moments(uploads[name], of.sizes) for name in MOMENTS}
             server["described"] = torch.ones_like(server["described"])
         if self.options.input_enhancement:
             server |= self.pool_of(server, of, uploads)
         free = ~server["fixed"] & holders.any(0)
         if self.options.selection:
-            new, similarity = selected_prototypes(local, holders)
+            new, similarity = anchors.selected_prototypes(local, holders)
             if not first:  # Until then, each client's prototypes are on its own scale.
                 fixed = free & (similarity < self.options.threshold)
                 server["fixed"] = server["fixed"] | fixed
         else:
-            new = mean_prototypes(local, holders)
+            new = anchors.mean_prototypes(local, holders)
         return {**server, "prototypes": torch.where(free[:, None], new, server["prototypes"])}
 
     def pool_of(self, server: Params, of: Participants, uploads: Payload) -> Params:
@@ -401,7 +385,7 @@ class FedTA(Method):
         params = {**payload, **state} if view == "personal" else {**state, **payload}
         features = self.represent(params, x)
         if view == "nearest":
-            return prototype_scores(features, payload["prototypes"], payload["known"])
+            return anchors.prototype_scores(features, payload["prototypes"], payload["known"])
         return anchor_head(params, features)
 
 

@@ -44,16 +44,13 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.core.algebra import mmd
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import PrototypeMeans, by_key
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, mmd
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import KEPT
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import entropy
 

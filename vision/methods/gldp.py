@@ -61,9 +61,6 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import plain_mean, with_axes
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import (
@@ -73,9 +70,9 @@ from stforecast.federated.core.prototypes import (
     instance_distance,
     nearest_prototype,
 )
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, plain_mean, with_axes
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 from vision.task import kl_divergence
 
 BODY, HEAD = "encoder.", "head."

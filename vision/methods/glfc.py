@@ -49,25 +49,13 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Participants, ServerState
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.uploads.payload import Payload
-from vision.methods.generator import normal
-from vision.methods.memory import (
-    EMPTY,
-    draw_samples,
-    empty_memory,
-    encoding_network,
-    gradients_of,
-    rebuilt,
-    remember,
-    representatives,
-)
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload
+from vision.methods import memory
+from vision.methods.generator import TaughtFedAvg, normal
 from vision.methods.prompts import DEFAULTS, queried
-from vision.methods.teacher import TaughtFedAvg
 from vision.models.vit import backbone_of
 from vision.task import entropy
 
@@ -121,14 +109,14 @@ class GLFC(TaughtFedAvg):
     def set_up(self) -> None:
         """Find the backbone, and build the network that encodes samples."""
         self.backbone = backbone_of(self.population, self.name)
-        self.encoding = encoding_network(self.backbone.width, self.task.n_keys)
+        self.encoding = memory.encoding_network(self.backbone.width, self.task.n_keys)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start with empty memories and without samples on the proxy server."""
         server = super().init(clients, sizes, seed)
         o, n, d = self.options, len(clients), self.backbone.width
         some = next(iter(server.values()))
-        clients.memory |= empty_memory(n, o.memory, d, some.device)
+        clients.memory |= memory.empty_memory(n, o.memory, d, some.device)
         clients.memory["samples"] = torch.zeros(n, dtype=torch.long, device=some.device)
         clients.memory |= self.encoding.initial(n, seed, some.device)[0]
         clients.memory["entropy"] = some.new_full((n,), -1.0)
@@ -136,7 +124,7 @@ class GLFC(TaughtFedAvg):
         clients.memory["taught"] = unseen.repeat(n, 1)
         best = {BEST + name: t.clone() for name, t in server.items()}
         classes = min(o.prototypes, self.task.n_keys)
-        nothing = torch.full((n, classes), EMPTY, device=some.device)
+        nothing = torch.full((n, classes), memory.EMPTY, device=some.device)
         monitor = (some.new_zeros(n, classes, d), nothing, some.new_zeros(()))
         return {**server, **best, **dict(zip(MONITOR, monitor, strict=True)), SEEN: unseen}
 
@@ -152,7 +140,7 @@ class GLFC(TaughtFedAvg):
         upload = super().local_update(cohort, payload)
         cohort.memory["samples"] += cohort.scratch["begins"] * data["query"].shape[1]
         limit = (self.options.memory_share * cohort.memory["samples"]).long()
-        remember(cohort.memory, data["query"], self.task.keys(data), self.task.n_keys, limit)
+        memory.remember(cohort.memory, data["query"], self.task.keys(data), self.task.n_keys, limit)
         return upload
 
     def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
@@ -177,7 +165,9 @@ class GLFC(TaughtFedAvg):
         """Return the compensated loss, with relation distillation if there are former classes."""
         former, taught = cohort.memory["former"], cohort.memory["taught"]
         new = self.task.keys(batch)
-        old_features, old, any_old = draw_samples(cohort.memory, former, cohort.rand(new.shape[1]))
+        old_features, old, any_old = memory.draw_samples(
+            cohort.memory, former, cohort.rand(new.shape[1])
+        )
         features = torch.cat([batch["query"], old_features], dim=1)
         y = torch.cat([new, old], dim=1)
         counts = torch.cat([torch.ones_like(new), any_old[:, None].expand_as(old)], dim=1)
@@ -193,13 +183,13 @@ class GLFC(TaughtFedAvg):
     def upload(self, cohort: Cohort) -> Payload:
         """Return the model, the classes, and gradients of prototypes if a task has begun."""
         o, data = self.options, cohort.data.tensors
-        features, classes, spread = representatives(
+        features, classes, spread = memory.representatives(
             data["query"], self.task.keys(data), self.task.n_keys, o.prototypes
         )
         noise = normal(cohort.generators, *features.shape[1:]).to(features)
-        shared = classes.masked_fill(~cohort.scratch["begins"][:, None], EMPTY)
+        shared = classes.masked_fill(~cohort.scratch["begins"][:, None], memory.EMPTY)
         features = features + o.perturbation * spread * noise
-        gradients = gradients_of(self.encoding, cohort.memory, features, shared)
+        gradients = memory.gradients_of(self.encoding, cohort.memory, features, shared)
         return {**super().upload(cohort), **gradients, SEEN: cohort.memory["present"]}
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
@@ -219,10 +209,13 @@ class GLFC(TaughtFedAvg):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return reconstructed features, their classes and the best score; or the old ones."""
         old_features, old_classes, least = (server[name] for name in MONITOR)
-        some, own = rebuilt({name: uploads[name] for name in self.encoding.parameters})
-        if not (own != EMPTY).any():
+        some, own = memory.rebuilt({name: uploads[name] for name in self.encoding.parameters})
+        if not (own != memory.EMPTY).any():
             return old_features, old_classes, least
-        features, classes = torch.zeros_like(old_features), torch.full_like(old_classes, EMPTY)
+        features, classes = (
+            torch.zeros_like(old_features),
+            torch.full_like(old_classes, memory.EMPTY),
+        )
         ids = of.ids.to(own.device)
         features[ids], classes[ids] = some, own
         return features, classes, torch.zeros_like(least)
@@ -232,7 +225,7 @@ class GLFC(TaughtFedAvg):
         stacked = {name: t[None] for name, t in model.items()}
         logits = self.population.decode(stacked, features.flatten(0, 1)[None])[0]
         right = (logits.argmax(-1) == classes.flatten()).sum()
-        return (right / (classes != EMPTY).sum().clamp(min=1)).to(features)
+        return (right / (classes != memory.EMPTY).sum().clamp(min=1)).to(features)
 
 
 def compensated_loss(logits: Tensor, y: Tensor, former: Tensor, counts: Tensor) -> Tensor:

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.population import Network, Params
+from stforecast.federated.core.population import Network
 from stforecast.federated.core.prototypes import PrototypeMeans, by_key
+from stforecast.federated.core.tensors import Params, with_axes
 from vision.task import cross_entropy
 
 EMPTY = -1

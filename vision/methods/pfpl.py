@@ -41,8 +41,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
@@ -51,8 +50,8 @@ from stforecast.federated.core.prototypes import (
     means_of_last_epoch,
     nearest_prototype,
 )
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Payload
 
 EPS = 1e-12
 """Term added to a distance before it is inverted; equal prototypes share the weight."""

@@ -8,6 +8,7 @@ paper and of FedMGP.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +19,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import Batch, ClientData
-from stforecast.federated.core.method import Method, ServerState
+from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Payload
+from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
-from vision.backbones import Backbone
+from vision.backbones.backbone import Backbone, Read
 from vision.models.vit import backbone_of
 
 PROMPT = "prompt."
@@ -264,3 +266,66 @@ def prompt_tokens(pool: Tensor, chosen: Tensor) -> Tensor:
 def key_distance(query: Tensor, keys: Tensor, chosen: Tensor) -> Tensor:
     """Return `Σ_s (1 - cos(query, key_s))` over selected keys, batch mean, `(clients,)`."""
     return (1 - cosines(query, keys).gather(-1, chosen)).sum(-1).mean(1)
+
+
+def surrogate_images(task: Task, classes: Tensor) -> Batch | None:
+    """Return the server's images `x` and labels `y` of some classes, `(1, m, …)`, if it has any.
+
+    `classes` `(n_classes,)` tells which to take; the result is on its device.
+    """
+    surrogate = getattr(task, "surrogate", None)
+    if surrogate is None:
+        return None
+    taken = classes.cpu()[surrogate["y"][0]]
+    return {name: surrogate[name][:, taken].to(classes.device) for name in ("x", "y")}
+
+
+def fused_pool(
+    backbone: Backbone,
+    pools: tuple[Tensor, Tensor],
+    images: Tensor,
+    query: Tensor,
+    *,
+    top_n: int,
+    training: Training,
+    epochs: int,
+    rng: torch.Generator,
+    read: Read = "feature",
+) -> tuple[Tensor, Tensor]:
+    """Train one client's pool to match the mean features under the other pools (Eq. 8).
+
+    Its keys are not trained; without images, neither are the prompts.
+
+    Args:
+        backbone: the frozen network.
+        pools: prompts `(clients, pool, length, d)` and keys `(clients, pool, d)` of at least two
+            clients.
+        images: surrogate images `(m, channels, height, width)`.
+        query: their features `(m, d)`, to compare with keys.
+        top_n: prompts of an image.
+        training: batch size and optimiser; its moments start at zero.
+        epochs: epochs over the images.
+        rng: random generator for the target and the batches.
+        read: features to compare: the pooled feature, or the mean of the prompts' outputs.
+    """
+    prompts, keys = pools
+    target = int(torch.randint(len(prompts), (), generator=rng))
+    if not len(images):
+        return prompts[target].clone(), keys[target].clone()
+    chosen = chosen_prompts(query[None].expand(len(keys), -1, -1), keys, top_n)
+    others = [i for i in range(len(prompts)) if i != target]
+    with torch.no_grad():
+        under = [prompt_tokens(prompts[i, None], chosen[i, None]) for i in others]
+        taught = [backbone.prompted(images[None], t, read=read)[0] for t in under]
+        mean = torch.stack(taught).mean(0)
+    pool = prompts[target, None].clone().requires_grad_()
+    training = dataclasses.replace(training, schedule="constant")
+    optimizer = Optimizer({"pool": pool}, zero_moments({"pool": pool}, training), training)
+    with torch.enable_grad():
+        for _ in range(epochs):
+            order = torch.randperm(len(images), generator=rng).to(images.device)
+            for rows in order.split(training.batch_size):
+                tokens = prompt_tokens(pool, chosen[target, None, rows])
+                features = backbone.prompted(images[None, rows], tokens, read=read)
+                optimizer.step(F.mse_loss(features[0], mean[rows])[None])
+    return pool.detach()[0], keys[target].clone()

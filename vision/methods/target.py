@@ -45,13 +45,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
-from stforecast.federated.uploads.payload import Payload
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, feature_generator, normal

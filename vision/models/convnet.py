@@ -76,11 +76,6 @@ class ConvNetOptions(CheckedOptions):
 class ConvNet(SplitModel):
     """Three blocks of convolution, normalisation, ReLU and pooling, then a linear map.
 
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: settings of the network.
-
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch,
             feature_size)`.
@@ -134,11 +129,6 @@ class CNNOptions(CheckedOptions):
 
 class CNN(SplitModel):
     """Two convolutions with pooling, then a linear map to 512 features.
-
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: settings of the network.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 512)`.

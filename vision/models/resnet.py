@@ -16,8 +16,8 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions, Width
 from stforecast.federated.core.population import PerClient, SplitModel
+from vision.backbones.load import torchvision_models
 from vision.models.convnet import Pixels, Shape
-from vision.torchvision_ops import torchvision_models
 
 DEEPEST = 1202
 """Layers of the deepest published residual network (He et al., CVPR 2016)."""
@@ -37,11 +37,6 @@ class ResNet18Options(CheckedOptions):
 
 class ResNet18(SplitModel):
     """ResNet-18 with 512 features, initialised at random.
-
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: settings of the network.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 512)`.
@@ -86,11 +81,6 @@ class ResNetOptions(CheckedOptions):
 
 class ResNet(SplitModel):
     """Three stages of n blocks at full, half and quarter resolution, then the mean over pixels.
-
-    Args:
-        shape: shape of an image.
-        n_classes: number of classes.
-        options: depth and width.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 4 width)`.

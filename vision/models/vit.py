@@ -13,7 +13,8 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Population, SplitModel
-from vision.backbones import Backbone, load_backbone
+from vision.backbones.backbone import Backbone
+from vision.backbones.load import load_backbone
 from vision.models.convnet import Shape
 
 
@@ -65,11 +66,6 @@ class FrozenEncoder(nn.Module):
 
 class FrozenViT(SplitModel):
     """A frozen transformer with a trainable linear head on its features.
-
-    Args:
-        shape: shape of an image; any, since images are resized to the backbone's input size.
-        n_classes: number of classes.
-        options: settings of the backbone.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, width)`.

@@ -4,9 +4,7 @@ To add a kind, add a file with a subclass of `Partitioner` that has a `name`.
 """
 
 from data_prep.base.registry import Registry, is_named
-from vision.partition.base import Partition, Partitioner
-
-__all__ = ["PARTITIONS", "Partition", "Partitioner"]
+from vision.partition.base import Partitioner
 
 PARTITIONS: Registry[type[Partitioner]] = Registry(
     "partition", "vision.partition", is_entry=is_named(Partitioner), group="stforecast.partitions"

@@ -11,8 +11,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from vision.partition.base import Partitioner
-from vision.partition.pools import Pool, deal_classes
+from vision.partition.base import Partitioner, Pool, deal_classes
 
 DRAWS = 200
 

@@ -11,16 +11,14 @@ from matplotlib.figure import Figure
 from data_prep.base.errors import InputError, choose
 from data_prep.base.registry import listed, listed_as
 from stforecast.bench import drawing
+from stforecast.bench.charts import draw_sweep, score_bars
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
-from stforecast.bench.ranking import score_bars
 from stforecast.bench.run_groups import RunGroup
-from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import floats
 from vision.config import ImageRunOptions, resolve
-from vision.evaluation import TRAINED
-from vision.evaluator import column
+from vision.evaluation import TRAINED, column
 from vision.results import ImageRun
-from vision.streams.measures import spatial_retention, temporal_retention
+from vision.streams.measures import known, spatial_retention, temporal_retention
 
 EVERY = "every"
 """Value of `view` for all models of each method."""
@@ -266,3 +264,39 @@ def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[
     shared, stages = runs[0].views[0], [run.stages() for run in runs]
     among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]
     return [temporal_retention(s, local, mask) for s in stages], among
+
+
+@listed
+def stages(
+    runs: Sequence[ImageRun],
+    *,
+    view: str = "",
+    mask: str = "all classes",
+    participants: bool = True,
+    passes: int = 10,
+    width: float = drawing.ONE_COLUMN,
+) -> Figure:
+    """Accuracy after each stage on the test images of all stages so far (GLDP, Figure 4).
+
+    Args:
+        runs: finished runs with task streams; those that differ only in the seed are averaged, in a
+            band of ± one standard deviation.
+        view: model of each method to draw; of several, separated by commas, the first that the
+            method has; or `every` for all its models. By default its first.
+        mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
+            far; or `task classes`, those of the test image's task.
+        participants: average only over the clients that took part in the stage (A^sel), or all.
+        passes: number of last evaluated rounds of each stage to average.
+        width: width of the figure in inches.
+    """
+    fig, (ax,) = drawing.panels(width, 0.75 * width)
+    for curve, name in model_curves(runs, view, mask):
+        after = [
+            known(run.stages(), name, mask, participants=participants, passes=passes)
+            for run in curve.group.runs
+        ]
+        curve.draw_mean(ax, 100 * pd.concat(after, axis=1), marker=".")
+    drawing.count_axis(ax, "stage")
+    ax.set_ylabel(f"accuracy in %, {mask}")
+    drawing.add_legend(fig)
+    return fig

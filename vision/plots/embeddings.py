@@ -17,13 +17,13 @@ from data_prep.base.errors import InputError
 from data_prep.base.registry import listed, listed_as
 from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
-from stforecast.federated.core.data import take
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import Participants
+from stforecast.federated.core.tensors import take
 from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import FedTA
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.results import ImageRun
-from vision.streams import TaskStream
+from vision.streams.base import TaskStream
 
 NEIGHBOURS = 3
 """t-SNE needs more samples than three times the perplexity."""

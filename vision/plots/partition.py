@@ -1,21 +1,25 @@
-"""Figure of a partition: numbers of images by client, class and domain."""
+"""Figures of partitions and of task streams: images by client, class and domain or stage."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
 from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, PlainFigure, add_legend, legend_point
 from vision.results import ImageRun
 
 SIDE_BY_SIDE = 20
-"""Maximum number of classes for which the two panels are side by side."""
+"""Maximum number of classes for which the two panels, or five stages, are side by side."""
 
 MARKERS = ("s", "o", "D", "^")
 """More domains than colours differ in their markers."""
@@ -126,3 +130,74 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
 def _places(width: float, height: float, n: int) -> tuple[float, int]:
     """Return the largest side of `n` squares in one cell, and their number in a row."""
     return max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))
+
+
+@listed
+def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
+    """Images by client and class, one panel per stage; darker is more samples.
+
+    Shades follow the square root of the number, so that rare classes are visible next to frequent
+    ones.
+
+    Args:
+        runs: finished runs with a task stream; the first is drawn.
+        part: images to count, `train` or `test`.
+        width: width of the figure in inches.
+    """
+    run = runs[0]
+    if "stages" not in run.about:
+        raise InputError(f"{run.folder}: has no stages; draw a run with a task stream")
+    if part not in ("train", "test"):
+        raise InputError(f"part is {part!r}; choose train or test")
+    return stages_of(run.partition(), run.about["classes"], run.about["clients"], part, width)
+
+
+def stages_of(
+    table: pd.DataFrame,
+    classes: Sequence[str],
+    n_clients: int,
+    part: str = "train",
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Draw the table of a stream, without training."""
+    rows = table[table["part"] == part]
+    n_stages = int(table["stage"].max()) + 1
+    n_columns = min(n_stages, 5 if len(classes) <= SIDE_BY_SIDE else 2)
+    n_rows = -(-n_stages // n_columns)
+    height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + _stage_height(classes)
+    fig = PlainFigure(figsize=(width, height), layout="constrained")
+    axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
+    shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
+    for stage, ax in enumerate(axes[:n_stages]):
+        counts = _counts(rows[rows["stage"] == stage], classes, n_clients)
+        image = ax.imshow(counts, cmap="Blues", norm=shades, aspect="auto", interpolation="nearest")
+        _name_stage(ax, stage, classes, n_clients)
+    for ax in axes[n_stages:]:
+        ax.remove()
+    bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
+    bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
+    bar.ax.tick_params(labelsize=SMALL)
+    return fig
+
+
+def _counts(rows: pd.DataFrame, classes: Sequence[str], n_clients: int) -> np.ndarray:
+    """Return samples `(clients, classes)` over all domains; NaN, drawn in white, for none."""
+    counts = rows.pivot_table("samples", "client", "class", aggfunc="sum")
+    return counts.reindex(index=range(n_clients), columns=list(classes)).to_numpy()
+
+
+def _stage_height(names: Sequence[str]) -> float:
+    """Return the height of the class names below the axis, if shown, in inches."""
+    return 0.3 + (0.07 * max(map(len, names)) if len(names) <= SIDE_BY_SIDE else 0)
+
+
+def _name_stage(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:
+    ax.set_title(f"stage {stage}", fontsize=TEXT)
+    ax.tick_params(labelsize=SMALL, length=2)
+    if len(classes) <= SIDE_BY_SIDE:
+        ax.set_xticks(range(len(classes)), classes, rotation=90)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_ylim(n_clients - 0.5, -0.5)
+    ax.set_xlabel("class", fontsize=TEXT)
+    ax.set_ylabel("client", fontsize=TEXT)
+    ax.label_outer()

@@ -45,8 +45,8 @@ from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import names_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
-from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.models.vit import backbone_of
@@ -78,8 +78,9 @@ class HeadReference(Method):
         super().__init__(population, task, once(training), options)
         backbone_of(population, self.name)
 
+    @staticmethod
     @abstractmethod
-    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def head(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Fit a head to the features of one client.
 
         Args:
@@ -139,52 +140,6 @@ class Chance(Method):
         return torch.zeros(*x.shape[:2], self.task.n_keys, device=x.device)
 
 
-class LinearProbeLocal(HeadReference):
-    """Logistic regression of each client on its own images."""
-
-    name = "linear_probe_local"
-    summary = "fits a logistic regression on each client's frozen features; nothing is sent"
-
-    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Fit the regression to a client's features."""
-        return logistic_regression(features, labels)
-
-
-class LinearProbe(HeadReference):
-    """Logistic regression on the images of all clients."""
-
-    name = "linear_probe"
-    summary = "fits a logistic regression on all clients' frozen features, in one place"
-    pooled: ClassVar[bool] = True
-
-    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Fit the regression to all features."""
-        return logistic_regression(features, labels)
-
-
-class NearestMeanLocal(HeadReference):
-    """Class means of each client's own images."""
-
-    name = "nearest_mean_local"
-    summary = "predicts the class of the nearest mean of each client's frozen features; no training"
-
-    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the directions of a client's class means."""
-        return class_directions(features, labels)
-
-
-class NearestMean(HeadReference):
-    """Class means of the images of all clients."""
-
-    name = "nearest_mean"
-    summary = "predicts the class of the nearest mean of all clients' frozen features; no training"
-    pooled: ClassVar[bool] = True
-
-    def head(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the directions of the class means of all clients."""
-        return class_directions(features, labels)
-
-
 def logistic_regression(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Fit scikit-learn's multinomial logistic regression; see `HeadReference.head`."""
     from sklearn.linear_model import LogisticRegression  # slow to import
@@ -205,3 +160,37 @@ def class_directions(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     means = [features[labels == c].mean(0) for c in labels.unique()]
     weight = F.normalize(torch.stack(means), dim=1).T
     return weight, weight.new_zeros(weight.shape[1])
+
+
+class LinearProbeLocal(HeadReference):
+    """Logistic regression of each client on its own images."""
+
+    name = "linear_probe_local"
+    summary = "fits a logistic regression on each client's frozen features; nothing is sent"
+    head = staticmethod(logistic_regression)
+
+
+class LinearProbe(HeadReference):
+    """Logistic regression on the images of all clients."""
+
+    name = "linear_probe"
+    summary = "fits a logistic regression on all clients' frozen features, in one place"
+    pooled: ClassVar[bool] = True
+    head = staticmethod(logistic_regression)
+
+
+class NearestMeanLocal(HeadReference):
+    """Class means of each client's own images."""
+
+    name = "nearest_mean_local"
+    summary = "predicts the class of the nearest mean of each client's frozen features; no training"
+    head = staticmethod(class_directions)
+
+
+class NearestMean(HeadReference):
+    """Class means of the images of all clients."""
+
+    name = "nearest_mean"
+    summary = "predicts the class of the nearest mean of all clients' frozen features; no training"
+    pooled: ClassVar[bool] = True
+    head = staticmethod(class_directions)

@@ -4,9 +4,7 @@ To add a kind, add a file with a subclass of `Streamer` that has a `name`.
 """
 
 from data_prep.base.registry import Registry, is_named
-from vision.streams.base import Streamer, TaskStream
-
-__all__ = ["STREAMS", "Streamer", "TaskStream"]
+from vision.streams.base import Streamer
 
 STREAMS: Registry[type[Streamer]] = Registry(
     "task stream", "vision.streams", is_entry=is_named(Streamer), group="stforecast.streams"

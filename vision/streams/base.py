@@ -60,13 +60,9 @@ class TaskStream:
         return replace(self, train=tuple((torch.cat(ids).unique(),) for ids in self.train))
 
     def task_classes(self, images: ImageSet) -> list[Tensor]:
-        """Return each client's classes in each stage.
+        """Return for each stage whether a client has training images of a class in it.
 
-        Args:
-            images: the set that was split.
-
-        Returns:
-            For each stage, `(clients, classes)` whether a client has training images of a class.
+        Each is `(clients, classes)`.
         """
         has = torch.zeros(len(self), len(self.train[0]), len(images.class_names), dtype=torch.bool)
         for stage, clients in enumerate(self.train):
@@ -75,27 +71,11 @@ class TaskStream:
         return list(has)
 
     def own_classes(self, images: ImageSet) -> list[Tensor]:
-        """Return each client's classes up to each stage.
-
-        Args:
-            images: the set that was split.
-
-        Returns:
-            For each stage, `(clients, classes)` whether a client has had training images of a
-            class in it or before.
-        """
+        """Return the same for training images in the stage or before."""
         return list(accumulate(self.task_classes(images), torch.logical_or))
 
     def table(self, images: ImageSet) -> pd.DataFrame:
-        """Count each client's images of each class and domain in each stage.
-
-        Args:
-            images: the set that was split.
-
-        Returns:
-            Columns `client` (from 0), `part` ("train" or "test"), `stage` (from 0), `domain`,
-            `class` (names) and `samples`, one row for each combination that occurs.
-        """
+        """Count images as `Partition.table` does, with a further column `stage`, from 0."""
         tables = [
             Partition(train, test).table(images).assign(stage=m)
             for m, (train, test) in enumerate(zip(self.train, self.test, strict=True))
@@ -125,18 +105,7 @@ class Streamer(CheckedOptions, ABC):
 
     @abstractmethod
     def deal(self, images: ImageSet, seed: int) -> tuple[Sequence[Sequence[Tensor]], ...]:
-        """Divide training and test images.
-
-        Args:
-            images: set with a training and a test part.
-            seed: the same seed gives the same stream.
-
-        Returns:
-            Training and test ids by stage and client.
-
-        Raises:
-            InputError: if the division is impossible; gives the numbers.
-        """
+        """Return training and test ids by stage and client; see `split`."""
 
     def split(self, images: ImageSet, seed: int = 0) -> TaskStream:
         """Divide a set.

@@ -13,7 +13,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
-from vision.partition.pools import Pool, deal_classes, make_pools
+from vision.partition.base import Pool, deal_classes, make_pools
 from vision.streams.base import Streamer
 
 LENGTHS, DEAL, TEST = (6, 0, 0), (6, 1, 0), (6, 2, 0)

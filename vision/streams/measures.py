@@ -1,7 +1,8 @@
 """Accuracy and forgetting after each stage of a stream.
 
-All functions read the table of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`). With the
-order `inside`, stages repeat; then the last pass counts, or the mean of the last few.
+All functions read the table of stages (`stages.csv`, `vision.evaluation.STAGE_COLUMNS`), for a
+model, `view`, and the classes that predictions choose from, `mask`. With the order `inside`, stages
+repeat; then the last pass counts, or the mean of the last few.
 
 A^glo and A^loc of GLDP (section 5.1) are `known` after the last stage. A^glo judges averaged
 models: `global`, GLDP's `global averaged`, or FedRep's `personal`, which has the averaged body.
@@ -12,10 +13,10 @@ them, a client's accuracy is over the test images of all stages so far, and clie
 Knowledge retention over time and among clients: FedTA's KR_t and KR_s.
 
 Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
-TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both read the table
-of stages (`stages.csv`, `vision.evaluator.STAGE_COLUMNS`) and are ratios of accuracies per client;
-above 1, accuracy has increased. A client whose denominator is 0 had nothing to retain and does not
-count.
+TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both are ratios of
+accuracies per client; above 1, accuracy has increased. A client whose denominator is 0 had nothing
+to retain and does not count. The view of the `local` models is `personal`, or `trained` for methods
+without, that of the `shared` one `global`, or FedTA's `fused`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def known(
     participants: bool = False,
     passes: int = 1,
 ) -> pd.Series:
-    """Return the accuracy after each stage on all stages so far, mean over clients.
+    """Return the accuracy after each stage on all stages so far, mean over clients, by `stage`.
 
     Args:
         stages: table of stages.
@@ -41,9 +42,6 @@ def known(
         mask: classes that a prediction chooses from.
         participants: whether to count the stage's participants only (A^sel).
         passes: number of the last evaluated rounds of each stage to average.
-
-    Returns:
-        Indexed by `stage`.
     """
     rows = _of(stages, view, mask, passes)
     if participants:
@@ -53,41 +51,14 @@ def known(
     return accuracy.groupby(["stage", "round"]).mean().groupby("stage").mean()
 
 
-def matrix(
-    stages: pd.DataFrame, view: str, mask: str = MASKS[0], *, passes: int = 1
-) -> pd.DataFrame:
-    """Return the accuracy after a stage (rows) on one stage (columns), mean over clients.
-
-    Args:
-        stages: table of stages.
-        view: a model.
-        mask: classes that a prediction chooses from.
-        passes: number of the last evaluated rounds of each stage to average.
-
-    Returns:
-        NaN for stages that had not begun.
-    """
-    return _by_client(stages, view, mask, passes).groupby("stage").mean()
-
-
-def forgetting(
-    stages: pd.DataFrame, view: str, mask: str = MASKS[0], *, passes: int = 1
-) -> pd.Series:
+def forgetting(stages: pd.DataFrame, view: str, mask: str = MASKS[0]) -> pd.Series:
     """Return the drop of accuracy on former stages from its best to that after the last stage.
 
     Chaudhry et al., "Riemannian Walk for Incremental Learning", ECCV 2018, arXiv 1801.10112: the
-    best is over all stages before the last, so an improvement in the last stage is negative.
-
-    Args:
-        stages: table of stages.
-        view: a model.
-        mask: classes that a prediction chooses from.
-        passes: number of the last evaluated rounds of each stage to average.
-
-    Returns:
-        Mean over clients, indexed by `test_stage`, without the last; empty with one stage.
+    best is over all stages before the last, so an improvement in the last stage is negative. The
+    mean over clients is indexed by `test_stage`, without the last; empty with one stage.
     """
-    accuracy = _by_client(stages, view, mask, passes)
+    accuracy = _accuracy(stages, view, mask).unstack("test_stage")
     last = accuracy.index.get_level_values("stage").max()
     after = accuracy.xs(last, level="stage").drop(columns=last, errors="ignore")
     before = accuracy.drop(index=last, level="stage")
@@ -102,24 +73,10 @@ def _of(stages: pd.DataFrame, view: str, mask: str, passes: int) -> pd.DataFrame
     return rows[rank <= passes]
 
 
-def _by_client(stages: pd.DataFrame, view: str, mask: str, passes: int) -> pd.DataFrame:
-    """Return the accuracy by stage and client (rows) and test stage (columns)."""
-    rows = _of(stages, view, mask, passes)
-    accuracy = (rows["right"] / rows["samples"]).rename("accuracy")
-    table = pd.concat([rows[["stage", "client", "test_stage"]], accuracy], axis=1)
-    return table.pivot_table("accuracy", ["stage", "client"], "test_stage", aggfunc="mean")
-
-
 def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
     """Return KR_t: a local model's accuracy on the first task, over that after the first task.
 
-    Args:
-        stages: table of stages.
-        local: view of the local models: `personal`, or `trained` for methods without.
-        mask: classes that a prediction chooses from.
-
-    Returns:
-        Mean over clients after each stage, indexed by `stage`; 1 after the first.
+    The mean over clients is indexed by `stage`; it is 1 after the first.
     """
     return _mean(temporal_by_client(stages, local, mask))
 
@@ -136,14 +93,7 @@ def spatial_retention(
 ) -> pd.Series:
     """Return KR_s: the global model's accuracy on a client's task, over that of its own model.
 
-    Args:
-        stages: table of stages.
-        shared: view of the global model: `global`, FedTA's `fused`.
-        local: view of the local models: `personal`, or `trained` for methods without.
-        mask: classes that a prediction chooses from.
-
-    Returns:
-        Mean over clients after each stage, indexed by `stage`.
+    The mean over clients is indexed by `stage`.
     """
     return _mean(spatial_by_client(stages, shared, local, mask))
 
@@ -159,9 +109,7 @@ def spatial_by_client(
 
 def _accuracy(stages: pd.DataFrame, view: str, mask: str) -> pd.Series:
     """Return the accuracy by `stage, client, test_stage` in each stage's last evaluated round."""
-    rows = stages[(stages["view"] == view) & (stages["mask"] == mask)]
-    rows = rows[rows["round"] == rows.groupby("stage")["round"].transform("max")]
-    counts = rows.set_index(["stage", "client", "test_stage"])
+    counts = _of(stages, view, mask, 1).set_index(["stage", "client", "test_stage"])
     return counts["right"] / counts["samples"]
 
 

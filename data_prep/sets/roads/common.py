@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, check_regular, no_file
+from data_prep.base.errors import InputError, Words, check_regular, in_minutes, no_file
 from data_prep.base.files import checksum
-from data_prep.base.text import in_minutes
 from data_prep.cube import make_cube
 from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.delimited import Dialect

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, reading
-from data_prep.base.text import some
+from data_prep.base.errors import InputError, reading, some
 from data_prep.readers.columns import Origin, numbers, require_columns
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.files import read_table
@@ -147,7 +146,6 @@ def _all_distances(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> np
 
 
 def _check_known(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> None:
-    """Refuse roads of sensors that are none of the cells."""
     for end, position in (("from", "row"), ("to", "column")):
         foreign = np.flatnonzero(roads[position] < 0)
         if foreign.size:
@@ -177,7 +175,6 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
 
 
 def _has_no_header(path: Path) -> bool:
-    """Return whether a text file's first field is a number."""
     if not path.is_file() or path.suffix != ".csv":
         return False
     with (

@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.base.errors import InputError, no_file, reading
+from data_prep.base.errors import InputError, no_file, reading, some
 from data_prep.base.files import checksum
 from data_prep.base.limits import read_bounded
-from data_prep.base.text import some
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"

@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words, check_regular
+from data_prep.base.errors import InputError, Words, check_regular, some
 from data_prep.base.files import atomic_path
-from data_prep.base.text import some
 from data_prep.readers.npz import read_npz
 from data_prep.sets.telecom_italia.cdr import DaySums, read_day, text_checksum
 from data_prep.sets.telecom_italia.raw_day import AGAIN, MAX_LINE, RawDay, foreign_copy, open_raw

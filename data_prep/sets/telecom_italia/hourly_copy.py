@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, reading, some
 from data_prep.base.files import checksum
 from data_prep.base.limits import CHUNK, check_size
-from data_prep.base.text import some
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.folder import CUT_CELLS, CUT_SHARE, report_gap
 from data_prep.sets.telecom_italia.raw_day import AGAIN
@@ -129,7 +128,6 @@ def _check_fields(path: Path) -> None:
 
 
 def _check_rows(table: pl.DataFrame, path: Path, date: pd.Timestamp, known: np.ndarray) -> None:
-    """Refuse rows that cannot be in a day of the copy."""
     services = [pl.col(s) for s in SERVICES]
     faults = {
         "lacks its time, cell or country": pl.any_horizontal(

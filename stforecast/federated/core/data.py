@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
+from stforecast.federated.core.tensors import Batch, take
 from stforecast.federated.core.training import Training
-
-Batch = dict[str, Tensor]
-"""Named tensors `(clients, batch, …)`, such as `x`, `y` and `key`; the task defines the names."""
 
 Augment = Callable[[Batch, Sequence[torch.Generator]], Batch]
 """Augments a training batch, with random draws for each client from its own generator."""
@@ -106,19 +104,6 @@ class ClientData:
             yield {**chunk, "valid": valid.to(device)}
 
 
-def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
-    """Return the rows `ids` of tensors `(clients, …)`, as views if `ids` is a contiguous range."""
-    first, n = (int(ids[0]), len(ids)) if len(ids) else (0, 0)
-    if is_range(ids):
-        return {name: t[first : first + n] for name, t in tensors.items()}
-    return {name: t[ids.to(t.device)] for name, t in tensors.items()}
-
-
-def is_range(ids: Tensor) -> bool:
-    """Return whether `ids` is `first, first + 1, …`."""
-    return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
-
-
 def batches(
     data: ClientData,
     batch_size: int,
@@ -154,17 +139,10 @@ def shuffled(n: int, generators: Sequence[torch.Generator]) -> Tensor:
 
 
 def members(groups: Tensor, group: int) -> Tensor:
-    """Return the samples of groups, in order.
+    """Return the indices `(…, n * group)` of the samples of groups `(…, n)`, in order.
 
     >>> members(torch.tensor([[2, 0]]), 3).tolist()
     [[6, 7, 8, 0, 1, 2]]
-
-    Args:
-        groups: `(…, n)` indices of groups.
-        group: number of samples in a group.
-
-    Returns:
-        `(…, n * group)` indices of samples.
     """
     return (groups[..., None] * group + torch.arange(group)).flatten(-2) if group > 1 else groups
 
@@ -215,15 +193,10 @@ class Stream:
                 )
 
     def place(self, round: int, rounds: int) -> tuple[int, int]:
-        """Return the stage of a round, and the index that seeds the draw of its participants.
+        """Return the stage of a round (from 0), and the index that seeds its participants' draw.
 
-        Args:
-            round: index of the round, from 0.
-            rounds: number of rounds of each stage.
-
-        Returns:
-            The stage and the global round; with `inside`, all stages of a global round have the
-            same participants.
+        Each stage has `rounds` rounds. With `inside`, all stages of a global round have the same
+        participants.
 
         >>> empty = [None, None, None]
         >>> [Stream(empty, "inside").place(r, 2) for r in range(6)]

@@ -1,27 +1,26 @@
-"""Base class of federated methods, which are functions over populations of clients."""
+"""Base class of federated methods, which are functions over populations of clients.
+
+Below it are the first state of a federation, and the predictions of its clients.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch, ClientData
+from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import NoOptions
-from stforecast.federated.core.population import Params, Population
-from stforecast.federated.core.state import Clients, Cohort, State
+from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
+from stforecast.federated.core.tensors import Batch, Params, Payload, take
 from stforecast.federated.core.training import Training
-from stforecast.federated.uploads.payload import Payload
 
 Sums = Literal["none", "samples", "clients"]
 """Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
-
-ServerState = dict[str, Tensor]
-"""State of a method's server: name to tensor."""
 
 EXPERTS = "experts"
 """View of a method that `has_experts`: its two forecasts, one after the other."""
@@ -48,23 +47,6 @@ class Task(Protocol):
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the validation loss of each sample as `(sum, count)`, each `(clients, batch)`."""
         ...
-
-
-@dataclass(frozen=True)
-class Participants:
-    """Clients that a message is for or from.
-
-    Attributes:
-        ids: `(n,)` increasing client ids.
-        sizes: `(n,)` numbers of training samples.
-        round: index of the round, from 0.
-        stage: index of the stage of the task stream, from 0.
-    """
-
-    ids: Tensor
-    sizes: Tensor
-    round: int
-    stage: int = 0
 
 
 class Method:
@@ -143,11 +125,7 @@ class Method:
         return {}
 
     def sample_memory(self, data: ClientData) -> Params:
-        """Return initial tensors of the clients' memory whose shapes depend on the samples.
-
-        Args:
-            data: training samples of the clients.
-        """
+        """Return initial tensors of the clients' memory whose shapes depend on training samples."""
         return {}
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
@@ -175,17 +153,16 @@ class Method:
 
     def task_loss(self, cohort: Cohort, features: Tensor, batch: Batch) -> Tensor:
         """Return the task's loss of the head on `features`, and record it for the report."""
-        loss = self.task.loss(self.population.decode(cohort.state, features), batch)
+        return self.recorded(cohort, self.population.decode(cohort.state, features), batch)
+
+    def recorded(self, cohort: Cohort, prediction: Tensor, batch: Batch) -> Tensor:
+        """Return the task's loss of a prediction, and record it for the report."""
+        loss = self.task.loss(prediction, batch)
         cohort.record("task_loss", loss)
         return loss
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Return the task's loss of any model on a batch, `(clients,)`.
-
-        Args:
-            model: parameters and buffers `(clients, …)` under the model's names.
-            batch: samples of these clients.
-        """
+        """Return the task's loss on a batch, `(clients,)`, of any parameters and buffers."""
         features = self.population.encode(model, batch["x"])
         return self.task.loss(self.population.decode(model, features), batch)
 
@@ -200,9 +177,7 @@ class Method:
     def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the server's state for other clients; here the same for all.
 
-        Args:
-            server: the state.
-            ids: `(n,)` ids of these clients in training; -1 for one that has never taken part.
+        Their `ids` `(n,)` are those in training; -1 for one that has never taken part.
         """
         return server
 
@@ -240,13 +215,9 @@ M = TypeVar("M", bound=Method)
 
 
 def overridden(method: M, **functions: Callable[..., Any]) -> M:
-    """Return a copy of a method in which some functions are replaced.
+    """Return a copy of a method in which some functions are replaced by others without `self`.
 
     Only this instance changes, since the registries would list a subclass.
-
-    Args:
-        method: the method.
-        **functions: the new functions, without `self`, by name.
     """
     changed = copy.copy(method)
     vars(changed).update(functions)
@@ -279,3 +250,72 @@ def initial_state(
     clients = Clients(params, buffers, moments={}, sizes=sizes)
     server = method.init(clients, sizes, seed)
     return State(clients, server, round=0, seed=seed)
+
+
+COHORT = 16
+"""Default number of clients that predict together."""
+
+Way = Literal["own", "averaged"]
+"""Which model of a client predicts if its method averages models: `own` is the client's model after
+its latest local training; in `averaged`, the averaged parts of that model are the server's."""
+
+ROWS_ON_CPU = 128
+"""Samples of a client predicted at once on a CPU: activations then stay in cache."""
+
+ROWS_ON_GPU = 4096
+"""The same on a GPU, which needs large products."""
+
+
+@torch.no_grad()
+def predictions(
+    method: Method,
+    state: State,
+    data: ClientData,
+    *,
+    view: str | None = None,
+    cohort_size: int = COHORT,
+    way: Way | None = None,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield batches `(some clients, some samples, …)` with predictions, clients in order.
+
+    Each client predicts from its own state and the server's latest message.
+
+    Args:
+        method: the method.
+        state: its state, on one device.
+        data: samples of all clients, on that device.
+        view: one of the method's `views`; by default the first.
+        cohort_size: largest number of clients that predict together.
+        way: model of a client that predicts; by default the one that the method chooses.
+    """
+    for ids in data.cohorts(cohort_size):
+        yield from predictions_of(method, state, data, ids, view, way)
+
+
+def predictions_of(
+    method: Method,
+    state: State,
+    data: ClientData,
+    ids: Tensor,
+    view: str | None = None,
+    way: Way | None = None,
+    rows: Tensor | None = None,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield the same as `predictions`, for the clients `ids` together.
+
+    Where `data` are of some clients only, `rows` are their places in it.
+    """
+    method.population.train(False)
+    clients = state.clients
+    on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
+    at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
+    own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
+    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
+    if way == "averaged":
+        own |= {name: payload[name] for name in averaged}
+    elif way == "own":
+        payload = {name: t for name, t in payload.items() if name not in averaged}
+    some = data.take(ids if rows is None else rows)
+    for batch in some.chunks(at_once * min(some.group, COHORT)):
+        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])

@@ -20,18 +20,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.convolutions import Chain
-from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.layers import Chain, ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
-
-Params = dict[str, Tensor]
-"""Parameter name to tensor `(clients, …)`."""
 
 
 class PerClient(nn.Module):
     """A population of any `nn.Module`, including its buffers.
 
-    Chains of convolutions (`stforecast.federated.core.convolutions`) run for all clients at once
+    Chains of convolutions (`stforecast.federated.core.layers`) run for all clients at once
     where the compiled kernels can; other modules run client by client. Large ones (ResNet-18, a
     ViT) use the whole processor for one client, so a loop is not slower.
 
@@ -153,21 +150,11 @@ class Population:
         return {**self._parameters, **self._buffers}
 
     def parameters(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Return the trainable parameters of `n_clients` clients, each `(n_clients, …)`.
-
-        Args:
-            n_clients: number of clients.
-            device: device of the tensors.
-        """
+        """Return the trainable parameters of `n_clients` clients, each `(n_clients, …)`."""
         return _repeat(self._parameters, n_clients, device)
 
     def parameters_drawn(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> Params:
-        """Return trainable parameters `(clients, …)`, each client's drawn with its own seed.
-
-        Args:
-            seeds: one for each client.
-            device: device of the tensors.
-        """
+        """Return trainable parameters `(clients, …)`, each client's drawn with its own seed."""
         drawn = [Population(self._build, seed).initial() for seed in seeds]
         return {
             name: torch.cat([of_client[name] for of_client in drawn]).to(device)
@@ -175,12 +162,7 @@ class Population:
         }
 
     def buffers(self, n_clients: int, device: torch.device | str = "cpu") -> Params:
-        """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`.
-
-        Args:
-            n_clients: number of clients.
-            device: device of the tensors.
-        """
+        """Return the buffers (running statistics) of `n_clients` clients, each `(n_clients, …)`."""
         return _repeat(self._buffers, n_clients, device)
 
     def encode(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -223,11 +205,7 @@ class Population:
 
     @contextmanager
     def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
-        """Draw each client's dropout from its own generator within the context.
-
-        Args:
-            generators: one for each client that trains.
-        """
+        """Draw each training client's dropout from its own generator within the context."""
         try:
             for layer in self._dropouts:
                 layer.generators = generators

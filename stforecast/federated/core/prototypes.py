@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from stforecast.federated.core.method import Task
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.kernels.compiler import usable
-from stforecast.federated.kernels.steps import add_by_key
+from stforecast.federated.kernels.functions import add_by_key
 
 
 class PrototypeMeans:
@@ -81,11 +81,7 @@ def key_counts(task: Task, cohort: Cohort) -> Tensor:
 def add_in_last_epoch(cohort: Cohort, features: Tensor, keys: Tensor, n_keys: int) -> None:
     """Add a batch to the prototypes of the last local epoch; do nothing in the others.
 
-    Args:
-        cohort: clients that train, each with all epochs of the run.
-        features: `(clients, batch, d)`; no gradient flows into the means.
-        keys: `(clients, batch)`, each below `n_keys`.
-        n_keys: number of keys.
+    The cohort trains for all epochs of the run. See `PrototypeMeans` for the other arguments.
     """
     if cohort.last_epoch:
         cohort.scratch.setdefault("means", PrototypeMeans(n_keys)).add(features, keys)
@@ -220,45 +216,24 @@ def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) ->
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:
-    """Return mixtures of the clients' prototypes, one for each receiver.
+    """Return mixtures of the clients' prototypes `(clients, keys, d)`, `(receivers, keys, d)`.
 
-    Args:
-        prototypes: `(clients, keys, d)`.
-        weights: `(receivers, clients)`; rows are divided by their sum, a row of zeros gives zeros.
-
-    Returns:
-        `(receivers, keys, d)`.
+    The rows of `weights` `(receivers, clients)` are divided by their sum; zeros give zeros.
     """
     share = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     return (share @ prototypes.flatten(1)).view(-1, *prototypes.shape[1:])
 
 
 def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:
-    """Return the prototype of each sample's key.
-
-    Args:
-        prototypes: `(clients, n_keys, d)`.
-        keys: `(clients, batch)`.
-
-    Returns:
-        `(clients, batch, d)`.
-    """
+    """Return the prototype `(clients, n_keys, d)` of each sample's key, `(clients, batch, d)`."""
     return prototypes.gather(1, keys[..., None].expand(-1, -1, prototypes.shape[-1]))
 
 
 def instance_distance(features: Tensor, keys: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """Return the mean squared error of features to the prototypes of their keys.
+    """Return the mean squared error of features to the prototypes of their keys, `(clients,)`.
 
-    The mean is over batch and features. A sample whose key has no prototype counts as 0.
-
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        prototypes: `(clients, n_keys, d)`.
-        known: `(clients, n_keys)` whether there is a prototype.
-
-    Returns:
-        `(clients,)`.
+    The mean is over batch and features. A sample whose key has no prototype counts as 0: `known`
+    `(clients, n_keys)` says which have one. Features are `(clients, batch, d)`.
     """
     error = (features - by_key(prototypes, keys)).square().mean(-1)
     return torch.where(known.gather(1, keys), error, 0.0).mean(1)
@@ -273,18 +248,8 @@ def batch_distance(
 ) -> Tensor:
     """Return the mean squared error of a batch's mean features of each key to the prototypes.
 
-    The mean is over features and the keys of the batch. A key without a prototype counts as 0.
-
-    Args:
-        features: `(clients, batch, d)`.
-        keys: `(clients, batch)`.
-        prototypes: `(clients, n_keys, d)`.
-        known: `(clients, n_keys)` whether there is a prototype.
-        weight: with `keys`, all keys of the batch weigh the same; with `samples`, each key weighs
-            by its number of samples.
-
-    Returns:
-        `(clients,)`.
+    The mean is over features and the keys of the batch, which weigh the same, or by their numbers
+    of `samples`. The arguments are those of `instance_distance`.
     """
     member = F.one_hot(keys, known.shape[1]).to(features.dtype)
     count = member.sum(1)
@@ -297,13 +262,8 @@ def batch_distance(
 def nearest_prototype(features: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
     """Return logits of the nearest prototype: negative squared distances.
 
-    Args:
-        features: `(clients, batch, d)`.
-        prototypes: `(clients, n_keys, d)`.
-        known: `(clients, n_keys)` whether there is a prototype; others score -inf.
-
-    Returns:
-        `(clients, batch, n_keys)`.
+    They are `(clients, batch, n_keys)`; a key without a prototype, which is not `known`, has -inf.
+    Features are `(clients, batch, d)`.
 
     >>> prototypes = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [9.0, 9.0]]])
     >>> known = torch.tensor([[True, True, False]])
@@ -323,16 +283,8 @@ def attract_repel_loss(
 
     `-log(e^{a/τ} / (e^{a/τ} + e^{b/τ}))` for cosine similarities a and b, written as
     `softplus((b - a)/τ)`, which does not overflow at τ = 0.02. A sample with no prototype on either
-    side (a row of zeros) has loss 0.
-
-    Args:
-        features: `(clients, batch, d)`.
-        attract: `(clients, batch, d)` prototype to approach.
-        repel: `(clients, batch, d)` prototype to move away from.
-        temperature: τ.
-
-    Returns:
-        `(clients, batch)`.
+    side (a row of zeros) has loss 0. Features and prototypes are `(clients, batch, d)`, the losses
+    `(clients, batch)`.
     """
     known = attract.any(-1) & repel.any(-1)
     features = F.normalize(features, dim=-1)

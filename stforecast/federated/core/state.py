@@ -13,9 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch, ClientData, batches, is_range, take
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.data import ClientData, batches
+from stforecast.federated.core.tensors import Batch, Params, is_range, take
 from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
+
+ServerState = dict[str, Tensor]
+"""State of a method's server: name to tensor, without the client axis."""
 
 MOST_KEPT = 2**29
 """Most bytes that a process keeps beside the state of its clients, see `Cohort.kept`."""
@@ -117,6 +120,23 @@ class State:
             memory=groups.get("memory", {}),
         )
         return cls(clients, sides["server"], round, seed, sides["received"])
+
+
+@dataclass(frozen=True)
+class Participants:
+    """Clients that a message is for or from.
+
+    Attributes:
+        ids: `(n,)` increasing client ids.
+        sizes: `(n,)` numbers of training samples.
+        round: index of the round, from 0.
+        stage: index of the stage of the task stream, from 0.
+    """
+
+    ids: Tensor
+    sizes: Tensor
+    round: int
+    stage: int = 0
 
 
 def canonical(tensor: Tensor) -> Tensor:
@@ -315,18 +335,10 @@ class Cohort:
 
 
 def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
-    """Split clients into cohorts of at most `limit`, which are about equally large.
+    """Split increasing ids of clients into cohorts of at most `limit`, about equally large.
 
     The clients of a cohort have the same number of samples, and so of batches, and their optimisers
     have taken equally many steps, which makes the shared optimiser exact.
-
-    Args:
-        ids: `(n,)` increasing client ids.
-        clients: the whole population's state.
-        limit: largest number of clients in a cohort.
-
-    Returns:
-        Ids of each cohort, increasing.
     """
     steps = clients.moments.get(STEPS, {}).values()
     plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in steps)], dim=1)

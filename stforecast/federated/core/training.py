@@ -12,10 +12,9 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, ReadIf
-from stforecast.federated.core.population import Params
-from stforecast.federated.kernels.steps import AdamKernel
+from stforecast.federated.core.tensors import Params, with_axes
+from stforecast.federated.kernels.functions import AdamKernel
 
 Moments = dict[str, Params]
 """Name of an optimiser's moment to a tensor `(clients, …)` for each parameter."""

@@ -27,14 +27,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words
-from data_prep.base.text import counted
-from stforecast.federated.core.data import ClientData, Stream, take
-from stforecast.federated.core.method import Method, Participants, overridden
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, State
+from data_prep.base.errors import InputError, Words, counted
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import Method, overridden
+from stforecast.federated.core.state import Clients, Participants, State
+from stforecast.federated.core.tensors import Params, Payload, take
 from stforecast.federated.engine.trainer import Trained, Trainer
-from stforecast.federated.uploads.payload import Payload
 
 
 class Part:

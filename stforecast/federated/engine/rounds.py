@@ -1,22 +1,207 @@
-"""The in-process executor: one server and one trainer of all clients."""
+"""Rounds of a federation: the server's side, and the in-process executor of server and trainer.
+
+A `Server` draws participants, aggregates, and keeps the best round and the reports. It needs
+neither samples nor a transport of messages. In one process, it shares its state with the clients'
+trainer; over a link, it has its own state.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State
-from stforecast.federated.engine.server import RoundReport, Server
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State, canonical, generator
+from stforecast.federated.core.tensors import Like, Payload, take
+from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
+
+log = logging.getLogger(__name__)
+
+FAR = "its upload is far from those of the others"
+"""Why the rule `drop` leaves a client out."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """Report of a round, a line of `rounds.csv`.
+
+    Attributes:
+        round: number of the round, from 1.
+        train_loss: mean of the whole local loss over clients and batches.
+        train_task_loss: mean of the task's loss alone.
+        validation_loss: pooled over clients after the round's aggregation; NaN without
+            validation samples.
+        participants: number of clients that took part.
+        bytes_down: bytes sent to clients, counted from the payloads.
+        bytes_up: bytes sent by clients.
+        seconds: wall-clock seconds of the round, including validation.
+        failed: number of participants left out, see `stforecast.federated.engine.faults`; the
+            losses and `bytes_up` are those of the others.
+    """
+
+    round: int
+    train_loss: float
+    train_task_loss: float
+    validation_loss: float
+    participants: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    failed: int = 0
+
+
+class Server:
+    """Aggregates the uploads of each round and records the rounds' reports.
+
+    Of the state, the server's tensors, the round and the clients' sizes are used. Validation losses
+    are delayed by `lag` rounds. A defence against Byzantine uploads that the method cannot use is
+    refused.
+
+    Attributes:
+        reports: reports of all rounds done.
+        best_round: the round of the lowest validation loss so far, from 1; None without one.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        state: State,
+        rounds: int,
+        *,
+        uplink: Uplink | None = None,
+        robust: Robust | None = None,
+        lag: int = 0,
+    ) -> None:
+        self.method, self.state, self.rounds, self.lag = method, state, rounds, lag
+        self.uplink, self.robust = uplink or Uplink(), robust or Robust()
+        self.robust.check(type(method))
+        self._dropped: set[int] = set()
+        self.reports: list[RoundReport] = []
+        self.best_round: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Return whether all rounds are done, or early stopping has ended the run."""
+        patience, done = self.method.training.patience, self.state.round
+        if done >= self.rounds:
+            return True
+        if self.best_round is not None and 0 < patience <= done - self.lag - self.best_round:
+            log.info("no better validation loss for %d rounds: stopped", patience)
+            return True
+        return False
+
+    def participants(self, draw: int | None = None, stage: int = 0) -> Participants:
+        """Draw the clients of the next round: a random share α of those that have samples.
+
+        `draw` seeds the draw, by default by the round.
+        """
+        sizes, training = self.state.clients.sizes, self.method.training
+        draw = self.state.round if draw is None else draw
+        ids = torch.arange(len(sizes))
+        if training.participation < 1 and (draw > 0 or not training.full_start):
+            drawn = torch.randperm(len(sizes), generator=generator(self.state.seed, draw))
+            ids = drawn[: max(1, round(training.participation * len(sizes)))].sort().values
+        ids = ids[sizes[ids] > 0]
+        return Participants(ids, sizes[ids], self.state.round, stage)
+
+    @torch.no_grad()
+    def decode(self, ids: Tensor, upload: Payload, like: Like) -> Payload:
+        """Decode the upload of the clients `ids`, `(n,)` and increasing."""
+        return self.uplink.decode(upload, take(self.state.received, ids), like)
+
+    @torch.no_grad()
+    def aggregate(self, ids: Tensor, upload: Payload, stage: int = 0) -> None:
+        """Aggregate the uploads of the clients `ids` by the method; this ends the round."""
+        self.accept(self.merged(ids, upload, stage))
+
+    @torch.no_grad()
+    def merged(self, ids: Tensor, upload: Payload, stage: int = 0) -> dict[str, Tensor]:
+        """Return the state that the uploads of the clients `ids` lead to."""
+        state, method = self.state, self.method
+        if self.uplink.delta_coding:
+            for name, t in upload.items():
+                if name not in state.received:
+                    state.received[name] = t.new_zeros(len(state.clients), *t.shape[1:])
+                state.received[name][ids] = t
+        ids, upload = self._near(ids, upload)
+        upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
+        of = Participants(ids, state.clients.sizes[ids], state.round, stage)
+        server = method.aggregate(state.server, of, upload)
+        if not isinstance(server, Mapping):
+            raise InputError(
+                f"{method.name}: its aggregate returned {type(server).__name__}, expected the "
+                "server's next state, a dictionary of tensors; return one"
+            )
+        return {name: canonical(t) for name, t in server.items()}
+
+    def accept(self, merged: dict[str, Tensor]) -> None:
+        """Make a state that `merged` returned the server's; this ends the round."""
+        self.state.server = merged
+        self.state.round += 1
+
+    def _near(self, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
+        """Return the clients that the rule `drop` keeps, and their uploads; name the others."""
+        if self.robust.robust != "drop":
+            return ids, upload
+        method, sizes = self.method, self.state.clients.sizes[ids]
+        samples = sizes if method.sends_sums else None
+        near = self.robust.kept(upload, method.population.names, samples)
+        if len(near) == len(ids):
+            return ids, upload
+        dropped = set(ids.tolist()) - set(ids[near].tolist())
+        if dropped - self._dropped:
+            log.warning(
+                "round %d: left out %s; said once of each client",
+                self.state.round + 1,
+                reasons_of(dict.fromkeys(dropped - self._dropped, FAR)),
+            )
+            self._dropped |= dropped
+        return ids[near], take(upload, near)
+
+    def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
+        """Warn of failed clients, only the first time."""
+        if failed and len(failed) == n_participants:
+            said = f"round {self.state.round + 1}: all participants failed: {reasons_of(failed)}"
+            if set(failed.values()) == {DIVERGED}:
+                raise InputError(f"{said}; ", Words("a smaller {lr} keeps values finite"))
+            raise RuntimeError(said)
+        if failed and not any(r.failed for r in self.reports):
+            log.warning(
+                "round %d: left out %s; rounds.csv counts failures",
+                self.state.round + 1,
+                reasons_of(failed),
+            )
+
+    def report(self, report: RoundReport) -> None:
+        """Add the report of a round, and its validation loss if that is known already."""
+        if not math.isfinite(report.train_loss):
+            loss = report.train_loss
+            log.warning("round %d: the training loss is %s; try a smaller lr", report.round, loss)
+        self.reports.append(dataclasses.replace(report, validation_loss=math.nan))
+        self.record_score(report.validation_loss)
+
+    def record_score(self, loss: float, best: bool | None = None) -> None:
+        """Record the validation loss after the latest round; by default the lowest is the best."""
+        if self.is_best(loss) if best is None else best:
+            self.best_round = self.state.round
+        self.reports[-1] = dataclasses.replace(self.reports[-1], validation_loss=loss)
+
+    def is_best(self, loss: float) -> bool:
+        """Return whether the validation loss is the lowest so far."""
+        return not math.isnan(loss) and not any(r.validation_loss <= loss for r in self.reports)
 
 
 class Federation:
@@ -26,14 +211,9 @@ class Federation:
         method: the method, with its model, task and settings.
         train: training samples, or a stream of stages of them.
         validation: samples that select the best round, or None.
-        seed: seed of the run.
-        device: device to compute on.
-        cohort_size: largest number of clients trained together, see `Trainer`.
-        uplink: processing of uploads before they are sent.
         robust: the server's defence against Byzantine uploads.
-        workers: cohorts that train at the same time, on a CPU.
-        memory: bytes that the run may take, see `Trainer`.
-        make_trainer: makes the trainer from the arguments above; by default one in this process.
+        make_trainer: makes the trainer; by default one in this process.
+        **options: options of the trainer, such as `seed`, `device` or `workers`, see `Trainer`.
 
     Raises:
         InputError: if the data do not match the settings, or the run does not fit the memory.
@@ -52,29 +232,14 @@ class Federation:
         train: ClientData | Stream,
         validation: ClientData | None = None,
         *,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        cohort_size: int | None = None,
-        uplink: Uplink | None = None,
         robust: Robust | None = None,
-        workers: int = 1,
-        memory: int | None = None,
         make_trainer: Callable[..., Trainer] = Trainer,
+        **options: Any,
     ) -> None:
         self.method = method
-        self.trainer = make_trainer(
-            method,
-            train,
-            validation,
-            seed=seed,
-            device=device,
-            cohort_size=cohort_size,
-            uplink=uplink,
-            workers=workers,
-            memory=memory,
-        )
-        rounds = method.training.rounds * len(self.trainer.stream)
-        self.server = Server(method, self.trainer.state, rounds, uplink=uplink, robust=robust)
+        self.trainer = trainer = make_trainer(method, train, validation, **options)
+        rounds = method.training.rounds * len(trainer.stream)
+        self.server = Server(method, trainer.state, rounds, uplink=trainer.uplink, robust=robust)
         self.best: State | None = None
         self._validated: State | None = None
 

@@ -24,17 +24,22 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import ClientData, Stream, take
-from stforecast.federated.core.method import Method, Participants, initial_state
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort, State, cohorts, generator
+from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import Method, initial_state, predictions_of
+from stforecast.federated.core.state import Clients, Cohort, Participants, State, cohorts, generator
+from stforecast.federated.core.tensors import (
+    Like,
+    Params,
+    Payload,
+    joined,
+    like_of,
+    take,
+    total_bytes,
+)
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine import sizing
 from stforecast.federated.engine.faults import DIVERGED, NOT_THE_CLIENTS, reason, sound_clients
-from stforecast.federated.engine.predictions import predictions_of
-from stforecast.federated.engine.sizing import bfloat16_pays
-from stforecast.federated.engine.workers import Store, Workers
-from stforecast.federated.uploads.payload import Like, Payload, joined, like_of, total_bytes
+from stforecast.federated.engine.sizing import Store, Workers, bfloat16_pays
 from stforecast.federated.uploads.uplink import Uplink
 
 
@@ -208,10 +213,9 @@ class Trainer:
     def predicted_memory(self) -> sizing.Memory:
         """Predict the memory of the run, without what the method adds."""
         data = [*self.stream.stages, *([self.validation] if self.validation else [])]
-        return sizing.predicted_memory(
-            self.method.population, self.method.training, len(self),
-            len(self.workers) * min(len(self), self.cohort_size), data, best=bool(self.validation),
-        )  # fmt: skip
+        method, together = self.method, len(self.workers) * min(len(self), self.cohort_size)
+        clients = method.population, method.training, len(self), together
+        return sizing.predicted_memory(*clients, data, best=bool(self.validation))
 
     def _make_store(self, memory: int | None) -> Store | None:
         """Return files for the clients' states if these do not fit in memory, else None."""
@@ -377,11 +381,10 @@ class Trainer:
         return self.uplink.encode(upload, take(self.state.received, ids), generators)
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
-        data, training, stage = self.train_data.take(ids), self.method.training, self.place()[0]
-        return Cohort(
-            state.clients, ids, data, training, state.seed, state.round, copied, stage,
-            self.method.clipped_apart, self.first, self.found,
-        )  # fmt: skip
+        data, method = self.train_data.take(ids), self.method
+        of_round = state.seed, state.round, copied, self.place()[0]
+        rest = method.clipped_apart, self.first, self.found
+        return Cohort(state.clients, ids, data, method.training, *of_round, *rest)
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:
         return generator(self.state.seed, self.state.round, self.first + i, purpose)

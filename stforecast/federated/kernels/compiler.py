@@ -22,9 +22,9 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 SOURCES = (
-    "vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c",
-    "convolution.c", "sparse.c", "images.c", "adam.c", "column.c", "perceptron.c",
-)  # fmt: skip
+    *("vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c"),
+    *("convolution.c", "sparse.c", "images.c", "adam.c", "column.c", "perceptron.c"),
+)
 """Source files, compiled as one in this order."""
 
 VARIANTS = {
@@ -65,12 +65,13 @@ LANES = 16
 def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
     """Return whether the kernels can run on tensors whose last axis has this size.
 
-    Kernels other than products are not used if autocast asks for another precision.
+    Kernels other than products are not used if autocast asks for another precision, and none while
+    a model is traced for export.
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
     fit = fit and all(t.is_cpu and t.dtype == dtype for t in tensors)
-    if not fit or library() is None:
+    if not fit or torch.jit.is_tracing() or library() is None:
         return False
     if not torch.is_autocast_enabled("cpu"):
         return True
@@ -101,7 +102,7 @@ def _variant(dtype: torch.dtype) -> str:
 @cache
 def tiles() -> bool:
     """Return whether bfloat16 factors are multiplied in the processor's tiles, in all threads."""
-    if TILE_FLAGS.difference(processor().split()):
+    if TILE_FLAGS.difference(processor_flags().split()):
         missing = "the processor has none"
     elif not _has("tiles"):
         missing = "not compiled, as the compiler does not know them"
@@ -156,7 +157,7 @@ def library() -> ctypes.CDLL | None:
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
     command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
-    about = [text, str(command), str(VARIANTS), platform.machine(), processor()]
+    about = [text, str(command), str(VARIANTS), platform.machine(), processor_flags()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
     try:
         if (cache := cache_folder()) is None:
@@ -231,7 +232,7 @@ def cache_folder() -> Path | None:
     return None
 
 
-def processor() -> str:
+def processor_flags() -> str:
     """Return an identifier of the processor, as different ones may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

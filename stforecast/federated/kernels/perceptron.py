@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.kernels.compiler import LANES, call, library
-from stforecast.federated.kernels.steps import addresses
+from stforecast.federated.kernels.functions import addresses
 
 Layers = Sequence[Tensor]
 """Weights `(clients, in, out)` and biases `(clients, out)` of three layers, in turn, or moments."""
@@ -59,8 +59,8 @@ class EpochKernel:
 
         Args:
             samples: `x` `(clients, samples, inputs)`; `known`, which is added to the output, `y`
-                and the bool `mask`, `(clients, samples, outputs)`.
-            order: `(clients, samples)` order of the samples.
+                and the bool `mask`, `(clients, samples, outputs)`; maybe padded at the end.
+            order: `(clients, samples)` order of the samples, without padding.
             seeds: `(clients, 2)` int64, of 32 bits each, from which the units to drop follow.
             params: changed in place.
             moments: `exp_avg` and `exp_avg_sq` like the parameters and `steps` `(clients,)` of
@@ -69,8 +69,11 @@ class EpochKernel:
             betas: decay of both moments.
             eps: what is added to the denominator.
         """
-        x, known, y, mask = (samples[name].contiguous() for name in ("x", "known", "y", "mask"))
-        clients, n_samples, inputs = x.shape
+        clients, n_samples = order.shape
+        x, known, y, mask = (
+            samples[name][:, :n_samples].contiguous() for name in ("x", "known", "y", "mask")
+        )
+        inputs = x.shape[2]
         hidden, features, outputs = (params[i].shape[2] for i in (0, 2, 4))
         losses = x.new_empty(clients, self.batches(n_samples))
         sizes = (ctypes.c_ssize_t * 9)(

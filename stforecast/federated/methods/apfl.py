@@ -32,14 +32,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, with_axes
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, Share
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -102,10 +98,6 @@ class Apfl(TwoModels):
             w, v = global_model[name], model[name]
             model[name] = torch.lerp(w, v, with_axes(state["alpha"].to(v), v.ndim))
         return model
-
-    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
-        """Return the plain mean of the participants' w (Algorithm 1)."""
-        return {name: plain_mean(t) for name, t in uploads.items()}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with v mixed with the server's latest w, or with that w."""

@@ -34,14 +34,11 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.data import ClientData, batches, members
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Params, Payload, with_axes
 from stforecast.federated.methods.two_models import FittedModels
-from stforecast.federated.uploads.payload import Payload
 
 WEIGHT = "mixing."
 """Prefix of the names of the weights W_i in a client's memory."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated, weighted_mean
-from stforecast.federated.core.method import Method, Participants, ServerState, Sums
-from stforecast.federated.core.state import Clients, Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.method import Method, Sums
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Payload, repeated, weighted_mean
 from stforecast.federated.uploads.robust import RULES
 
 
@@ -56,5 +56,9 @@ class FedAvg(Method):
         return {name: state[name].detach() for name in self.shared}
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
-        """Return the mean of the uploads, weighted by samples (Algorithm 1, last line)."""
-        return {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
+        """Return the mean of the uploads, weighted by samples (Algorithm 1, last line).
+
+        A method whose `sums` are of `clients` counts them equally.
+        """
+        weights = torch.ones_like(of.sizes) if self.sums == "clients" else of.sizes
+        return {name: weighted_mean(t, weights) for name, t in uploads.items()}

@@ -28,10 +28,10 @@ from pydantic import PositiveFloat, PositiveInt
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Optimizer, zero_moments
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.methods.two_models import FittedModels
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients
+from stforecast.federated.core.state import Clients, ServerState
 from stforecast.federated.methods.fedavg import FedAvg
 
 log = logging.getLogger(__name__)

@@ -39,16 +39,13 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.algebra import mmd
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, mmd
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import HEAD
-from stforecast.federated.uploads.payload import Payload
 
 WIDTHS = (20.0, 30.0, 40.0, 100.0)
 """Widths of the kernels: twice the variances 10, 15, 20 and 50 of the released code."""
@@ -109,8 +106,7 @@ class FedCP(FedAvg):
         """Return ℓ + λ MMD(h, h_global) of each client, `(clients,)`."""
         features = self.population.encode(cohort.state, batch["x"])
         y_hat = self.both(cohort.state, payload, features, cohort.scratch["context"])
-        loss = self.task.loss(y_hat, batch)
-        cohort.record("task_loss", loss)
+        loss = self.recorded(cohort, y_hat, batch)
         if self.options.lam == 0:
             return loss
         with torch.no_grad():

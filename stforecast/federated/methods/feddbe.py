@@ -32,14 +32,11 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import feature_width
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 BIAS, MEAN = "bias_memory", "feature_mean"
 """Names of a client's own vector z̄_p, and of the common mean z̄_g."""

@@ -40,14 +40,17 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, slope, squared_distance, without_prefix
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import (
+    Batch,
+    Params,
+    Payload,
+    linear_term,
+    squared_distance,
+    without_prefix,
+)
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 GRADIENT = "gradient."
 """Prefix of the names of gradients: g_k in a client's memory, h in the server's state."""
@@ -105,11 +108,11 @@ class FedDyn(FedAvg):
         loss, g = super().local_loss(cohort, batch, payload), gradients(cohort.memory)
         tilted = {name: cohort.params[name] for name in g}
         distance = squared_distance(tilted, payload)
-        return loss - slope(g, tilted, payload) + self.options.alpha / 2 * distance
+        return loss - linear_term(g, tilted, payload) + self.options.alpha / 2 * distance
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Update h, then θ = mean of θ_k - h/α; average the buffers."""
-        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mean = super().aggregate(server, of, uploads)
         alpha, share = self.options.alpha, len(of.ids) / server[N_CLIENTS].item()
         for name, h in gradients(server).items():
             h = h - alpha * share * (mean[name] - server[name])

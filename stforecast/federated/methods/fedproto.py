@@ -29,17 +29,15 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import repeated
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import (
     add_in_last_epoch,
     instance_distance,
     means_of_last_epoch,
 )
-from stforecast.federated.core.state import Cohort
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.state import Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, repeated
 from stforecast.federated.uploads.robust import RULES
 
 
@@ -105,14 +103,8 @@ def pulled_loss(
 ) -> Tensor:
     """Return the task's loss plus λ times the distance to the received prototypes, `(clients,)`.
 
-    It also adds the features to the means of the last epoch.
-
-    Args:
-        method: the method, whose model and task are used.
-        cohort: the clients.
-        batch: their samples.
-        payload: what `broadcast` sent; empty before the first round.
-        lam: λ.
+    It also adds the features to the means of the last epoch. The payload is empty before the first
+    round.
     """
     features, keys = method.population.encode(cohort.state, batch["x"]), method.task.keys(batch)
     add_in_last_epoch(cohort, features, keys, method.task.n_keys)

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import squared_distance
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Batch, Payload, squared_distance
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

@@ -41,16 +41,14 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.algebra import repeated
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Method, Participants, ServerState
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Network, Params, feature_width
+from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import means_of_last_epoch
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.methods.fedproto import pulled_loss
-from stforecast.federated.uploads.payload import Payload
 from stforecast.federated.uploads.robust import RULES
 
 VECTORS, NETWORK = "trained.vectors", "trained.network."

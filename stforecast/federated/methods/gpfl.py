@@ -45,15 +45,13 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
-from stforecast.federated.core.method import ServerState
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import by_key, key_counts
-from stforecast.federated.core.state import Clients, Cohort, generator
+from stforecast.federated.core.state import Clients, Cohort, ServerState, generator
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedper import FedPer
-from stforecast.federated.uploads.payload import Payload
 
 EMBEDDINGS, SHARES = "embeddings", "key_shares"
 """Names of C, `(keys, d)` of each client, and of a client's share of samples of each key."""

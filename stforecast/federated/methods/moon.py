@@ -32,12 +32,11 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.data import Batch
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import attract_repel_loss
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)

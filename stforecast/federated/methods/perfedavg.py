@@ -35,14 +35,10 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.methods.two_models import FittedModels
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -115,10 +111,6 @@ class PerFedAvg(FittedModels):
         """Return ∇f at `params` on a batch; changes only the cohort's running statistics."""
         leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
         return gradient_of(self.loss_of({**cohort.state, **leaves}, batch), leaves)
-
-    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
-        """Return the plain mean of the participants' models (Algorithm 1, last line)."""
-        return {name: plain_mean(t) for name, t in uploads.items()}
 
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Take `steps` steps w ← w - α ∇f(w) from the global model, each on the next batch."""

@@ -32,14 +32,10 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, squared_distance
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Batch, Params, Payload, squared_distance
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
-from stforecast.federated.uploads.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ class PFedMe(TwoModels):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return (1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
-        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mean = super().aggregate(server, of, uploads)
         trained = [name for name in self.trainable if name in mean]
         mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in trained}
         return {**mean, **mixed}

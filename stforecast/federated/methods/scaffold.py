@@ -46,14 +46,16 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.algebra import plain_mean, slope, without_prefix
-from stforecast.federated.core.data import Batch
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients, Cohort
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import (
+    Batch,
+    Params,
+    Payload,
+    linear_term,
+    without_prefix,
+)
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 CONTROL = "control."
 """Prefix of the names of controls: c_i in a client's memory, c in the server's state."""
@@ -126,7 +128,7 @@ class Scaffold(FedAvg):
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return f_i(y) + ⟨c - c_i, y - x⟩, whose gradient is that of line 10."""
         loss = super().local_loss(cohort, batch, payload)
-        return loss + slope(cohort.scratch["correction"], cohort.params, payload)
+        return loss + linear_term(cohort.scratch["correction"], cohort.params, payload)
 
     def gradient_here(self, cohort: Cohort) -> Params:
         """Return g_i at the cohort's parameters: the mean over the batches of one pass."""
@@ -151,7 +153,7 @@ class Scaffold(FedAvg):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return x + η_g mean(y - x) and c + |S| / N mean(change) (lines 16 and 17)."""
-        mean = {name: plain_mean(t) for name, t in uploads.items()}
+        mean = super().aggregate(server, of, uploads)
         share = len(of.ids) / server[N_CLIENTS].item()
         for name, change in controls(mean).items():
             mean[name] = torch.lerp(server[name], mean[name], self.options.server_lr)

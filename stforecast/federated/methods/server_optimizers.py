@@ -48,12 +48,10 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.method import Participants, ServerState
 from stforecast.federated.core.options import CheckedOptions, ShareBelowOne
-from stforecast.federated.core.population import Params
-from stforecast.federated.core.state import Clients
+from stforecast.federated.core.state import Clients, Participants, ServerState
+from stforecast.federated.core.tensors import Params, Payload
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 
 class ServerOptimizer(FedAvg):

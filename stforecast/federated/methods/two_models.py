@@ -7,10 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from stforecast.federated.core.algebra import without_prefix
-from stforecast.federated.core.population import Params
+from stforecast.federated.core.tensors import Params, Payload, without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import Payload
 
 PERSONAL = "personal."
 """Prefix of the names of a client's personal model."""

@@ -30,10 +30,11 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Method, Participants, initial_state
-from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.method import Method, initial_state
+from stforecast.federated.core.state import Clients, Participants, State
+from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
-from stforecast.federated.engine.server import RoundReport, Server
+from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
 from stforecast.federated.nodes.membership import (
     Membership,
@@ -66,7 +67,6 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.federated.uploads.payload import Like, joined, like_of, total_bytes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
@@ -312,11 +312,9 @@ class Coordinator:
             to = Participants(ids, self.membership.sizes[ids], state.round)
             payload = self.method.broadcast(state.server, to)
             train = participants[torch.isin(participants, ids)].tolist()
-            about = {
-                "task": "round", "run": self.token, "round": state.round, "train": train,
-                "best": self.server.best_round, "parties": len(self.membership.numbers), **session,
-            }  # fmt: skip
-            messages[node] = Message(about, payload)
+            best, parties = self.server.best_round, len(self.membership.numbers)
+            about = {"task": "round", "run": self.token, "round": state.round, "train": train}
+            messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)
             self._sent += total_bytes(payload)
         found = self._ask(messages)
         answers: dict[int, Answer] = {}
@@ -457,10 +455,9 @@ class Coordinator:
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
         }
-        checkpoint = Checkpoint(
-            self.identity, server.state, None, server.reports, len(self.membership.sizes), notes,
-            {"declared": self.membership.declared},
-        )  # fmt: skip
+        extra, n = {"declared": self.membership.declared}, len(self.membership.sizes)
+        state, reports = server.state, server.reports
+        checkpoint = Checkpoint(self.identity, state, None, reports, n, notes, extra)
         save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:

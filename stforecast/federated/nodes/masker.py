@@ -25,10 +25,10 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads import masking
-from stforecast.federated.uploads.payload import Payload
 
 SUM = "sum"
 """Name of the masked vector in a message."""
@@ -121,10 +121,9 @@ class Masker:
         notes |= {"next": "unmask", "members": sorted(members), "held": held}
         self._save(notes, {})  # The values are not needed any more.
         others = {i: bytes.fromhex(peers[str(i)][1]) for i in members - {self.member}}
-        vector = masking.masked(
-            masking.to_vector(values, notes["shapes"], len(peers)), self.member,
-            bytes.fromhex(notes["own"]), bytes.fromhex(notes["mask"]), others, notes["session"],
-        )  # fmt: skip
+        plain = masking.to_vector(values, notes["shapes"], len(peers))
+        own, mask = (bytes.fromhex(notes[name]) for name in ("own", "mask"))
+        vector = masking.masked(plain, self.member, own, mask, others, notes["session"])
         return Message({"unusable": unusable}, {SUM: vector})
 
     def _unmask(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import Words
+from stforecast.federated.core.tensors import Like, Payload, like_of, total_bytes
 from stforecast.federated.engine.faults import sound_clients
-from stforecast.federated.uploads.payload import Like, Payload, like_of, total_bytes
 from stforecast.federated.uploads.uplink import Uplink
 
 if TYPE_CHECKING:  # It needs an extra.

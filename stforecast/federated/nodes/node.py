@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import take
-from stforecast.federated.core.method import Method, Participants, overridden
+from stforecast.federated.core.method import Method, overridden
 from stforecast.federated.core.state import State
+from stforecast.federated.core.tensors import take
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
@@ -31,18 +30,13 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.federated.uploads.payload import Payload
 
 log = logging.getLogger(__name__)
 
 
 def behind_link(method: Method) -> Method:
     """Make a method for a node's trainer: it broadcasts the rows that the node received."""
-    return overridden(method, broadcast=_received_rows)
-
-
-def _received_rows(server: dict[str, Tensor], to: Participants) -> Payload:
-    return take(server, to.ids)
+    return overridden(method, broadcast=lambda server, to: take(server, to.ids))
 
 
 class Node:
@@ -139,18 +133,16 @@ class Node:
 
     def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
         """Train the clients of these numbers, if any, and return the answer to a round."""
-        answer: dict[str, Any] = {
-            "score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {},
-        }  # fmt: skip
         if not numbers:
-            return Message(answer)
+            return Message({"score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {}})
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
         if trained.failed:
             log.warning(
                 "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})
             )
-        answer |= {
+        answer = {
+            "score": score,
             "ids": (trained.ids + first).tolist(),
             "loss": float(trained.loss.double().sum()),
             "task_loss": float(trained.task_loss.double().sum()),

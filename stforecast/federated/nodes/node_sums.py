@@ -19,12 +19,12 @@ import torch
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.tensors import Like, Payload
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.uploads.masking import SecureSums, Shapes
-from stforecast.federated.uploads.payload import Like, Payload
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
@@ -119,13 +119,11 @@ class NodeSums:
     ) -> tuple[list[int], Payload, int]:
         """Return the nodes of a sum, the sums, and the bytes that nodes sent."""
         patience, membership = self.membership.patience, self.membership
-        of_sum = SecureSum(
-            self.link, patience.answer, self.settings,
-            {"run": membership.token, "session": self.session}, shapes,
-            {n: membership.numbers[n].start for n in adverts},
-            {n: a.keys for n, a in adverts.items() if a.keys}, membership.name,
-            patience.min_parties,
-        )  # fmt: skip
+        names = {"run": membership.token, "session": self.session}
+        members = {n: membership.numbers[n].start for n in adverts}
+        keys = {n: a.keys for n, a in adverts.items() if a.keys}
+        nodes_of = members, keys, membership.name, patience.min_parties
+        of_sum = SecureSum(self.link, patience.answer, self.settings, names, shapes, *nodes_of)
         try:
             nodes, sums = of_sum.run()
         finally:

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.tensors import Payload, total_bytes
 from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import (
@@ -40,7 +41,6 @@ from stforecast.federated.nodes.messages import (
     untrusted,
 )
 from stforecast.federated.uploads import masking
-from stforecast.federated.uploads.payload import Payload, total_bytes
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from data_prep.base.errors import InputError, reading
 from data_prep.base.files import checksum
 from stforecast.federated.core.options import LARGEST
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 
 log = logging.getLogger(__name__)
 

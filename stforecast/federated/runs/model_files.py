@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.files import atomic_path, checksum
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State
 
 FORMAT = 1
 """Version of the saved layout."""

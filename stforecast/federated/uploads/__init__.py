@@ -1,1 +1,1 @@
-"""Uploads: payloads, compression, noise, robust aggregation and privacy accounting."""
+"""Uploads: compression, noise, robust aggregation, masks and privacy accounting."""

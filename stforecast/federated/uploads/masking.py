@@ -41,7 +41,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Payload
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -85,12 +85,9 @@ def public(private: bytes) -> bytes:
 
 
 def agreed(private: bytes, other: bytes, purpose: str) -> bytes:
-    """Return the key that only the owners of two private keys know.
+    """Return the key that only the owners of two private keys know, given the other's public one.
 
-    Args:
-        private: one's own private key.
-        other: the other's public key.
-        purpose: text that sets this key apart from all others.
+    The `purpose` sets this key apart from all others.
 
     Raises:
         ValueError: if the public key is invalid.
@@ -128,13 +125,7 @@ def mask_of(seed: bytes, n: int) -> Tensor:
 def pair_mask(own: int, private: bytes, other: int, public: bytes, session: str, n: int) -> Tensor:
     """Return what a member adds for its pair with another one; the other adds the opposite.
 
-    Args:
-        own: the member's number.
-        private: its private key of masks.
-        other: the other's number.
-        public: its public key of masks.
-        session: name of the sum.
-        n: length.
+    The keys are the member's private one of masks, and the other's public one.
     """
     low, high = sorted((own, other))
     mask = mask_of(agreed(private, public, f"{session}/mask/{low}/{high}"), n)
@@ -144,15 +135,10 @@ def pair_mask(own: int, private: bytes, other: int, public: bytes, session: str,
 def masked(
     vector: Tensor, own: int, seed: bytes, private: bytes, others: Mapping[int, bytes], session: str
 ) -> Tensor:
-    """Add a member's masks to its vector.
+    """Add a member's masks to its vector `(n,)` of integers of 64 bits.
 
-    Args:
-        vector: `(n,)` integers of 64 bits.
-        own: the member's number.
-        seed: seed of its own mask.
-        private: its private key of pairwise masks.
-        others: public keys of the other members' masks, by number.
-        session: name of the sum.
+    They are that of its own `seed`, and those that its private key has with the `others'` public
+    keys, by their numbers.
     """
     total = vector + mask_of(seed, len(vector))
     for other, key in others.items():
@@ -171,12 +157,7 @@ PRIME = 2**256 + 297
 
 
 def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, bytes]:
-    """Split a secret into a share for each holder.
-
-    Args:
-        secret: `SECRET` bytes.
-        holders: different numbers from 0 on.
-        threshold: number of shares that give the secret.
+    """Split a secret of `SECRET` bytes; `threshold` of the holders' shares give it again.
 
     >>> shares = split(b"x" * SECRET, range(5), threshold=3)
     >>> combine({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
@@ -195,10 +176,7 @@ def _value(terms: list[int], x: int) -> int:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret of `threshold` shares, by Lagrange's interpolation at 0.
-
-    Args:
-        shares: shares by their holders.
+    """Return the secret of `threshold` shares by their holders, by Lagrange's interpolation at 0.
 
     Raises:
         ValueError: if they are not shares of a secret. Wrong shares may also give a wrong secret.
@@ -259,15 +237,9 @@ def length(shapes: Shapes) -> int:
 
 
 def to_vector(values: Mapping[str, Tensor], shapes: Shapes, n: int) -> Tensor:
-    """Return values as fixed-point integers, in the order of `shapes`; missing ones are 0.
+    """Return values as fixed-point integers `(length,)`, in the order of the sum's `shapes`.
 
-    Args:
-        values: tensors by name.
-        shapes: names and shapes of the sum's tensors.
-        n: number of summands.
-
-    Returns:
-        `(length,)` integers of 64 bits.
+    Missing ones are 0. The sum has n summands.
 
     Raises:
         InputError: if a tensor is not in `shapes`, not finite, or too large.

@@ -44,9 +44,8 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.options import CheckedOptions, ReadIf
-from stforecast.federated.uploads.payload import Payload
+from stforecast.federated.core.tensors import Payload, with_axes
 
 if TYPE_CHECKING:
     from stforecast.federated.core.method import Method

@@ -30,9 +30,8 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import with_axes
 from stforecast.federated.core.options import CheckedOptions, Probability, ReadIf
-from stforecast.federated.uploads.payload import Like, Payload
+from stforecast.federated.core.tensors import Like, Payload, with_axes
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
 
@@ -117,13 +116,7 @@ class Uplink(CheckedOptions):
         return wire
 
     def decode(self, wire: Payload, known: Payload, like: Like) -> Payload:
-        """Decode an upload.
-
-        Args:
-            wire: the result of `encode`.
-            known: as for `encode`.
-            like: types and shapes of the upload.
-        """
+        """Decode what `encode` made of an upload like that, with the same `known`."""
         if self.plain:
             return wire
         upload = {}
@@ -229,11 +222,7 @@ NOT_COVERED = ("numbers of samples", "validation losses and the choice of the be
 
 
 def epsilon(uplink: Uplink, uploads: int) -> float:
-    """Return ε of a client that sent `uploads` uploads, at δ = `uplink.privacy_delta`.
-
-    Args:
-        uplink: uplink with a clipping norm and Gaussian noise.
-        uploads: number of the client's uploads.
+    """Return ε of a client that sent so many uploads, at δ = `uplink.privacy_delta`.
 
     Raises:
         InputError: if the accountant is not installed.

@@ -12,7 +12,7 @@ from experiments.site import default_method, tables
 from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
 from experiments.site.measured import NAMES, load, pages, read_table
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
-from vision.cli.claims import HEADING
+from vision.cli.compare import HEADING
 
 PAPERS = RESULTS.parent / "papers"
 

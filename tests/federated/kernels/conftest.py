@@ -36,7 +36,7 @@ def emulated_tiles(built, monkeypatch, forget):
     monkeypatch.setenv("CFLAGS", f"{os.environ.get('CFLAGS', '')} -I{EMULATED}")
     monkeypatch.setattr(compiler, "SOURCES", (*compiler.SOURCES, str(EMULATED / "product.c")))
     monkeypatch.setattr(compiler, "VARIANTS", {"tiles": compiler.VARIANTS["tiles"]})
-    monkeypatch.setattr(compiler, "processor", lambda: "flags: amx_bf16 amx_tile")
+    monkeypatch.setattr(compiler, "processor_flags", lambda: "flags: amx_bf16 amx_tile")
     monkeypatch.setattr(compiler, "_tiles_permitted", lambda: True)
     forget()
     return library()

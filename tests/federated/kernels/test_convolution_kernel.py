@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from stforecast.federated.kernels.compiler import library
-from stforecast.federated.kernels.layers import (
+from stforecast.federated.kernels.functions import (
     relu_pool,
     stacked_convolution,
 )

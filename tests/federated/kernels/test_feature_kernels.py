@@ -6,7 +6,7 @@ import torch
 from stforecast.federated.core import prototypes
 from stforecast.federated.core.prototypes import PrototypeMeans, attract_repel_loss, by_key
 from stforecast.federated.kernels.compiler import library
-from stforecast.federated.kernels.steps import add_by_key, contrast
+from stforecast.federated.kernels.functions import add_by_key, contrast
 from stforecast.methods.fuels import intra_loss
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")

@@ -6,7 +6,7 @@ import torch
 from stforecast.federated.core.layers import ClientGRU, side_by_side
 from stforecast.federated.kernels import compiler
 from stforecast.federated.kernels.compiler import library, supported, usable
-from stforecast.federated.kernels.layers import stacked_grus
+from stforecast.federated.kernels.functions import stacked_grus
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")
 

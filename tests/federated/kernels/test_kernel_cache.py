@@ -136,7 +136,7 @@ def test_processors_of_other_instructions_have_libraries_of_their_own(monkeypatc
     def of(instructions):
         text = f"processor\t: 0\nBogoMIPS\t: 50.00\n{name}\t: {instructions}\nCPU part\t: 0xd0c\n"
         monkeypatch.setattr(Path, "read_text", lambda path: text)
-        return compiler.processor()
+        return compiler.processor_flags()
 
     assert of("fp asimd sve") != of("fp asimd")
     assert {"fp", "asimd"} <= set(of("fp asimd").split())

@@ -12,7 +12,7 @@ import torch
 
 from stforecast.federated.kernels import compiler
 from stforecast.federated.kernels.compiler import call, library, supported, tiles
-from stforecast.federated.kernels.layers import stacked_grus
+from stforecast.federated.kernels.functions import stacked_grus
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C compiler here")
 
@@ -136,7 +136,7 @@ def test_without_tiles_bfloat16_is_as_before(
     monkeypatch, caplog, forget, flags, variants, permitted, told
 ):
     caplog.set_level(logging.DEBUG, "stforecast")
-    monkeypatch.setattr(compiler, "processor", lambda: flags)
+    monkeypatch.setattr(compiler, "processor_flags", lambda: flags)
     monkeypatch.setattr(compiler, "_has", lambda variant: variant in variants)
     monkeypatch.setattr(compiler, "_tiles_permitted", lambda: permitted)
     forget()
@@ -149,7 +149,7 @@ def test_without_tiles_bfloat16_is_as_before(
 
 
 def test_the_system_permits_them_only_where_the_processor_has_them():
-    assert compiler._tiles_permitted() <= ("amx_tile" in compiler.processor().split())
+    assert compiler._tiles_permitted() <= ("amx_tile" in compiler.processor_flags().split())
 
 
 def test_the_instructions_are_compiled():

@@ -1,8 +1,8 @@
 import torch
 from torch import nn
 
-from stforecast.federated.core.algebra import weighted_mean
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import Participants
+from stforecast.federated.core.tensors import weighted_mean
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.methods import METHODS
 

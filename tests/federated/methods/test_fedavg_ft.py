@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedavg_ft import FedAvgFT, FedAvgFTOptions
 

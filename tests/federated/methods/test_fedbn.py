@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import PerClient, SplitModel
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import FedBN, FedBNOptions
 from stforecast.methods import METHODS

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import plain_mean
+from stforecast.federated.core.tensors import plain_mean
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.feddyn import FedDyn, FedDynOptions, gradients
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions

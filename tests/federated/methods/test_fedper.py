@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedper import FedPer
 from stforecast.federated.methods.fedrep import FedRep
 from stforecast.federated.methods.lg_fedavg import LGFedAvg

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
 from stforecast.federated.core.prototypes import instance_distance
+from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.fedproto import FedProto, FedProtoOptions
 from stforecast.federated.methods.solo import Solo
 from stforecast.methods import METHODS

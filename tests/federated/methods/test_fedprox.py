@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import squared_distance
+from stforecast.federated.core.tensors import squared_distance
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
 from stforecast.methods import METHODS

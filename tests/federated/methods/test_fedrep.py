@@ -5,7 +5,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
 from stforecast.methods import METHODS
 

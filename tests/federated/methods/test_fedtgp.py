@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.fedproto import FedProto
 from stforecast.federated.methods.fedtgp import (
     VECTORS,

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.gpfl import GPFL, GPFLOptions
 
 SIZES = (8, 13, 5)

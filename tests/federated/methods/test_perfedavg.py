@@ -6,9 +6,9 @@ from torch import nn
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import ClientDropout, ClientLinear
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import PerClient, SplitModel
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.perfedavg import PerFedAvg, PerFedAvgOptions, groups
 

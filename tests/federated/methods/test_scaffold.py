@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import plain_mean
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
+from stforecast.federated.core.tensors import plain_mean
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.scaffold import Scaffold, ScaffoldOptions, controls
 

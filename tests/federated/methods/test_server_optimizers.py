@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.server_optimizers import (
     FedAdam,
@@ -14,7 +15,6 @@ from stforecast.federated.methods.server_optimizers import (
     FedAvgMOptions,
     FedYogi,
 )
-from stforecast.federated.uploads.payload import total_bytes
 
 SIZES = (8, 13, 4)
 

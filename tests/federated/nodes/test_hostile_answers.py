@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.server import Server
+from stforecast.federated.core.tensors import like_of
+from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes import masker
 from stforecast.federated.nodes.membership import FARTHEST, MOVED, Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.flower.server_app import mean_test_errors

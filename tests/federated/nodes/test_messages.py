@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stforecast.federated.core.tensors import like_of
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes.messages import (
     Answer,
@@ -19,7 +20,6 @@ from stforecast.federated.nodes.messages import (
     check_round,
     most_common,
 )
-from stforecast.federated.uploads.payload import like_of
 from stforecast.federated.uploads.uplink import Uplink
 
 ASKED = [4, 5]

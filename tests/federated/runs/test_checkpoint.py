@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import Clients, State
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs import checkpoint as checkpoints
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,

@@ -12,9 +12,9 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError, Stopped
 from stforecast.federated.core.data import Stream
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.runs import checkpointing
+from stforecast.federated.runs import unfinished_run
 from stforecast.federated.runs.checkpoint import newest_first
-from stforecast.federated.runs.checkpointing import Checkpointer
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 
@@ -166,8 +166,8 @@ def test_by_default_they_take_a_small_share_of_the_time(federate, tmp_path, monk
         saved.append(checkpoint.state.round)
         now[0] += 2
 
-    monkeypatch.setattr(checkpointing, "save_checkpoint", save)
-    monkeypatch.setattr(checkpointing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(unfinished_run, "save_checkpoint", save)
+    monkeypatch.setattr(unfinished_run.time, "perf_counter", lambda: now[0])
     federation = federate(FedAvg, SIZES, rounds=10)
 
     def after(report):
@@ -180,9 +180,9 @@ def test_by_default_they_take_a_small_share_of_the_time(federate, tmp_path, monk
 
 
 def test_without_room_there_are_none_by_default(federate, tmp_path, monkeypatch, caplog):
-    usage = checkpointing.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(checkpointing.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    monkeypatch.setattr(checkpointing, "USUAL_SPEED", 1e12)
+    usage = unfinished_run.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(unfinished_run.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    monkeypatch.setattr(unfinished_run, "USUAL_SPEED", 1e12)
     with Checkpointer(tmp_path, ABOUT) as checkpointer:
         checkpointer.run(federate(FedAvg, SIZES, rounds=3))
     assert not newest_first(tmp_path / "checkpoints")

@@ -6,9 +6,9 @@ from scipy.stats import expon, kstest, laplace, norm
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import State, generator
+from stforecast.federated.core.tensors import like_of, total_bytes
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.uploads.payload import like_of, total_bytes
 from stforecast.federated.uploads.uplink import (
     Uplink,
     clip_uploads,

@@ -68,6 +68,7 @@ def federation(cube, tmp_path, monkeypatch):
     def make(method="fuels", firsts=(0, 1), n_clients=3, secure=None, **settings):
         settings = {
             "service": "internet", "split": "days:7,1,2", "rounds": 2, "device": "cpu",
+            "refit": "never",
             **({} if "model" in settings else {"hidden_size": 8}), **settings,
         }  # fmt: skip
         run = RunSettings(

@@ -221,7 +221,7 @@ def test_more_clients_than_there_are_never_suffice(tmp_path):
 
 @pytest.mark.parametrize(("clients", "rounds"), [("cell", 11), ("all", 41)])
 def test_few_clients_of_a_cell_each_train_fewer_rounds(clients, rounds, tmp_path):
-    config = resolve("fedlean", rounds_per_cell=5, clients=clients)
+    config = resolve("fedlean", rounds_per_cell=5, refit="never", clients=clients)
     run = RunSettings(config, 2, Patience(), str(tmp_path))
     assert run.config.training.rounds == rounds
     assert RunSettings.from_run_config(run.as_run_config()) == run

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.scaling import Scaler
-from stforecast.federated.engine.server import RoundReport
+from stforecast.federated.engine.rounds import RoundReport
 from stforecast.forecasting.config import read_by
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
@@ -201,7 +201,7 @@ def test_test_forecasts_hold_what_was_observed(cube, tiny):
 
 def test_forecasts_do_not_depend_on_how_many_are_made_at_once(fitted, monkeypatch):
     together = fitted("fuels").test_forecasts()
-    monkeypatch.setattr("stforecast.federated.engine.predictions.ROWS_ON_CPU", 10)
+    monkeypatch.setattr("stforecast.federated.core.method.ROWS_ON_CPU", 10)
     xr.testing.assert_allclose(fitted("fuels").test_forecasts(), together, rtol=1e-5)
 
 

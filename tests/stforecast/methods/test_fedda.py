@@ -11,9 +11,8 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import PerClient, Population, SplitModel
-from stforecast.federated.core.state import Cohort, generator
+from stforecast.federated.core.state import Cohort, Participants, generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.forecasting.config import read_by, resolve

@@ -307,6 +307,14 @@ def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lag
     np.testing.assert_allclose(ours.rounds_[columns], in_torch.rounds_[columns], rtol=1e-4)
 
 
+def test_clients_of_one_and_of_two_cells_train_in_torch(table, monkeypatch, tmp_path):
+    """A batch has the windows of all cells of a client, which the kernel does not know."""
+    (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
+    settings = {**SMALL, "rounds": 3, "clients": str(tmp_path / "clients.csv")}
+    monkeypatch.delattr("stforecast.methods.fedlean.FedLean._epoch_kernel")
+    assert len(Forecaster("fedlean", **settings).fit(table).rounds_) == 3
+
+
 def test_a_difference_is_learned_as_well_as_the_level(table):
     """The change from the newest reading is what the map and the network learn in any case."""
     level = Forecaster("fedlean", rounds=2, **SMALL).fit(table)

@@ -13,11 +13,11 @@ from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.layers import ClientLinear
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import Population, SplitModel
 from stforecast.federated.core.state import State
 from stforecast.federated.core.training import Training
 from stforecast.federated.core.trees import GRID
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink

@@ -19,10 +19,9 @@ from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.prototypes import attract_repel_loss
-from stforecast.federated.core.state import Cohort, generator
+from stforecast.federated.core.state import Cohort, Participants, generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg

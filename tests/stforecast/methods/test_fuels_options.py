@@ -11,8 +11,8 @@ from data_prep.base.errors import InputError
 from stforecast.data.profiles import slot_order, slots_of
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
-from stforecast.federated.core.method import Participants
 from stforecast.federated.core.population import Population
+from stforecast.federated.core.state import Participants
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.forecasting.config import resolve

@@ -7,9 +7,8 @@ from safetensors.torch import save_file
 
 import vision.backbones.backbone as backbone_module
 from data_prep.base.errors import InputError
-from vision.backbones import TINY, Backbone, load_backbone
-from vision.backbones.backbone import FeatureCache, digests_of
-from vision.backbones.load import TINY_GEOMETRY, vit_from
+from vision.backbones.backbone import Backbone, FeatureCache, digests_of
+from vision.backbones.load import TINY, TINY_GEOMETRY, load_backbone, vit_from
 from vision.backbones.vit import Geometry, ViT, geometry_of
 
 
@@ -28,7 +27,7 @@ def bytes_of(n, channels=3, size=8):
 
 
 def timm_vit(**settings):
-    from vision.torchvision_ops import torchvision_models
+    from vision.backbones.load import torchvision_models
 
     timm = pytest.importorskip("timm") if torchvision_models() else None
     return timm.models.VisionTransformer(

@@ -6,7 +6,7 @@ from data_prep.base.errors import InputError
 from stforecast.bench.grid import load_grid
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
-from vision.cli.claims import HOLDS, NOT, UNTOLD, answers, parse_claims, verdict
+from vision.cli.compare import HOLDS, NOT, UNTOLD, answers, parse_claims, verdict
 from vision.cli.kind import IMAGE_KIND
 from vision.comparison import level, points_above, rows_of
 

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from data_prep.base.errors import InputError
-from vision.datasets import ImageSet, join
-from vision.datasets.strata import chosen_share, hold_out
+from vision.datasets.image_set import ImageSet, chosen_share, hold_out, join
 
 
 def test_take_keeps_what_belongs_together(grid):

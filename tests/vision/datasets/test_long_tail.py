@@ -5,7 +5,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from vision.datasets import load
-from vision.datasets.long_tail import hold_out_for_server, long_tailed
+from vision.datasets.image_set import hold_out_for_server, long_tailed
 
 
 def counts(images, test=False):

@@ -13,8 +13,8 @@ from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import PerClient, Population, SplitModel
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
-from stforecast.federated.runs.checkpointing import Checkpointer
-from vision.backbones import TINY
+from stforecast.federated.runs.unfinished_run import Checkpointer
+from vision.backbones.load import TINY
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods.creff import CReFF, CReFFOptions
 

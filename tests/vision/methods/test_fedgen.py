@@ -8,10 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import PerClient, SplitModel, feature_width
-from stforecast.federated.core.state import generator
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.state import Participants, generator
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
 from vision.methods.fedgen import FedGen, FedGenOptions, diversity_loss

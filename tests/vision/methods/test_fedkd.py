@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
+from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.solo import Solo
 from stforecast.federated.methods.two_models import personal_model
 from stforecast.federated.uploads.uplink import Uplink

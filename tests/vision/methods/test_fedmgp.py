@@ -5,16 +5,15 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from vision.backbones import TINY
-from vision.clients import among_own_classes
+from vision.backbones.load import TINY
 from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions
 from vision.models.vit import FrozenViT, ViTOptions
-from vision.task import Classification
+from vision.task import Classification, among_own_classes
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
 from vision.methods.fedrod import FedRoD

@@ -8,13 +8,12 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
-from vision.backbones import TINY
-from vision.clients import among_own_classes
+from vision.backbones.load import TINY
 from vision.methods.anchors import (
     consistency_loss,
     mean_prototypes,
@@ -23,10 +22,9 @@ from vision.methods.anchors import (
     selected_prototypes,
 )
 from vision.methods.fedta import TARGET, FedTA, FedTAOptions
-from vision.methods.fusion import fused_pool
-from vision.methods.prompts import key_distance
+from vision.methods.prompts import fused_pool, key_distance
 from vision.models.vit import FrozenViT, ViTOptions
-from vision.task import Classification
+from vision.task import Classification, among_own_classes
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
+from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods import METHODS
 from vision.methods.fpl import (

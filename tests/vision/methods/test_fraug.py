@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.algebra import mmd
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import generator
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.tensors import mmd
 from stforecast.federated.methods.fedbn import FedBN
 from vision.methods import METHODS
 from vision.methods.fraug import FRAug, FRAugOptions

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import Stream
-from stforecast.federated.engine.predictions import predictions
+from stforecast.federated.core.method import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedrep import FedRep, FedRepOptions
 from vision.learner import Learner

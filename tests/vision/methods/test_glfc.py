@@ -9,8 +9,7 @@ from torch.nn.functional import binary_cross_entropy as bce
 from torch.nn.functional import cross_entropy
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
-from stforecast.federated.core.state import generator
+from stforecast.federated.core.state import Participants, generator
 from vision.methods.glfc import GLFC, GLFCOptions, compensated_loss, relation_loss
 from vision.methods.memory import (
     EMPTY,

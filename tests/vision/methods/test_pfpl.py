@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
-from stforecast.federated.uploads.payload import total_bytes
+from stforecast.federated.core.state import Participants
+from stforecast.federated.core.tensors import total_bytes
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 
 ALL = torch.arange(3)

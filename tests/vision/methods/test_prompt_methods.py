@@ -7,19 +7,18 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, Stream
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
-from stforecast.federated.engine.predictions import predictions
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.backbones import TINY
-from vision.clients import among_own_classes
+from vision.backbones.load import TINY
 from vision.methods.feddualp import FedDualP, FedDualPOptions
 from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.fedvit import FedViT
 from vision.methods.prompts import prompt_tokens
 from vision.models.vit import FrozenViT, ViTOptions
-from vision.task import Classification
+from vision.task import Classification, among_own_classes
 
 pytestmark = pytest.mark.usefixtures("double")
 

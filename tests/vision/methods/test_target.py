@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Participants
-from stforecast.federated.core.state import generator
+from stforecast.federated.core.state import Participants, generator
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods.target import (
     LABEL_WEIGHT,

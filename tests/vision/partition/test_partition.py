@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.datasets import join, load
-from vision.partition import PARTITIONS, Partitioner
-from vision.partition.pools import make_pools
+from vision.datasets import load
+from vision.datasets.image_set import join
+from vision.partition import PARTITIONS
+from vision.partition.base import Partitioner, make_pools
 
 KINDS = [
     PARTITIONS["iid"](clients=4),

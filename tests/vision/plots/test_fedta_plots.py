@@ -8,15 +8,15 @@ import torch
 from sklearn.metrics import silhouette_score
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.predictions import predictions
-from vision.backbones import TINY
-from vision.clients import stacked_images
+from stforecast.federated.core.method import predictions
+from vision.backbones.load import TINY
 from vision.learner import Learner, load_images, prepared
 from vision.methods.fedta import anchor_head
 from vision.plots import PLOTS
 from vision.plots.embeddings import _features
 from vision.results import run_images
 from vision.streams.measures import spatial_retention, temporal_retention
+from vision.task import stacked_images
 
 SETTINGS = {
     "model": "vit", "backbone": TINY, "input_size": 8, "size": 8, "partition": "fedta-tasks",

@@ -7,7 +7,8 @@ import torch
 from matplotlib.colors import to_hex
 
 from stforecast.bench.drawing import save_figure
-from vision.partition import PARTITIONS, Partition
+from vision.partition import PARTITIONS
+from vision.partition.base import Partition
 from vision.plots.partition import division
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.datasets import ImageSet
+from vision.datasets.image_set import ImageSet
 from vision.streams import STREAMS
 
 Tasks = STREAMS["fedta-tasks"]

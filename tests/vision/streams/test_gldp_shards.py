@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from vision.datasets.long_tail import long_tailed
-from vision.partition import Partition
-from vision.streams import STREAMS, TaskStream
+from vision.datasets.image_set import long_tailed
+from vision.partition.base import Partition
+from vision.streams import STREAMS
+from vision.streams.base import TaskStream
 
 SHARDS = STREAMS["gldp-shards"]
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from vision.evaluator import STAGE_COLUMNS
-from vision.streams.measures import forgetting, known, matrix
+from vision.evaluation import STAGE_COLUMNS
+from vision.streams.measures import forgetting, known
 
 # Two stages inside each of two rounds, two clients; client 1 took part in stage 0 of the last pass
 # only, and has no stage 1. (round, stage, test stage, client, participant, right, samples)
@@ -40,13 +40,6 @@ def test_of_participants(stages):
 def test_mean_over_passes(stages):
     both = known(stages, "global", participants=True, passes=2)
     assert both.tolist() == pytest.approx([((0.1 + 0.5) / 2 + 0.25) / 2, (8 / 15 + 9 / 15) / 2])
-
-
-def test_matrix(stages):
-    found = matrix(stages, "global")
-    assert found.loc[0, 0] == pytest.approx((0.8 + 0.25) / 2)
-    assert found.loc[1].tolist() == pytest.approx([(0.6 + 0.75) / 2, 0.6])
-    assert pd.isna(found.loc[0, 1])
 
 
 def test_forgetting_is_the_drop_from_the_best(stages):

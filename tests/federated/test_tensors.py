@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stforecast.federated.uploads.payload import joined, total_bytes
+from stforecast.federated.core.tensors import joined, total_bytes
 
 MESSAGE = {
     "weight": torch.arange(12.0).view(2, 3, 2),
