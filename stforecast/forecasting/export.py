@@ -26,7 +26,8 @@ from stforecast.data.dates import DAY, WEEK
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
-from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.federated.core.method import EXPERTS
+from stforecast.federated.core.state import Participants
 from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.predictor import Predictor
