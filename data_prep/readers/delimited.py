@@ -100,16 +100,26 @@ def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tup
 
 
 def plain_numbers(texts: pl.Series) -> pl.Series:
-    """Return texts without spaces or apostrophes between thousands, and without a sign of percent.
+    """Return texts without spaces or apostrophes between thousands, and without one common unit.
 
-    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7 %", "2 b"])).to_list()
+    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7", "2 b"])).to_list()
     ['1234,5', '12000', '7', '2 b']
+    >>> plain_numbers(pl.Series(["7 %", "8 %"])).to_list()
+    ['7', '8']
     """
-    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*([\s'’]\d{3}|\s?%)").any():
+    start = texts.drop_nulls().head(1).str.extract(UNIT_AFTER, 2)
+    if len(start) and start[0]:
+        same = texts.drop_nulls().str.extract(UNIT_AFTER, 2) == start[0]
+        if same.fill_null(False).all():
+            texts = texts.str.replace(UNIT_AFTER, "$1")
+    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*[\s'’]\d{3}").any():
         return texts
-    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*%?\s*$")
-    plain = texts.str.replace(r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*%\s*$", "$1")
-    return plain.zip_with(~grouped, plain.str.replace_all(r"[\s'’]", ""))
+    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*$")
+    return texts.zip_with(~grouped, texts.str.replace_all(r"[\s'’]", ""))
+
+
+UNIT_AFTER = r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+"""Pattern of a number and a unit after it."""
 
 
 def to_numbers(

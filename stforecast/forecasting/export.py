@@ -26,14 +26,15 @@ from stforecast.data.dates import DAY, WEEK
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
-from stforecast.federated.core.method import EXPERTS, Participants
+from stforecast.federated.core.method import EXPERTS
+from stforecast.federated.core.state import Participants
 from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
-from stforecast.metrics.quantiles import pair_coverages
+from stforecast.metrics.interval import pair_coverages
 
 INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
 """Names of the graph's inputs and outputs."""

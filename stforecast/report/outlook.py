@@ -12,8 +12,8 @@ import xarray as xr
 from data_prep.base.errors import counted
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
-from stforecast.report.places import find_places
-from stforecast.report.series import looks
+from stforecast.plots.cell_map import find_places
+from stforecast.report.section import looks
 from stforecast.report.tables import Arrays, Table, number, share
 
 if TYPE_CHECKING:  # They import torch.

@@ -402,6 +402,40 @@ def huawei_zip_with_a_row_of_units(folder):
     return folder / "pm.zip", truth
 
 
+@case(("%Y-%m-%d %H:%M",), ("%d.%m.%Y %H:%M",))
+def times_across(folder, form):
+    """A pivot table: a row for each cell and a column for each time."""
+    truth = Truth({"value": 1}, ["A1", "A2"])
+    frame = truth.wide.T.set_axis(HOURS.strftime(form), axis="columns").rename_axis("Cell")
+    return save(folder, frame.to_csv(sep=";")), truth
+
+
+@case()
+def monitor_with_units_and_spans(folder):
+    """Times of both ends, units after the numbers, sums and means at the end."""
+    truth = Truth({"Traffic In (Volume)": 0, "Traffic In (Speed)": 2}, ["prtg"])
+    end = "%I:%M:%S %p"
+    text = '"Date Time","Traffic In (Volume)","Traffic In (Speed)"\n'
+    for t, _, volume, speed in truth.long.itertuples(index=False):
+        span = f"{t:%m/%d/%Y {end}} - {t + pd.Timedelta('1h'):{end}}"
+        text += f'"{span}","{volume:,.0f} KByte","{speed:,.2f} kbit/s"\n'
+    text += '"Sums (of 72 values)","47,000 KByte",\n"Averages (of 72 values)","1 KByte",\n'
+    return save(folder, text, "prtg.csv"), truth
+
+
+@case()
+def melbourne_portal(folder):
+    """Names of months first, the calendar in columns, ids beside names."""
+    truth = Truth({"Hourly_Counts": 0}, ["Bourke Street", "Town Hall"])
+    head = "ID,Date_Time,Year,Month,Mdate,Day,Time,Sensor_ID,Sensor_Name,Hourly_Counts"
+    rows = [
+        f'{i},"{t:%B %d, %Y %I:%M:%S %p}",{t.year},{t:%B},{t.day},{t:%A},{t.hour},'
+        f"{truth.cells.index(c)},{c},{number(v)}"
+        for i, (t, c, v) in enumerate(truth.long.itertuples(index=False))
+    ]
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
 @case((";",), (",",))
 def metro_stations(folder, sep):
     """Passengers entering stations each quarter of an hour, with a total column."""
