@@ -23,8 +23,8 @@ import torch
 
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.core.method import Method, Participants
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
