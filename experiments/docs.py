@@ -69,6 +69,7 @@ BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
     "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
     "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
     "readers": (PERFORMANCE, guides.prepare_table),
+    "city": (PERFORMANCE, guides.city_table),
 }
 """Page and generator of each part that tells what a benchmark measured, by name."""
 

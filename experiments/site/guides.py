@@ -96,6 +96,15 @@ def growth_figure() -> bytes:
         return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
 
 
+def city_table() -> str:
+    """Tabulate the CPU seconds of whole runs on generated cities, phase by phase."""
+    from experiments.benchmarks.city import city_table as table_of
+
+    found = _results("city")
+    told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
+    return _measured(told, found, table_of(found["rows"]))
+
+
 def daylight_table() -> str:
     """Tabulate errors with and without the wall clock after changes of daylight saving time."""
     import pandas as pd
