@@ -160,7 +160,10 @@ def _shifts(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) -> d
 
 
 def _strength(values: np.ndarray, slots: np.ndarray, fewest: int) -> float | None:
-    """Return the mean share of the cells' variance that the means of slots explain."""
+    """Return the mean share of the cells' variance that the means of slots explain.
+
+    It is adjusted for the number of slots, so that noise has none.
+    """
     if len(values) < fewest or slots.max() == 0:
         return None
     known = np.isfinite(values)
@@ -169,5 +172,9 @@ def _strength(values: np.ndarray, slots: np.ndarray, fewest: int) -> float | Non
     means = _means(np.where(known, centred, np.nan), slots)[slots]
     total = (centred**2).sum(axis=0)
     rest = (np.where(known, centred - means, 0.0) ** 2).sum(axis=0)
-    cells = (total > 0) & (count > 0)
-    return float((1 - rest[cells] / total[cells]).mean()) if cells.any() else None
+    n_slots = int(slots.max()) + 1
+    cells = (total > 0) & (count > n_slots)
+    if not cells.any():
+        return None
+    left = rest[cells] / (count[cells] - n_slots) / (total[cells] / (count[cells] - 1))
+    return float(np.maximum(0.0, 1 - left).mean())

@@ -18,15 +18,20 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 
+from experiments.benchmarks import hostile
+from experiments.benchmarks.cells import daylight_table
+from experiments.benchmarks.live import live_table
 from experiments.site import guides
-from experiments.site.default_method import few_cells, skill_figure, skill_table
+from experiments.site.default_method import few_cells_list, skill_figure, skill_table
+from experiments.site.guides import of_runs
 from experiments.site.markdown import replaced, shrunk
-from experiments.site.measured import load
+from experiments.site.measured import Benchmarks, load
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
 from experiments.site.tables import chosen
@@ -36,67 +41,53 @@ from stforecast.cli.options import HELP, help_text
 from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]
-METHODS = ROOT / "docs" / "methods.md"
-GUIDE = ROOT / "docs" / "choose.md"
-TUTORIALS = ROOT / "docs" / "tutorials"
-RESULTS = ROOT / "docs" / "results"
-FIGURES = ROOT / "docs" / "figures"
-DEFAULT = RESULTS / "default.md"
+DOCS = ROOT / "docs"
+TUTORIALS, RESULTS, FIGURES = DOCS / "tutorials", DOCS / "results", DOCS / "figures"
 
-PARTS: dict[str, Callable[[], str]] = {
-    "methods": methods_table,
-    "image methods": image_methods_table,
+
+def of_default() -> Benchmarks:
+    """Return the benchmarks of the default method."""
+    return chosen(load(RESULTS / "default.md"), ["who_wins*"])
+
+
+Part = tuple[str, Callable[[], str]]
+
+PARTS: dict[str, Part] = {
+    "methods": ("methods.md", methods_table),
+    "image methods": ("methods.md", image_methods_table),
+    "skill": ("choose.md", lambda: skill_table(of_default(), "results/default.md")),
+    "hostile": ("security.md", partial(of_runs, "federation/hostile.csv", hostile.table_of)),
+    "robust": ("security.md", partial(of_runs, "federation/robust.csv", hostile.robust_table)),
+    "attacks": ("security.md", guides.attacks_table),
+    "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
+    "kills": ("federation.md", guides.kills_text),
+    "nodes": ("performance.md", guides.nodes_tables),
+    "rounds": ("performance.md", guides.rounds_table),
+    "growth": ("performance.md", guides.growth_table),
+    "secure sums": ("performance.md", guides.secure_sum_table),
+    "image steps": ("performance.md", guides.images_table),
+    "readers": ("performance.md", guides.prepare_table),
+    "city": ("performance.md", guides.city_table),
+    "few cells": ("results/default.md", few_cells_list),
+    "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
+    "new cells": ("horizons.md", guides.new_cells_tables),
 }
-"""Generator of each generated part of the page of methods, by name."""
+"""Page and generator of each generated part, by name."""
 
-MEASURED: dict[str, Callable[[], str]] = {"sent": forecasts_sent, "images sent": images_sent}
-"""Generator of each measured part of that page, which take a minute together."""
-
-PERFORMANCE = ROOT / "docs" / "performance.md"
-
-BENCHMARKS: dict[str, tuple[Path, Callable[[], str]]] = {
-    "hostile": (ROOT / "docs" / "security.md", guides.hostile_table),
-    "robust": (ROOT / "docs" / "security.md", guides.robust_table),
-    "attacks": (ROOT / "docs" / "security.md", guides.attacks_table),
-    "hostile live": (ROOT / "docs" / "security.md", guides.hostile_live_table),
-    "kills": (ROOT / "docs" / "federation.md", guides.kills_text),
-    "nodes": (PERFORMANCE, guides.nodes_tables),
-    "rounds": (PERFORMANCE, guides.rounds_table),
-    "growth": (PERFORMANCE, guides.growth_table),
-    "secure sums": (PERFORMANCE, guides.secure_sum_table),
-    "image steps": (PERFORMANCE, guides.images_table),
-    "few cells": (DEFAULT, few_cells),
-    "daylight": (ROOT / "docs" / "data.md", guides.daylight_table),
-    "new cells": (ROOT / "docs" / "horizons.md", guides.new_cells_tables),
-    "readers": (PERFORMANCE, guides.prepare_table),
-    "city": (PERFORMANCE, guides.city_table),
+SENT: dict[str, Part] = {
+    "sent": ("methods.md", forecasts_sent),
+    "images sent": ("methods.md", images_sent),
 }
-"""Page and generator of each part that tells what a benchmark measured, by name."""
+"""Parts that are measured when they are written, which takes a minute."""
 
 
-def updated(text: str, measured: bool = False) -> str:
-    """Return the page of methods with every generated part updated.
-
-    Args:
-        text: the page.
-        measured: whether to measure anew what methods send, too.
-    """
-    for name, make in (PARTS | MEASURED if measured else PARTS).items():
-        text = replaced(text, name, make)
-    return text
-
-
-def guided(text: str) -> str:
-    """Return the guide "Choose a method" with the skill that was measured."""
-    benchmarks = chosen(load(DEFAULT), ["who_wins*"])
-    return replaced(text, "skill", lambda: skill_table(benchmarks, "results/default.md"))
-
-
-def write_guide() -> None:
-    """Write the skill of methods to the guide, and draw it."""
-    GUIDE.write_text(guided(GUIDE.read_text()))
-    figure = skill_figure(chosen(load(DEFAULT), ["who_wins*"]))
-    (FIGURES / "skill.png").write_bytes(figure)
+def write_parts(parts: Mapping[str, Part]) -> None:
+    """Write generated parts to their pages, and draw the figures beside them."""
+    for name, (page, make) in parts.items():
+        path = DOCS / page
+        path.write_text(replaced(path.read_text(), name, make))
+    (FIGURES / "growth.png").write_bytes(guides.growth_figure())
+    (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
 
 
 def run_tutorial(page: Path) -> None:
@@ -121,14 +112,10 @@ def main(folders: tuple[Path, ...]) -> None:
             run_tutorial(page)
     elif folders:
         gather(folders, RESULTS)
-        write_guide()
+        write_parts(PARTS)
     else:
-        METHODS.write_text(updated(METHODS.read_text(), measured=True))
-        for name, (page, make) in BENCHMARKS.items():
-            page.write_text(replaced(page.read_text(), name, make))
-        (FIGURES / "growth.png").write_bytes(guides.growth_figure())
+        write_parts(PARTS | SENT)
         write_pages(RESULTS)
-        write_guide()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError
@@ -25,11 +26,10 @@ from data_prep.sets.milan import prepare
 from experiments import hostile_node
 from experiments.local_flower import LocalFlower, follow, make_node_key
 from stforecast.bench.run_groups import by_client, select
-from stforecast.cli.standing import status_text
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder
 from stforecast.flower.settings import RunSettings, write_app
-from stforecast.flower.standing import Standing, read_event_log
+from stforecast.flower.standing import Standing, read_event_log, status_text
 from stforecast.flower.superlink import make_keys
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
@@ -80,25 +80,21 @@ def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> 
         values = [standing.rounds[r][name] for r in rounds]
         top.plot(rounds, [float("nan") if v is None else v for v in values], "o-", label=label)
     top.set(ylabel="loss (MSE of z-scores)", title=f"{standing.method} on {len(done)} nodes")
+    dashed = {"color": "black", "linestyle": "--", "linewidth": 1}
     for axes in (top, below):
         for after in restarts:
-            axes.axvline(after + 0.5, color="black", linestyle="--", linewidth=1,
-                         label="server killed, and started again")  # fmt: skip
+            axes.axvline(after + 0.5, label="server killed, and started again", **dashed)
     top.legend(frameon=False)
     for row, (_, states) in enumerate(done.items()):
-        below.barh(
-            [row] * len(states), 0.92, left=[i + 0.54 for i in range(len(states))], height=0.7,
-            color=[COLOURS[state] for state in states],
-        )  # fmt: skip
-    below.set(xlabel="round", yticks=range(len(done)), yticklabels=list(done), xticks=rounds,
-              xlim=(0.5, len(rounds) + 0.5))  # fmt: skip
+        left, colours = np.arange(len(states)) + 0.54, [COLOURS[state] for state in states]
+        below.barh([row] * len(states), 0.92, left=left, height=0.7, color=colours)
+    below.set(xlabel="round", xticks=rounds, xlim=(0.5, len(rounds) + 0.5))
+    below.set_yticks(range(len(done)), list(done))
     below.invert_yaxis()
     below.spines[["top", "right", "left"]].set_visible(False)
     top.spines[["top", "right"]].set_visible(False)
-    figure.legend(
-        handles=[Patch(color=c, label=state) for state, c in COLOURS.items()],
-        loc="outside lower center", ncols=3, frameon=False,
-    )  # fmt: skip
+    patches = [Patch(color=c, label=state) for state, c in COLOURS.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path
@@ -113,9 +109,8 @@ KILLED, HOSTILE = "centre", "south"
 LIES = ("not-finite", "huge", "foreign")
 """What the hostile node does in turn."""
 
-SETTINGS: dict[str, Any] = {
-    "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu",
-}  # fmt: skip
+SETTINGS: dict[str, Any] = {"service": "internet", "split": "days:7,1,2", "hidden_size": 8}
+SETTINGS["device"] = "cpu"
 """Settings of the forecast: ten days, so small that Flower's own time dominates a round."""
 
 GUARDED: dict[str, Any] = {**SETTINGS, "robust": "median", "lr": 0.01}
@@ -128,11 +123,10 @@ PATIENCE = Patience(start=300, answer=45)
 MARK = ".federation-demo"
 """File that marks a folder as written by the demo."""
 
-MADE = {
-    MARK, "raw", "city.nc", "app", "keys", "logs", "hostile", "checkpoints", "server.log",
-    "server.jsonl", "metrics.prom", "rounds.csv", "federation.json", "federation.png",
-    *(f"{name}{ending}" for name in SHARES for ending in (".nc", ".federation")),
-}  # fmt: skip
+FOLDERS = {"raw", "app", "keys", "logs", "hostile", "checkpoints"}
+FILES = {MARK, "city.nc", "server.log", "server.jsonl", "metrics.prom", "rounds.csv"}
+FILES |= {"federation.json", "federation.png"}
+MADE = FOLDERS | FILES | {f"{n}{end}" for n in SHARES for end in (".nc", ".federation")}
 """Names of all files and folders that the demo writes."""
 
 
@@ -155,8 +149,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
     click.echo(f"\n{status_text(Standing.of(events))}")
     click.echo(f"\ntest MSE of z-scores: {honest_error(out, method):.4f} of the honest nodes")
     alone = in_one_process(out, method, GUARDED | {"rounds": rounds}, SHARES.keys() - {HOSTILE})
-    click.echo(f"                      {alone:.4f} in one process, "
-               "where nothing fails")  # fmt: skip
+    click.echo(f"                      {alone:.4f} in one process, where nothing fails")
     click.echo(f"figure: {draw(events, names, out / 'federation.png')}")
     click.echo(f"Done in {time.perf_counter() - start:.0f} s; everything is stopped.")
 
@@ -178,8 +171,8 @@ def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
         click.echo(f"SuperLink at {flower.address}" + (" with TLS" if tls else ""))
         for name, (first, end) in SHARES.items():
             start_node(flower, out, name)
-            click.echo(f"node {name}: clients {first} to {end - 1}"
-                       + (", hostile" if name == HOSTILE else ""))  # fmt: skip
+            hostile = ", hostile" if name == HOSTILE else ""
+            click.echo(f"node {name}: clients {first} to {end - 1}{hostile}")
         run = flower.run(app)
         click.echo(f"{method}, {rounds} rounds; a round's line comes after the next one:")
         scenes = {1: lambda: kill_node(flower), 2: lambda: restart_server(flower, app)}
@@ -248,8 +241,8 @@ def make_cubes(
 
 def honest_error(out: Path, method: str) -> float:
     """Return the test error of the honest nodes' clients from their own tables."""
-    paths = [p for name in SHARES if name != HOSTILE
-             for p in (out / f"{name}.federation").glob("run-*/metrics.csv")]  # fmt: skip
+    folders = (out / f"{name}.federation" for name in SHARES if name != HOSTILE)
+    paths = [path for folder in folders for path in folder.glob("run-*/metrics.csv")]
     table = pd.concat([pd.read_csv(path) for path in paths])
     return mean_error(table, resolve(method).run.select)
 

@@ -41,7 +41,6 @@ def _random(asked: Any, honest: Any) -> dict[str, Any]:
 
 
 def _size(t: Any) -> float:
-    """Return the root mean square of a tensor."""
     return float(t.double().square().mean().sqrt())
 
 

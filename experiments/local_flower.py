@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,7 @@ JOINING = "nodes join at"
 """What `stforecast federate serve` says when it is ready."""
 
 
+@dataclass
 class LocalFlower:
     """A SuperLink with SuperNodes, as a context manager that stops everything on exit.
 
@@ -47,12 +49,14 @@ class LocalFlower:
         InputError: if Flower is not installed here, or the SuperLink does not start.
     """
 
-    def __init__(
-        self, folder: Path, keys: Keys | None = None, keeps: bool = True, poll: float = 0.3,
-        unsafe_open: bool = False,
-    ) -> None:  # fmt: skip
-        self.folder, self.keys, self.keeps, self.poll = folder.resolve(), keys, keeps, poll
-        self.unsafe_open = unsafe_open
+    folder: Path
+    keys: Keys | None = None
+    keeps: bool = True
+    poll: float = 0.3
+    unsafe_open: bool = False
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: list[IO[bytes]] = []
         self.address = f"{HOST}:{free_port()}"
@@ -75,19 +79,16 @@ class LocalFlower:
     def start_superlink(self) -> None:
         """Start the SuperLink, again if it was stopped: it knows its nodes from its database."""
         host, port = self.address.split(":")
+        at: list[object] = ["--host", host, "--port", port]
         if self.keys:
-            self.start(
-                "superlink", sys.executable, "-m", "stforecast", "federate", "serve",
-                "--folder", self.folder, "--host", host, "--port", port,
-                "--certificate", self.keys.certificate, "--private-key", self.keys.private,
-                *(["--unsafe-open"] if self.unsafe_open else []),
-            )  # fmt: skip
+            more = ["--unsafe-open"] if self.unsafe_open else []
+            keys = ["--certificate", self.keys.certificate, "--private-key", self.keys.private]
+            serve = ["-m", "stforecast", "federate", "serve", "--folder", self.folder]
+            self.start("superlink", sys.executable, *serve, *at, *keys, *more)
         else:
+            plain = ["--insecure", "--disable-runtime-dependency-installation"]
             database = ["--database", self.home / "superlink.db"] if self.keeps else []
-            self.start(
-                "superlink", "flower-superlink", "--insecure", "--host", host, "--port", port,
-                "--disable-runtime-dependency-installation", *database,
-            )  # fmt: skip
+            self.start("superlink", "flower-superlink", *plain, *at, *database)
         self._wait_for_superlink(int(port))
 
     def __exit__(self, *error: object) -> None:
@@ -136,10 +137,9 @@ class LocalFlower:
         """
         trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
         trust += [f"--key={key}"] if key else []
-        self.start(
-            name, sys.executable, "-m", "stforecast", "node", f"--superlink={self.address}",
-            f"--data={data}", f"--first-client={first_client}", *trust, *more, paths=paths,
-        )  # fmt: skip
+        node = ["-m", "stforecast", "node", f"--superlink={self.address}", f"--data={data}"]
+        first = f"--first-client={first_client}"
+        self.start(name, sys.executable, *node, first, *trust, *more, paths=paths)
 
     def kill_supernode(self, name: str) -> None:
         """Kill the SuperNode and all else that `stforecast node` started and starts again."""

@@ -69,6 +69,7 @@ SHORTER = {
         "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
         "--robust trimmed": "--robust trimmed --rounds 1",
     },
+    "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
 }
 """What is typed in place of what stands in a document, so that it takes seconds."""
@@ -104,6 +105,12 @@ NOT_RUN = {
         "stforecast federate status": "of a run on the server; test_federate_command.py shows one",
         "stforecast federate resume": "of a run on the server; test_federate_command.py goes back",
         "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
+    },
+    "docs/serve.md": {
+        "stforecast serve": "a server that stays; tests/stforecast/cli/test_serve.py asks one",
+        "curl": "of that server",
+        "openssl": "OpenSSL's",
+        "stforecast export": "needs the extra onnx; test_export.py runs graphs",
     },
     "docs/runbook.md": {
         "stforecast federate status": "of a run on the server; test_federate_command.py shows one",

@@ -167,7 +167,7 @@ def test_what_is_forbidden_is_found(module, source, reason):
             "from stforecast.federated.core.method import Method\nimport data_prep.base.errors",
         ),
         ("vision.gldp", "from stforecast import federated\nimport stforecast.federated"),
-        ("vision.plots.bars", "from stforecast.bench.ranking import score_bars"),
+        ("vision.plots.bars", "from stforecast.bench.charts import score_bars"),
         (
             "stforecast.bench.grid",
             "from . import jobs\nimport stforecast.federated.runs.run_folder",

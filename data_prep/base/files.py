@@ -101,7 +101,6 @@ _CODE = re.compile(r"(?:errno = |os error )(\d+)")
 
 
 def _code(error: Exception) -> int | None:
-    """Return the system's error code, or None."""
     match = _CODE.search(str(error))
     return int(match[1]) if match else getattr(error, "errno", None)
 

@@ -192,7 +192,6 @@ def is_named(base: type) -> Callable[[Any], bool]:
 
 
 def _add(named: dict[str, Found], found: Iterable[Found]) -> None:
-    """Add entries under their names."""
     for new in found:
         old = named.setdefault(_name(new.entry), new)
         if old.entry is not new.entry:

@@ -18,14 +18,7 @@ from tqdm import tqdm
 from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
-from data_prep.download import Archive, Item, Source, http
-from data_prep.download.listing import (
-    DamagedError,
-    is_url,
-    plan_files,
-    select_files,
-    unpack_archive,
-)
+from data_prep.download import Archive, Item, Source, http, listing
 
 NAME = "SHA256SUMS"
 MOST = 2**20
@@ -84,7 +77,7 @@ def download(
             if another file has its name.
     """
     out = Path(out)
-    items = select_files(plan_files(sources, source), only)
+    items = listing.select_files(listing.plan_files(sources, source), only)
     http.check_space(out, items)
     paths: list[Path] = []
     for item in tqdm(items, desc="download", unit="file", disable=not progress):
@@ -105,8 +98,8 @@ def _fetch_archive(
     was_there = http.inside(out, item.name, item.origin).exists()
     path = _fetch(item, out, progress)
     try:
-        members = unpack_archive(path, archive, out, only)
-    except DamagedError:
+        members = listing.unpack_archive(path, archive, out, only)
+    except listing.DamagedError:
         if not was_there:
             path.unlink()
         raise
@@ -124,7 +117,7 @@ def _fetch(item: Item, out: Path, progress: bool) -> Path:
     with http.disk(path):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(http.lock_of(path), path):
+            with file_lock(path.with_name(path.name + ".lock"), path):
                 if not path.exists():  # Another download may have finished it meanwhile.
                     _obtain_verified(item, http.partial(path), progress)
                     http.partial(path).replace(path)
@@ -155,7 +148,7 @@ def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
 
 
 def _obtain(item: Item, part: Path, progress: bool) -> None:
-    if is_url(item.origin):
+    if listing.is_url(item.origin):
         http.persist(
             item.origin, lambda: http.request(item, part, progress), lambda: http.size_of(part)
         )

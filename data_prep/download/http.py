@@ -50,11 +50,6 @@ def partial(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def lock_of(path: Path) -> Path:
-    """Return the path of the lock of a file, which its download holds."""
-    return path.with_name(path.name + ".lock")
-
-
 def tag_of(part: Path) -> Path:
     """Return the path of the saved ETag of a partial file's version."""
     return part.with_name(part.name + ".etag")

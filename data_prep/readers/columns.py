@@ -26,7 +26,8 @@ TIMES = frozenset({
 })  # fmt: skip
 CELLS = frozenset({
     "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
-    "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid", "enodeb", "enb",
+    "sensorname", "site", "siteid", "sitename", "node", "nodeid", "detector", "detectorid",
+    "enodeb", "enb",
     "gnb", "gnodeb", "basestation", "bs", "sector", "link", "linkid", "road", "roadid", "segment",
     "segmentid", "location", "locationid", "square", "squareid", "meter", "meterid", "uniqueid",
     "eutrancell", "eutrancellname", "eutrancellfdd", "eutrancellid", "nrcell", "nrcellname",
@@ -44,7 +45,7 @@ CALENDAR = frozenset({
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
     "hourofday", "timeofday", "period", "periodmin", "granularity", "granularityperiod", "gp",
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
-    "reliability", "integrity",
+    "reliability", "integrity", "id", "mdate",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -144,7 +145,8 @@ _UNITS = {
     "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
     "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
     "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
-    "count": "1", "number": "1", "times": "1",
+    "count": "1", "number": "1", "times": "1", "bit": "bit", "bits": "bit", "minute": "min",
+    "minutes": "min", "hour": "h", "hours": "h", "second": "s", "seconds": "s",
 }  # fmt: skip
 _KPI = frozenset({
     "traffic", "throughput", "thrput", "thp", "volume", "vol", "user", "users", "ue", "ues",
@@ -155,7 +157,7 @@ _KPI = frozenset({
     "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
     "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
     "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
-    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count",
+    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime",
 })  # fmt: skip
 """Words in names of what cells measure."""
 
@@ -194,7 +196,8 @@ _CLOCKS = {
 _FORMS = {"day/month/year": "dmy", "month/day/year": "mdy", "year/month/day": "ymd"}
 TIME_LIKE = (
     r"^\s*((\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
-    rf"|\d{{1,2}}[-/. ](?i:{_MONTH})[a-z]*[-/., ]+\d{{2,4}})([T_ ,].*)?"
+    rf"|\d{{1,2}}[-/. ](?i:{_MONTH})[a-z]*[-/., ]+\d{{2,4}}"
+    rf"|(?i:{_MONTH})[a-z]*\.? \d{{1,2}},? \d{{4}})([T_ ,].*)?"
     r"|(19|20)\d{6}([T ]?\d{2,6}Z?)?|1\d{9}(\.0+)?|1\d{12})\s*$"
 )
 """Pattern of a date, with or without a time of day, or of a number since 1970."""
@@ -206,14 +209,19 @@ CLOCK_LIKE = r"^\s*([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP][mM])?(\s*-.*
 def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     """Return times without marks of summer and ends of spans, and what to add to each.
 
-    24:00 is 0:00 of the next day.
+    Names of months have three letters, after the day; 24:00 is 0:00 of the next day.
 
+    >>> plain_times(pd.Series(["November 01, 2009 05:00:00 PM"]))[0].tolist()
+    ['01 Nov 2009 05:00:00 PM']
     >>> plain, later = plain_times(pd.Series(["1.5.2024 24:00", "1.5.2024 01:00 - 02:00 DST"]))
     >>> plain.tolist(), later.days.tolist()
     (['1.5.2024 00:00', '1.5.2024 01:00'], [1, 0])
     """
     plain = texts.str.strip().str.replace(r"\s+(DST|ST)$", "", regex=True)
-    plain = plain.str.replace(r"(\d:\d{2})\s*(-|–|to|bis)\s*\d.*$", r"\1", regex=True)
+    end = r"(\d:\d{2}(?: ?[AP]M)?)\s*(-|–|to|bis)\s*\d.*$"
+    plain = plain.str.replace(end, r"\1", regex=True)
+    plain = plain.str.replace(rf"(?i)\b({_MONTH})[a-z]*\.?", r"\1", regex=True)
+    plain = plain.str.replace(r"^([A-Za-z]{3}) (\d{1,2}),? (\d{4})", r"\2 \1 \3", regex=True)
     ends = plain.str.contains(r"[T ]24:00(?::00)?$", regex=True)
     plain = plain.str.replace(r"([T ])24(:00(?::00)?)$", r"\g<1>00\2", regex=True)
     return plain, pd.to_timedelta(ends.to_numpy(dtype=int), unit="D")
@@ -345,7 +353,7 @@ def value_columns(
 def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
     """Leave out columns of the calendar, of periods and of places, with a notice."""
     names = [c for c in columns if isinstance(c, str)]
-    known = named(names, CALENDAR | LONGITUDES | LATITUDES)
+    known = named(names, CALENDAR | TIMES | LONGITUDES | LATITUDES)
     if known and len(known) < len(columns):
         log.info(
             "%s: not taken as values: %s; %s",

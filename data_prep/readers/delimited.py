@@ -41,6 +41,9 @@ DECIMALS = ("auto", "point", "comma")
 _POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
+"""Pattern of a date of countries that write decimal commas."""
+
 _SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
 
 log = logging.getLogger(__name__)
@@ -75,6 +78,10 @@ def decide_decimal(
     if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
         log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
         return "point"
+    dotted = [c for c in table.columns if unclear and c in keys and table[c].dtype == pl.String]
+    if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
+        log.info("%s: %s: a decimal comma, as dates have points", origin.name, unclear)
+        return "comma"
     if unclear:
         raise InputError(
             f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
@@ -93,16 +100,26 @@ def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tup
 
 
 def plain_numbers(texts: pl.Series) -> pl.Series:
-    """Return texts without spaces or apostrophes between thousands, and without a sign of percent.
+    """Return texts without spaces or apostrophes between thousands, and without one common unit.
 
-    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7 %", "2 b"])).to_list()
+    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7", "2 b"])).to_list()
     ['1234,5', '12000', '7', '2 b']
+    >>> plain_numbers(pl.Series(["7 %", "8 %"])).to_list()
+    ['7', '8']
     """
-    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*([\s'’]\d{3}|\s?%)").any():
+    start = texts.drop_nulls().head(1).str.extract(UNIT_AFTER, 2)
+    if len(start) and start[0]:
+        same = texts.drop_nulls().str.extract(UNIT_AFTER, 2) == start[0]
+        if same.fill_null(False).all():
+            texts = texts.str.replace(UNIT_AFTER, "$1")
+    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*[\s'’]\d{3}").any():
         return texts
-    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*%?\s*$")
-    plain = texts.str.replace(r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*%\s*$", "$1")
-    return plain.zip_with(~grouped, plain.str.replace_all(r"[\s'’]", ""))
+    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*$")
+    return texts.zip_with(~grouped, texts.str.replace_all(r"[\s'’]", ""))
+
+
+UNIT_AFTER = r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+"""Pattern of a number and a unit after it."""
 
 
 def to_numbers(

@@ -39,6 +39,7 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.delimited import Decimal, Dialect, decide_decimal, to_numbers
 from data_prep.readers.files import read_file, sheets_of, to_pandas
+from data_prep.readers.head import times_across
 
 TIME = "time"
 SEEN = 2000
@@ -134,7 +135,7 @@ def read_export(
             `"services"`.
     """
     parts = parts_of(path, dialect.sheet)
-    read = []
+    read: list[_Read] = []
     for part in parts:
         table, origin = read_file(part.path, keys, dialect, part.content, part.sheet)
         if len(parts) > 1:
@@ -142,7 +143,10 @@ def read_export(
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
             origin = dataclasses.replace(origin, name=part.name)
-        times = find_times(table, time, origin, header=dialect.header)
+        table, origin = _times_down(table, origin)
+        times = read[0].times if read else []
+        if not times or not set(times) <= set(table.columns):
+            times = find_times(table, time, origin, header=dialect.header)
         if "" in table.columns and "" not in times:
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")
@@ -159,6 +163,19 @@ def read_export(
     _, table, origin, times = read[0] if len(read) == 1 else combine(read, path, layout)
     table, joined = join_times(table, times)
     return to_pandas(table), time if joined is None else joined, origin
+
+
+def _times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origin]:
+    """Return a long table of one that has a column for each time."""
+    across = times_across(table.columns)
+    if not across:
+        return table, origin
+    log.info("%s: %d columns are times, such as %r", origin.name, len(across), across[0])
+    table = table.with_columns(pl.col(across).cast(pl.String))
+    others = [name for name in table.columns if name not in across]
+    rows = np.arange(len(table)) if origin.rows is None else origin.rows
+    long = table.unpivot(across, index=others, variable_name=TIME, value_name="value")
+    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)))
 
 
 def _kind(column: pl.Series) -> str:

@@ -132,6 +132,9 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """
     width, _ = usual_width(rows)
     first = next((i for i, row in enumerate(rows) if is_data(row, width)), None)
+    across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
+    if across is not None:
+        return Head(across, across + 1, list(rows[across]), {}, {}, True)
     if not first:
         begin = next((i for i, row in enumerate(rows) if any(row)), 0)
         names = list(rows[begin]) if rows else []
@@ -152,10 +155,10 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
-            "%s: %s 1 to %d are titles and not read: %s",
+            "%s: the first %d %ss are titles and not read: %s",
             name,
-            unit,
             head.before,
+            unit,
             some([f"{title.strip():.40}" for title in titles], 3),
         )
     return head
@@ -201,10 +204,16 @@ UNNAMED = "\N{NO-BREAK SPACE}column "
 """Begin of the names of columns without one; the first may be empty, as pandas writes an index."""
 
 
+def times_across(names: Sequence[str]) -> list[str]:
+    """Return the names that are times, if there are several and the first names cells."""
+    found = [name for name in names if re.match(TIME_LIKE, name)]
+    return found if len(found) > 2 and names[0] not in found else []
+
+
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:
     """Return the columns' names, further empty ones numbered; refuse values and repeated names."""
     place = f"{file}, {unit} {before + 1}"
-    if looks_like_values(names):
+    if looks_like_values(names) and not times_across(names):
         raise InputError(
             f"{place}: {', '.join(map(repr, names[:4]))} are values, expected the columns' names; ",
             Words("pass {no_header} to number the columns from 1, or add names", no_header=True),

@@ -49,6 +49,7 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
             column,
         )
     sites = rows[~rows.index.duplicated()].drop(columns=unequal).reindex(ids)
+    sites.columns = sites.columns.str.replace("/", " per ")  # A path within the cube's file.
     absent = ds["cell"].to_numpy()[~np.isin(ids, rows.index)]
     if len(absent):
         log.warning(
@@ -56,7 +57,9 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
         )
     ds = _place(ds, sites, crs, origin)
     odd = {*KEPT, *ds.variables}
-    kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable() and "/" not in c]
+    kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable()]
+    if left := [c for c in sites.columns if c not in kept]:
+        log.warning("%s: left out, as the cube has these names: %s", origin.name, some(left))
     log.info(
         "%s: %s of cells by %r: %s",
         origin.name,

@@ -219,7 +219,6 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
 
 
 def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
-    """Refuse options that the layout of the table does not read."""
     other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")

@@ -1,4 +1,4 @@
-"""Measure forecasts of few cells, and of new cells against the days of history that they have."""
+"""Measure forecasts of few cells, of new cells, and around changes of the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
-from experiments.benchmarks.frame import Results, benchmark, geometric_mean
+from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.forecasting.forecaster import Forecaster
@@ -40,7 +40,7 @@ FEW: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "lightgbm": ("lightgbm", {}),
     "seasonal_day": ("seasonal_day", {}),
-}  # fmt: skip
+}
 """Name in the table, method and settings."""
 
 LONGEST = 24
@@ -99,10 +99,15 @@ def measure_few(cube: xr.Dataset, run: Run) -> float:
     services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
     forecaster = Forecaster(method, horizon=run.horizon, split=SPLIT, service=service, **settings)
-    errors = forecaster.fit(cube.isel(cell=cells).load()).evaluate()
-    wanted = {"client": "all", "horizon": "all", "split": "test", "metric": "mse"}
+    return _test_error(forecaster.fit(cube.isel(cell=cells).load()), "mse")
+
+
+def _test_error(fitted: Forecaster, metric: str) -> float:
+    """Return the error of the selected model over all cells and steps of the test part."""
+    errors = fitted.evaluate()
+    wanted = {"client": "all", "horizon": "all", "split": "test", "metric": metric}
     found = errors[np.all([errors[n].astype(str) == v for n, v in wanted.items()], axis=0)]
-    return float(found.set_index("selection")["value"][forecaster.config.run.select])
+    return float(found.set_index("selection")["value"][fitted.config.run.select])
 
 
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
@@ -127,8 +132,8 @@ def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
 
 def few_table(rows: pd.DataFrame) -> str:
     """Tabulate the same."""
-    table = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
-    return tabulate.tabulate(table, headers="keys", tablefmt="github")
+    above = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
+    return tabulate.tabulate(above, headers="keys", tablefmt="github")
 
 
 def above_by_data(logs: pd.Series) -> str:
@@ -150,20 +155,19 @@ ALONE = "ridge, each cell alone"
 
 GRU = {"rounds": 10, "select": "last"}
 LAGS = {"closeness": 1, "periods": 0, "extra_lags": "2-168", "impute": "newest"}
+LINEAR = {"model": "linear", **LAGS, **GRU}
 
 NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fedlean, adapted": ("fedlean", {}, {}),
-    "FedAvg of linear maps, as it is": ("fedavg", {"model": "linear", **LAGS, **GRU}, {}),
-    "FedAvg of linear maps, fine-tuned": (
-        "fedavg", {"model": "linear", **LAGS, **GRU}, {"fine_tune": 5},
-    ),
+    "FedAvg of linear maps, as it is": ("fedavg", LINEAR, {}),
+    "FedAvg of linear maps, fine-tuned": ("fedavg", LINEAR, {"fine_tune": 5}),
     "FedRep, adapted head": ("fedrep", GRU, {}),
     "boosting of the old cells, as it is": ("boosting", {}, {}),
     ALONE: ("ridge", {}, {}),
     "ridge on a week of lags, alone": ("ridge", {**LAGS, "alpha": 30.0}, {}),
     "solo (GRU), alone": ("solo", GRU, {}),
     "last value": ("last_value", {}, {}),
-}  # fmt: skip
+}
 """Name in the table, method, settings and options of `adapt`."""
 
 REFIT = "fedlean, whole refit with all cells"
@@ -207,16 +211,14 @@ def on_air(table: pd.DataFrame, new: list[Any], begin: int) -> pd.DataFrame:
 
 
 def adapted(
-    fitted: Forecaster, table: pd.DataFrame, new: list[Any], test: int, days: int,
-    options: Mapping[str, Any],
-) -> pd.DataFrame | None:  # fmt: skip
+    fitted: Forecaster, table: pd.DataFrame, new: list[Any], test: int, days: int, **options: Any
+) -> pd.DataFrame | None:
     """Return forecasts `(test steps, new cells)`; None if the method needs more days."""
     per_day = 24
     known = on_air(table, new, test - days * per_day)[new]
-    options = options if days else {}
     begin = test - max(days, 1) * per_day
     try:
-        model = fitted.adapt(known.iloc[begin:test], days, **options)
+        model = fitted.adapt(known.iloc[begin:test], days, **options if days else {})
     except ValueError as e:
         logging.getLogger(__name__).info("%d days: %s", days, e)
         return None
@@ -255,7 +257,7 @@ def measure_new(table: pd.DataFrame, name: str, seed: int) -> list[dict[str, Any
         if name == REFIT:
             y_hat = refitted(table, new, test, days, seed)
         else:
-            y_hat = adapted(fitted, table, new, test, days, options)
+            y_hat = adapted(fitted, table, new, test, days, **options)
         sums = None
         if y_hat is not None:
             error = ((y_hat[new] - table[new].iloc[test:]) / scale).to_numpy() ** 2
@@ -297,3 +299,75 @@ def _rows(
 
     rows = [[name, *(text(name, days) for days in DAYS)] for name in names]
     return tabulate.tabulate(rows, [title, *map(str, DAYS)], tablefmt="github")
+
+
+CLOCK_METHODS = ("seasonal_day", "ridge", "fedlean")
+
+BEFORE, AFTER, HORIZON = 77, 7, 24
+"""Days before and after a change, and hours ahead."""
+
+CLOCK_SPLIT = "time:0.84,0.08,0.08"
+"""Parts of these days: the last begins some hours after the change."""
+
+MISSING = 0.05
+"""A counter of which more is missing is left out."""
+
+HOUR = pd.Timedelta(hours=1)
+
+
+@benchmark("daylight.csv")
+def daylight(
+    results: Results, *data: Path, zone: str = "Pacific/Auckland", since: int = 2024
+) -> str:
+    """Measure errors in the week that begins with a change of the clock.
+
+    Each method is fitted to the eleven weeks before, and forecasts a day of hours. It reads the
+    times in their zone, and then the same instants in a zone whose clock is never changed.
+    Counters with many gaps are left out. `python -m experiments.docs` makes the table of
+    docs/data.md from docs/results/daylight.csv.
+
+    Args:
+        results: gets a row for each fit.
+        *data: a wide table of hours on the wall clock. Of an hour that the clock shows twice, it
+            has the first; those that the clock skips are left out.
+        zone: its time zone.
+        since: first year whose changes are measured.
+
+    Raises:
+        InputError: if the clock of the zone is not changed in the times of the table.
+    """
+    wall = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[str(since) :]
+    first_shown = np.ones(len(wall), dtype=bool)
+    times = pd.DatetimeIndex(wall.index).tz_localize(zone, first_shown, "NaT")
+    values = wall.set_axis(times)[times.notna()].asfreq("h")
+    times = pd.DatetimeIndex(values.index)
+    offset = pd.Series([time.utcoffset() for time in times], times)
+    for day in times[offset.ne(offset.shift().bfill())].normalize():
+        first, end = (day + pd.DateOffset(days=n) for n in (-BEFORE, AFTER))
+        if first < times[0] or end > times[-1]:
+            continue
+        part = values.loc[first : end - HOUR]
+        part = part.loc[:, part.isna().mean() < MISSING]
+        fixed = f"Etc/GMT{-(offset[day - HOUR] // HOUR):+d}"
+        for method in CLOCK_METHODS:
+            for clock, name in {"wall": zone, "unchanged": fixed}.items():
+                forecaster = Forecaster(method, horizon=HORIZON, split=CLOCK_SPLIT)
+                fitted = forecaster.fit(part.tz_convert(name))
+                about = {"change": f"{day:%Y-%m-%d}", "cells": part.shape[1], "method": method}
+                results.add({**about, "clock": clock, "mae": _test_error(fitted, "raw_mae")})
+    if not results.rows:
+        raise InputError(f"{data[0]}: no change of the clock of {zone} with 12 weeks around it")
+    return daylight_table(pd.DataFrame(results.rows))
+
+
+def daylight_table(rows: pd.DataFrame) -> str:
+    """Tabulate by how many per cent the error is higher on a clock that is never changed."""
+    found = []
+    for method, own in rows.groupby("method", sort=False):
+        errors = own.pivot(index="change", columns="clock", values="mae")
+        logs = [math.log(ratio) for ratio in errors["unchanged"] / errors["wall"]]
+        above = geometric_mean(logs, lambda mean: 100 * math.expm1(mean))
+        found.append({"method": method, "above": str(above), **errors.mean()})
+    heads = {"method": ("method", ""), "wall": ("MAE, wall clock", ".1f")}
+    heads |= {"unchanged": ("MAE, unchanged clock", ".1f"), "above": ("higher by, % [95 %]", "")}
+    return f"{table(found, heads)}\n\nMeans over {counted(rows['change'].nunique(), 'change')}."

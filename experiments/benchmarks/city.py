@@ -19,10 +19,9 @@ import pandas as pd
 import torch
 
 from data_prep.city.activity import PER_HOUR, PRESETS, simulated_days
-from data_prep.city.places import CITIES, block, zones
+from data_prep.city.simulate import CITIES, block, zones
 from data_prep.cube import make_cube, write_cube
-from experiments.benchmarks.frame import Results, benchmark, numbers, table
-from experiments.benchmarks.machine import CORES, in_own_process, own_memory
+from experiments.benchmarks import frame
 from stforecast.comparison.summary import summary
 from stforecast.forecasting import runs
 
@@ -58,15 +57,15 @@ COLUMNS = {
 }
 
 
-@benchmark(goes_on=True)
+@frame.benchmark(goes_on=True)
 def city(
-    results: Results,
+    results: frame.Results,
     *,
     cells: str = "40,500,3000,10000",
     horizons: str = "1,24",
     methods: str = "fedlean,lightgbm",
     days: int = 62,
-    threads: int = CORES,
+    threads: int = frame.CORES,
 ) -> str:
     """Measure runs on generated cities of hours, from the cube to the files, the bounds included.
 
@@ -84,15 +83,15 @@ def city(
     """
     results.fix(days=days, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
-        for n in numbers(cells):
+        for n in frame.numbers(cells):
             cube = Path(folder) / f"{n}.nc"
-            for horizon, method in itertools.product(numbers(horizons), methods.split(",")):
+            for horizon, method in itertools.product(frame.numbers(horizons), methods.split(",")):
                 key = {"cells": n, "horizon": horizon, "method": method}
                 if results.has(**key):
                     continue
                 if not cube.exists():
-                    in_own_process(generate, cube, n, days)
-                found = in_own_process(measure, method, cube, horizon, threads)
+                    frame.in_own_process(generate, cube, n, days)
+                found = frame.in_own_process(measure, method, cube, horizon, threads)
                 results.add(*({**key, **row} for row in found))
     return city_table(results.rows)
 
@@ -152,7 +151,7 @@ class Usage:
         used = self.of.setdefault(self._within[-1], {"cpu": 0.0, "wall": 0.0, "peak": 0.0})
         used["cpu"] += time.process_time() - self._at[0]
         used["wall"] += time.perf_counter() - self._at[1]
-        used["peak"] = max(used["peak"], own_memory("VmHWM") / 1e6)
+        used["peak"] = max(used["peak"], frame.own_memory("VmHWM") / 1e6)
         self._begin()
 
     @contextmanager
@@ -194,4 +193,4 @@ def city_table(rows: Sequence[dict[str, Any]]) -> str:
     phases = found.pivot_table(index=keys, columns="phase", values="cpu")
     found = totals.join(phases).reset_index()
     records = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
-    return table(records, COLUMNS)
+    return frame.table(records, COLUMNS)

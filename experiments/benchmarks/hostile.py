@@ -60,12 +60,9 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 }
 """Methods and their settings; `fedlean` is the default forecaster."""
 
-BEHAVIOURS = (
-    "random", "sign-flipped", "shifted", "prototype-poisoned", "not-finite", "oversized",
-    "score-forging",
-)  # fmt: skip
-REFUSED = ("not-finite", "oversized")
-"""Behaviours that the server's checks refuse, before any defence."""
+ATTACKS, REFUSED = ("random", "sign-flipped"), ("not-finite", "oversized")
+BEHAVIOURS = (*ATTACKS, "shifted", "prototype-poisoned", *REFUSED, "score-forging")
+"""What hostile nodes do: in both benchmarks, what checks refuse before any defence, and all."""
 
 DEFENCES = ("none", "median", "clip", "trimmed")
 
@@ -77,8 +74,6 @@ SHARES = (0.2, 0.4)
 
 EVERY_METHOD = [name for name, method in ALL.items() if not method.pooled and name != "solo"]
 """Methods whose clients send something."""
-
-ATTACKS = ("random", "sign-flipped")
 
 LIARS = round(max(SHARES) * N_NODES)
 """Nodes that lie in a run of `robust_rules` with liars."""

@@ -1,4 +1,4 @@
-"""Measure image models: rounds against a loop over clients, and the cost of a frozen backbone.
+"""Compare rounds of image models with a loop over clients.
 
 The loop has an `nn.Module` and an optimiser of `torch.optim` for each client, and averages them on
 the server. Images and weights are random.
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,31 +22,22 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks import frame
-from experiments.benchmarks.machine import CORES, own_process
+from experiments.benchmarks.frame import CORES, own_process
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import overridden
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import Cohort
-from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.backbones.backbone import Backbone, FeatureCache, Precision
-from vision.backbones.load import TINY
 from vision.backbones.vit import Geometry, ViT
 from vision.methods.fedl2p import FedL2P, FedL2POptions
-from vision.methods.fedta import FedTA
 from vision.methods.prompts import chosen_prompts, key_distance, prompt_tokens
 from vision.models import MODELS
 from vision.models.convnet import CNNOptions
 from vision.models.resnet import ResNet18Options
-from vision.models.vit import FrozenEncoder, FrozenViT, ViTOptions, backbone_of
+from vision.models.vit import FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification
 
 N_CLASSES, LR, WARM_UP = 10, 0.005, 1
-
-FROZEN_CLASSES = 8
-"""Classes beside a frozen backbone."""
 
 VIT = Geometry(patch=16, width=192, depth=12, heads=3, hidden=768, grid=7)
 """ViT-Ti/16 of Touvron et al., ICML 2021, for 112 pixels."""
@@ -269,126 +259,3 @@ def compare(
         }
         for loop, n in paths
     ]
-
-
-@frame.benchmark()
-def frozen(
-    results: frame.Results,
-    *,
-    weights: Path | None = None,
-    size: int = 112,
-    precision: Precision = "float32",
-    samples: int = 64,
-    epochs: int = 5,
-) -> str:
-    """Measure a frozen backbone, and FedTA with and without cached features.
-
-    Tells CPU milliseconds per image for a query, for a cached query, and for prompts without and
-    with gradients; then CPU seconds of one FedTA round of a client, with cached features and with
-    features computed where they are used, as other code of prompt methods does: the query in each
-    step, and the whole network in each step of the second stage. Both rounds must end with the same
-    numbers.
-
-    Args:
-        results: gets a row for each path.
-        weights: a .safetensors file; without it, a tiny random network.
-        size: height and width of the input.
-        precision: precision of the backbone.
-        samples: images of the client.
-        epochs: epochs of each stage.
-    """
-    model = ViTOptions(backbone=str(weights or TINY), input_size=size, precision=precision)
-    population = Population(lambda: FrozenViT((3, 32, 32), FROZEN_CLASSES, model), seed=0)
-    batch = torch.randint(256, (32, 3, 32, 32), dtype=torch.uint8)
-    spent = costs(backbone_of(population, "this"), batch)
-    seconds, difference = compare_caching(model, samples, epochs)
-    results.about["difference"] = difference
-    spent |= {f"a round, features computed {n}": s for n, s in seconds.items()}
-    results.add(*({"what": what, "cpu_ms": 1e3 * s} for what, s in spent.items()))
-    told = frame.table(
-        results.rows, {"what": ("an image, or a round", ""), "cpu_ms": ("CPU ms", ".2f")}
-    )
-    return f"{told}\nlargest difference of the results: {difference:.1e}"
-
-
-def recomputing(method: FedTA) -> FedTA:
-    """Return FedTA with every feature computed in the step where it is used."""
-
-    def enhancement_loss(cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        batch = {**batch, "query": method.backbone.query(batch["x"])}
-        return method.enhancement_loss(cohort, batch, payload)
-
-    def train_anchors(cohort: Cohort, data: Batch, payload: Payload) -> None:
-        size = int(cohort.data.sizes[0])
-        images = {**data, "x": cohort.data.tensors["x"][:, :size]}
-        FedTA.train_anchors(changed, cohort, images, payload)
-
-    def anchor_loss(cohort: Cohort, batch: Batch, payload: Payload, before: Params) -> Tensor:
-        with torch.no_grad():
-            x, params = batch["x"], {**payload, **cohort.params}
-            features = method.enhanced(params, x, method.backbone.query(x))
-            features = method.scaled("feature.moments", features, payload)
-        return method.anchor_loss(cohort, {**batch, "feature": features}, payload, before)
-
-    changed = overridden(
-        method,
-        enhancement_loss=enhancement_loss,
-        train_anchors=train_anchors,
-        anchor_loss=anchor_loss,
-    )
-    return changed
-
-
-def without_cache(backbone: Backbone) -> Backbone:
-    """Return a copy of a backbone that caches no features."""
-    other = copy.copy(backbone)
-    other._queries = other._prompted = FeatureCache(backbone.width, limit=0)
-    return other
-
-
-def fedta_federation(cached: bool, model: ViTOptions, samples: int, epochs: int) -> Federation:
-    """Return a federation of one client whose images are noise."""
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randint(256, (1, samples, 3, 32, 32), dtype=torch.uint8, generator=rng)
-    y = torch.randint(FROZEN_CLASSES, (1, samples), generator=rng)
-    population = Population(lambda: FrozenViT((3, 32, 32), FROZEN_CLASSES, model), seed=0)
-    training = Training(rounds=1, epochs=epochs, batch_size=16, drop_last=False)
-    if not cached:
-        population.model.encoder = FrozenEncoder(without_cache(backbone_of(population, "this")))
-    method = FedTA(population, Classification(FROZEN_CLASSES), training)
-    data = ClientData({"x": x, "y": y}, torch.tensor([samples]))
-    return Federation(method if cached else recomputing(method), data, seed=0)
-
-
-def costs(backbone: Backbone, images: Tensor, length: int = 10) -> dict[str, float]:
-    """Return CPU seconds per image of each use of the backbone."""
-    prompts = torch.zeros(len(images), length, backbone.width, requires_grad=True)
-    work = {
-        "query": lambda: backbone.query(images),
-        "query, cached": lambda: backbone.query(images),
-        "under prompts": lambda: _without_gradients(backbone, images, prompts),
-        "under prompts, with gradients": lambda: (
-            backbone.prompted(images, prompts).sum().backward()
-        ),
-    }
-    work["under prompts, with gradients"]()  # not timed, and not cached
-    return {name: frame.timed(one).cpu_seconds / len(images) for name, one in work.items()}
-
-
-def _without_gradients(backbone: Backbone, images: Tensor, prompts: Tensor) -> None:
-    with torch.no_grad():
-        backbone.prompted(images, prompts)
-
-
-def compare_caching(model: ViTOptions, samples: int, epochs: int) -> tuple[dict[str, float], float]:
-    """Return CPU seconds of a round with and without caching, and the largest difference."""
-    seconds, ends = {}, []
-    sides = {"once": True, "in every step": False}
-    for cached in sides.values():  # not timed: what is first run pays for all that torch prepares
-        fedta_federation(cached, model, samples, epochs).run_round()
-    for name, cached in sides.items():
-        run = fedta_federation(cached, model, samples, epochs)
-        seconds[name] = frame.timed(run.run_round).cpu_seconds
-        ends.append(run.state.flat())
-    pairs = ((ends[0][name].double(), t.double()) for name, t in ends[1].items())
-    return seconds, max(float((a - b).abs().max()) for a, b in pairs)

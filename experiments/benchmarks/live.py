@@ -127,7 +127,8 @@ def kills(
         with LocalFlower(folder / "logs") as flower:
             for cube, (name, (first, _)) in zip(cubes, SHARES.items(), strict=True):
                 flower.start_node(name, cube, first)
-            killed = Killed(flower, folder, settings, random.Random(seed + len(done)), done)
+            random.seed(seed + len(done))
+            killed = Killed(flower, folder, settings, done)
             while len(done) < times:
                 told_runs.append(told(killed.run(times, target), expected, target))
                 results.add()
@@ -155,10 +156,8 @@ class LiveNodes:
         self.flower, self.folder, self.cubes = flower, folder, cubes
         self._n_runs = 0
         for i, path in enumerate(cubes):
-            flower.start_node(
-                path.stem, path, hostile.SHARE * i, f"--out={self._folder_of(i)}",
-                paths=[str(self._tell(i, ()))],
-            )  # fmt: skip
+            out, lies = f"--out={self._folder_of(i)}", [str(self._tell(i, ()))]
+            flower.start_node(path.stem, path, hostile.SHARE * i, out, paths=lies)
 
     def _folder_of(self, i: int) -> Path:
         return self.folder / self.cubes[i].stem
@@ -192,11 +191,9 @@ class Killed:
     """Runs over a SuperLink of which something is killed now and then, and all kills so far."""
 
     def __init__(
-        self, flower: LocalFlower, folder: Path, settings: dict[str, Any], random: random.Random,
-        kills: list[dict[str, Any]],
-    ) -> None:  # fmt: skip
-        self.flower, self.folder, self.random = flower, folder, random
-        self.settings, self.kills = settings, kills
+        self, flower: LocalFlower, folder: Path, settings: dict[str, Any], kills: list[Any]
+    ) -> None:
+        self.flower, self.folder, self.settings, self.kills = flower, folder, settings, kills
 
     def run(self, n_kills: int, target: str) -> Path:
         """Do one run, killing until there are `n_kills` kills; return the server's folder."""
@@ -215,10 +212,10 @@ class Killed:
                 self.kills[-1]["seconds"], killed = time.monotonic() - killed, math.inf
             if len(self.kills) == n_kills:
                 continue
-            time.sleep(self.random.uniform(0, LONGEST))
+            time.sleep(random.uniform(0, LONGEST))
             if not self._nears_its_end(out, target):
                 killed = time.monotonic()
-                self._kill(self.random.choice(TARGETS[target]), out, app)
+                self._kill(random.choice(TARGETS[target]), out, app)
         return out
 
     def _nears_its_end(self, out: Path, target: str) -> bool:
@@ -269,13 +266,15 @@ def undisturbed(folder: Path, cubes: list[Path], settings: dict[str, Any]) -> Pa
 
 def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> float:
     """Return the largest relative difference of two runs' test errors and rounds."""
-    values = [
-        np.append(pd.read_csv(folder / "rounds.csv")[list(columns)].to_numpy(float),
-                  json.loads((folder / "federation.json").read_text())["test"]["mse"])
-        for folder in (out, expected)
-    ]  # fmt: skip
-    scale = np.maximum(np.abs(values[1]), 1e-12)
-    return float(np.max(np.abs(values[0] - values[1]) / scale))
+
+    def numbers(folder: Path) -> np.ndarray:
+        rounds = pd.read_csv(folder / "rounds.csv")[list(columns)].to_numpy(float)
+        return np.append(
+            rounds, json.loads((folder / "federation.json").read_text())["test"]["mse"]
+        )
+
+    ours, theirs = numbers(out), numbers(expected)
+    return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-12)))
 
 
 def told(out: Path, expected: Path, target: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import pandas as pd
 import psutil
 import torch
 
-from experiments.benchmarks.frame import Results, benchmark, in_turns, numbers, table, timed
+from experiments.benchmarks import frame
 from experiments.benchmarks.hostile import cubes_of, quiet
-from experiments.benchmarks.machine import memory, processor_time
+from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.tensors import joined, total_bytes, weighted_mean
 from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
@@ -30,10 +30,6 @@ from stforecast.forecasting.config import resolve
 
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""
-
-SETTINGS: dict[str, Any] = {
-    "service": "internet", "split": "days:7,1,2", "hidden_size": 8, "device": "cpu", "lr": 0.01,
-}  # fmt: skip
 
 VARIANTS = {"a process a message": "--no-worker", "a worker that stays": "--worker"}
 """Options of `stforecast node` by what they stand for."""
@@ -70,9 +66,9 @@ SUMS = {
 }
 
 
-@benchmark("nodes-{nodes}.json")
+@frame.benchmark("nodes-{nodes}.json")
 def nodes(
-    results: Results,
+    results: frame.Results,
     *,
     nodes: int = 50,
     rounds: int = 4,
@@ -107,9 +103,9 @@ def nodes(
     return table_of([results.about])
 
 
-@benchmark("secure_sum.json")
+@frame.benchmark("secure_sum.json")
 def secure_sum(
-    results: Results,
+    results: frame.Results,
     *,
     nodes: str = "3,10,50",
     clients: int = 4,
@@ -131,14 +127,14 @@ def secure_sum(
         repeat: rounds, of which the median counts.
     """
     torch.set_num_threads(1)
-    for n in numbers(nodes):
+    for n in frame.numbers(nodes):
         kinds = {
             "plain": partial(plain, n, clients, values),
             "secure": partial(secure, n, clients, values, lost=False),
             "secure, a node lost": partial(secure, n, clients, values, lost=True),
         }
         with quiet():
-            turns = in_turns(kinds, repeat)
+            turns = frame.in_turns(kinds, repeat)
         for kind, found in turns.items():
             medians = map(statistics.median, zip(*found, strict=True))
             results.add({"nodes": n, "round": kind, **dict(zip(OF_ROUND, medians, strict=True))})
@@ -149,7 +145,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
     """Run the federation once and return what it took."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
-        config = resolve(method, **SETTINGS, rounds=rounds)
+        config = resolve(method, **SETTINGS, lr=0.01, rounds=rounds)
         run = RunSettings(config, CLIENTS * len(cubes), PATIENCE, str(out / "server"))
         app = write_app(out / "app", run)
         with LocalFlower(out / "logs", keeps=False, poll=POLL) as flower:
@@ -162,11 +158,11 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
             began = time.time() - (time.perf_counter() - start)
             pids = {name: p.pid for name, p in flower.running.items()}
             before: list[float] = []
-            scenes = {1: lambda: before.append(processor_time(pids.values()))}
+            scenes = {1: lambda: before.append(frame.processor_time(pids.values()))}
             about = follow(flower, number, out / "server", 7200.0, scenes)
-            spent = processor_time(pids.values()) - before[0]
-            server = memory([pids.pop("superlink")])
-            of_nodes = memory(pids.values()) / len(cubes)
+            spent = frame.processor_time(pids.values()) - before[0]
+            server = frame.memory([pids.pop("superlink")])
+            of_nodes = frame.memory(pids.values()) / len(cubes)
         table = pd.read_csv(out / "server" / "rounds.csv")
         gathered = events_of(out / "server", "gathered")[0]["time"]
     return {
@@ -186,11 +182,12 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
 def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        {"nodes": results["nodes"], "variant": variant, **r,
-         "kb_down": r["bytes_down"] / 1e3, "kb_up": r["bytes_up"] / 1e3}
-        for results in measured for variant, r in results["variants"].items()
-    ]  # fmt: skip
-    return table(rows, NODES)
+        {**r, "nodes": results["nodes"], "variant": variant}
+        | {f"kb_{way}": r[f"bytes_{way}"] / 1e3 for way in ("down", "up")}
+        for results in measured
+        for variant, r in results["variants"].items()
+    ]
+    return frame.table(rows, NODES)
 
 
 class Members(Link):
@@ -245,10 +242,9 @@ def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         members = Members(Path(folder), nodes, clients, values, nodes - 1 if lost else None)
         start = time.process_time()
-        of_sum = SecureSum(
-            members, 0.0, members.settings, {"run": "run", "session": "sum"},
-            {UPLOAD + "w": [values]}, {n: n * clients for n in range(nodes)}, members.begin(),
-        )  # fmt: skip
+        about, first = {"run": "run", "session": "sum"}, {n: n * clients for n in range(nodes)}
+        shapes, keys = {UPLOAD + "w": [values]}, members.begin()
+        of_sum = SecureSum(members, 0.0, members.settings, about, shapes, first, keys)
         of_sum.run()
         server = time.process_time() - start - members.seconds
     sent = [of_sum.bytes_up / nodes, of_sum.bytes_down / nodes]
@@ -267,10 +263,10 @@ def plain(nodes: int, clients: int, values: int) -> list[float]:
         ids, upload = joined(uploads)
         weighted_mean(upload["w"], torch.full((len(ids),), 1000))
 
-    return [total_bytes(uploads[0][1]), 0.0, 0.0, 1e3 * timed(average).cpu_seconds]
+    return [total_bytes(uploads[0][1]), 0.0, 0.0, 1e3 * frame.timed(average).cpu_seconds]
 
 
 def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Tabulate rounds."""
     in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
-    return table(in_mb, SUMS)
+    return frame.table(in_mb, SUMS)

@@ -27,11 +27,12 @@ import xarray as xr
 from data_prep import cube
 from data_prep.base.errors import InputError
 from data_prep.sets import milan
+from data_prep.sets.table import read as read_own_table
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
-from experiments.benchmarks.frame import Results, benchmark, in_turns, table, timed
-from experiments.benchmarks.machine import in_own_process, own_memory, processor_time
+from experiments.benchmarks import frame
 from stforecast.bench.ray import cluster, do_each, ray_map
+from stforecast.cli.info import describe
 
 ONE_THREAD = "stforecast, one thread"
 
@@ -107,9 +108,9 @@ def prepare_with_polars(raw: Path, out: Path) -> Path:
     return out
 
 
-@benchmark("prepare.json")
+@frame.benchmark("prepare.json")
 def prepare(
-    results: Results,
+    results: frame.Results,
     *,
     raw: Path,
     files: int = 4,
@@ -136,7 +137,7 @@ def prepare(
     if raw.exists():
         raise InputError(f"{raw} exists; give a new folder, which is removed at the end")
     days = raw / "days"
-    in_own_process(generate, days, files, cells)
+    frame.in_own_process(generate, days, files, cells)
     size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
     readers: dict[str, Callable[[Path, Path], Cost]] = {
         "stforecast": partial(measure, milan.prepare),
@@ -151,9 +152,9 @@ def prepare(
 
     def read(name: str) -> Cost:
         with one_thread() if name == ONE_THREAD else nullcontext():
-            return in_own_process(readers[name], days, next(outs))
+            return frame.in_own_process(readers[name], days, next(outs))
 
-    turns = in_turns({name: partial(read, name) for name in readers}, repeat)
+    turns = frame.in_turns({name: partial(read, name) for name in readers}, repeat)
     cubes = [raw / f"{i}.nc" for i in range(len(readers))]
     difference = max(largest_difference(cubes[0], other) for other in cubes[1:])
     results.about |= {"file_mb": round(size, 1), "difference": difference}
@@ -165,20 +166,86 @@ def prepare(
         shutil.rmtree(raw)
     return (
         f"{files} files of {size:.0f} MB, {cells} cells, to hourly sums\n"
-        f"{table(results.rows, COLUMNS)}\n"
+        f"{frame.table(results.rows, COLUMNS)}\n"
         f"largest relative difference of the sums: {difference:.1e}"
     )
 
 
-class Cost(NamedTuple):
-    """Cost of a reader.
+def generate_table(path: Path, n_cells: int, n_hours: int) -> None:
+    """Write a long table of three services."""
+    rng = np.random.default_rng(0)
+    times = pd.date_range("2024-01-01", periods=n_hours, freq="h").strftime("%Y-%m-%d %H:%M:%S")
+    cells = [f"SITE{i // 3:04}_{i % 3}" for i in range(n_cells)]
+    n = n_cells * n_hours
+    columns = {
+        "time": np.repeat(times.to_numpy(), n_cells),
+        "cell": np.tile(cells, n_hours),
+        "dl": rng.gamma(2, 3, n).round(4),
+        "ul": rng.gamma(2, 1, n).round(4),
+        "users": rng.poisson(20, n),
+    }
+    pl.DataFrame(columns).write_csv(path)
 
-    Attributes:
-        cpu: CPU seconds of the call, of all processes.
-        wall: its wall-clock seconds.
-        start: wall-clock seconds before, in which Ray's processes start and import.
-        peak: peak memory in MB, of one process; None for several.
+
+def _table_by_ours(path: Path) -> object:
+    return read_own_table(path)
+
+
+def _table_by_info(path: Path) -> object:
+    return describe(path)
+
+
+def _table_by_polars(path: Path) -> object:
+    rows = pl.read_csv(path, try_parse_dates=True)
+    return [rows.pivot("cell", index="time", values=name) for name in rows.columns[2:]]
+
+
+def _table_by_pandas(path: Path) -> object:
+    return pd.read_csv(path, parse_dates=["time"]).set_index(["time", "cell"]).unstack()
+
+
+@frame.benchmark("prepare-table.json")
+def prepare_table(
+    results: frame.Results, *, raw: Path, cells: int = 1200, hours: int = 3500, repeat: int = 3
+) -> str:
+    """Compare readers of a table of one's own: to arrays of time and cell, without writing.
+
+    The table is long, with three services; the plain readers recognise and check nothing.
+
+    Args:
+        results: gets a row for each reader.
+        raw: a table to write, which is removed at the end.
+        cells: its cells.
+        hours: its hours.
+        repeat: turns of each reader.
     """
+    frame.in_own_process(generate_table, raw, cells, hours)
+    size = raw.stat().st_size / 1e6
+    readers = {
+        "stforecast": _table_by_ours,
+        "stforecast info": _table_by_info,
+        "plain polars": _table_by_polars,
+        "plain pandas": _table_by_pandas,
+    }
+    turns = frame.in_turns(
+        {n: partial(frame.in_own_process, measure_table, r, raw) for n, r in readers.items()},
+        repeat,
+    )
+    raw.unlink()
+    results.about |= {"file_mb": round(size, 1)}
+    for name, found in turns.items():
+        results.add({"reader": name, **min(found, key=lambda c: c.cpu)._asdict()})
+    return f"a table of {size:.0f} MB\n{frame.table(results.rows, COLUMNS)}"
+
+
+def measure_table(reader: Callable[[Path], object], raw: Path) -> Cost:
+    """Measure one reader of a table in this process."""
+    _, wall, cpu = frame.timed(reader, raw)
+    return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)
+
+
+class Cost(NamedTuple):
+    """CPU seconds of a reader's processes, seconds, those to start Ray, and one process's MB."""
 
     cpu: float
     wall: float
@@ -188,8 +255,8 @@ class Cost(NamedTuple):
 
 def measure(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
     """Measure one reader in this process."""
-    _, wall, cpu = timed(reader, raw, out)
-    return Cost(cpu, wall, peak=own_memory("VmHWM") / 1024)
+    _, wall, cpu = frame.timed(reader, raw, out)
+    return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)
 
 
 def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
@@ -200,7 +267,7 @@ def measure_ray(workers: int, raw: Path, out: Path) -> Cost:
         do_each(_meet, [(meeting, workers)] * workers, "workers")
         started = time.perf_counter() - start
         read = partial(milan.prepare, spread=ray_map)
-        _, wall, cpu = timed(read, raw, out, cpu=partial(processor_time, [os.getpid()]))
+        _, wall, cpu = frame.timed(read, raw, out, cpu=partial(frame.processor_time, [os.getpid()]))
         return Cost(cpu, wall, started)
 
 

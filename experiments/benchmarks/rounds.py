@@ -40,7 +40,7 @@ from experiments.benchmarks.client_loop import (
     ClientLoop,
     make_federation,
 )
-from experiments.benchmarks.machine import CORES, own_process
+from experiments.benchmarks.frame import CORES, own_process
 from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2

@@ -77,8 +77,8 @@ def actors(
     one = next(iter(wall.values()))
     for name, of_one in turns.items():
         cpu = statistics.median(t.cpu_seconds for t in of_one[WARM_UP:])
-        results.add({"clients_in": name, "seconds": statistics.median(wall[name]),
-                     "cpu_seconds": cpu, "by_turn": str(ratio(one, wall[name]))})  # fmt: skip
+        times = {"seconds": statistics.median(wall[name]), "cpu_seconds": cpu}
+        results.add({"clients_in": name, **times, "by_turn": str(ratio(one, wall[name]))})
     told = f"returned by actors a round: {returned:.0f} MB; losses differ by {apart:.0e}"
     return f"{table(results.rows, ACTORS)}\n{told}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,7 @@ import pandas as pd
 
 from data_prep.base.errors import counted
 from experiments.benchmarks.cells import above_by_data, above_default
-from experiments.site.markdown import shrunk
+from experiments.site.markdown import as_png
 from experiments.site.measured import Benchmarks
 from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
 from stforecast.bench.tables import markdown
@@ -85,12 +84,18 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     """Return how each method stands against the reference, from the best."""
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
+
+    def ratio(column: Column, method: str) -> float:
+        reference = next(row["reference"] for row in column.rows.values() if "reference" in row)
+        own, other = (first_number(column.rows[m]["MSE"]) for m in (method, reference))
+        return own / other
+
     for method in dict.fromkeys(m for c in columns for m in c.rows):
         own = [c for c in columns if c.rows.get(method, {}).get(AGAINST, "-") != "-"]
         if not own:
             continue
         logs = pd.Series(
-            [math.log(first_number(c.rows[method]["MSE"]) / _of_reference(c)) for c in own],
+            [math.log(ratio(c, method)) for c in own],
             pd.Index([c.about.partition(",")[0] for c in own], name="data"),
         )
         sides = Counter(side(c.rows[method]) for c in own)
@@ -105,20 +110,13 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     return dict(sorted(found.items(), key=lambda item: item[1].mean))
 
 
-def _of_reference(column: Column) -> float:
-    reference = next(row["reference"] for row in column.rows.values() if "reference" in row)
-    return first_number(column.rows[reference]["MSE"])
-
-
-def few_cells() -> str:
+def few_cells_list() -> str:
     """Tell how far other choices are above the default with a single cell."""
-    above = above_default(pd.read_csv(FEW_CELLS))
-    items = [
+    return "\n".join(
         f"- **{name}**: {row['one step, 1 cell']} % one step ahead, {row['a day, 1 cell']} % a day "
         "ahead"
-        for name, row in above.items()
-    ]
-    return "\n".join(items)
+        for name, row in above_default(pd.read_csv(FEW_CELLS)).items()
+    )
 
 
 # The guide.
@@ -145,7 +143,6 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
 
 def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
-    from stforecast.bench.drawing import save_figure
     from stforecast.plots.heat_map import skill_map
 
     columns = columns_of(benchmarks)
@@ -153,9 +150,7 @@ def skill_figure(benchmarks: Benchmarks) -> bytes:
         [{m: first_number(c.rows[m][SKILL]) for m in _by_skill(benchmarks)} for c in columns],
         [column.about for column in columns],
     )
-    with tempfile.TemporaryDirectory() as folder:
-        figure = skill_map(table.loc[:, table.any()], "MSE", digits=0)
-        return shrunk(save_figure(figure, Path(folder) / "skill.png"))
+    return as_png(skill_map(table.loc[:, table.any()], "MSE", digits=0))
 
 
 def _by_skill(benchmarks: Benchmarks) -> list[str]:

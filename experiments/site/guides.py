@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ import tabulate
 from data_prep.base.errors import counted
 from experiments.benchmarks.cells import new_tables
 from experiments.benchmarks.frame import table
-from experiments.site.markdown import shrunk, wrapped
+from experiments.site.markdown import as_png, wrapped
 from stforecast.bench.tables import markdown
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -36,6 +35,18 @@ WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 """Command that writes the count of attacks."""
 
 OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
+
+
+def _results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((PERFORMANCE / f"{name}.json").read_text())
+    return found
+
+
+def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") -> str:
+    """Return a part of the page: what was measured, on which machine and when, and the table."""
+    about = found["machine"]
+    where = f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}:"
+    return wrapped(f"{told}{where}\n\n{shown}\n\n{end}".rstrip("\n"))
 
 
 def rounds_table() -> str:
@@ -89,11 +100,9 @@ def growth_table() -> str:
 
 def growth_figure() -> bytes:
     """Draw the same rounds, as a PNG."""
-    from experiments.benchmarks.growth import draw
-    from stforecast.bench.drawing import save_figure
+    from experiments.benchmarks.growth import draw_growth
 
-    with tempfile.TemporaryDirectory() as folder:
-        return shrunk(save_figure(draw(_results("growth")["rows"]), Path(folder) / "growth.png"))
+    return as_png(draw_growth(_results("growth")["rows"]))
 
 
 def city_table() -> str:
@@ -103,16 +112,6 @@ def city_table() -> str:
     found = _results("city")
     told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
     return _measured(told, found, table_of(found["rows"]))
-
-
-def daylight_table() -> str:
-    """Tabulate errors with and without the wall clock after changes of daylight saving time."""
-    import pandas as pd
-
-    from experiments.benchmarks.daylight import daylight_table as table_of
-
-    link = "All runs: [daylight.csv](results/daylight.csv)."
-    return f"{table_of(pd.read_csv(RESULTS / 'daylight.csv'))} {link}"
 
 
 def prepare_table() -> str:
@@ -149,10 +148,8 @@ def images_table() -> str:
     for model, rows in models.items():
         on_one = [row for row in rows if row["threads"] == 1]
         values.append([model, *_of_paths(on_one, "cpu_ms"), *_of_paths(rows, "step_ms")])
-    headers = [
-        "model", "CPU ms of the loop", "ours", "faster", "ms of the loop, best threads", "ours",
-        "faster",
-    ]  # fmt: skip
+    of_ours = ("ours", "faster")
+    headers = ["model", "CPU ms of the loop", *of_ours, "ms of the loop, best threads", *of_ours]
     told = (
         f"A step of one of {found['clients']} clients: processor time on one thread, and time with "
         "each side's better number of threads. "
@@ -178,43 +175,10 @@ def new_cells_tables() -> str:
     return _measured(told, found, new_tables(found["rows"]))
 
 
-def _results(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((PERFORMANCE / f"{name}.json").read_text())
-    return found
-
-
-def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") -> str:
-    """Return a part of the page: what was measured, on which machine and when, and the table."""
-    about = found["machine"]
-    where = f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}:"
-    return wrapped(f"{told}{where}\n\n{shown}\n\n{end}".rstrip("\n"))
-
-
-def hostile_table() -> str:
-    """Tabulate the worst that hostile nodes do to honest ones."""
-    from experiments.benchmarks import hostile
-
-    return _of_runs("hostile.csv", hostile.table_of)
-
-
-def robust_table() -> str:
-    """Tabulate what each rule of aggregation does to all methods."""
-    from experiments.benchmarks import hostile
-
-    return _of_runs("robust.csv", hostile.robust_table)
-
-
-def hostile_live_table() -> str:
-    """Tabulate the worst that hostile nodes do over a live SuperLink."""
-    from experiments.benchmarks import live
-
-    return _of_runs("hostile-live.csv", live.live_table)
-
-
-def _of_runs(name: str, table_of: Callable[[pd.DataFrame], str]) -> str:
-    """Return a table of runs, with a link to all of them."""
-    link = f"All runs: [{name}](results/federation/{name})."
-    return f"{table_of(pd.read_csv(FEDERATION / name))}\n\n{link}"
+def of_runs(name: str, tabulated: Callable[[pd.DataFrame], str]) -> str:
+    """Return the table of a file of runs, such as "federation/hostile.csv", with a link to it."""
+    path = RESULTS / name
+    return f"{tabulated(pd.read_csv(path))}\n\nAll runs: [{path.name}](results/{name})."
 
 
 def attacks_table() -> str:
@@ -273,7 +237,6 @@ def _kills(found: dict[str, Any]) -> str:
 
 
 def _of_nodes(found: dict[str, Any]) -> str:
-    """Tell how long killed nodes were away, and what the runs lost by it."""
     whole = [run for run in found["runs"] if run["finished"]]
     away = [kill["seconds"] for kill in found["kills"] if "seconds" in kill]
     missed = statistics.mean(run["missed"] for run in found["runs"])

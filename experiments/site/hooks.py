@@ -62,7 +62,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Write the equations of a page as MathML."""
-    return with_mathml(html)
+    return MATHS.sub(_mathml, html)
 
 
 def moved(text: str) -> str:
@@ -96,11 +96,6 @@ def docstring_from(module: str, begin: str) -> str:
     if not found:
         raise ValueError(f"the docstring of {module} has no {begin!r}")
     return begin + rest
-
-
-def with_mathml(page: str) -> str:
-    """Return the HTML of a page with every equation as MathML."""
-    return MATHS.sub(_mathml, page)
 
 
 def _mathml(found: re.Match[str]) -> str:

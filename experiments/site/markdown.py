@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from PIL import Image
+
+from stforecast.bench.drawing import save_figure
 
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""
@@ -31,14 +36,15 @@ def wrapped(text: str) -> str:
 def _filled(paragraph: str) -> str:
     if paragraph.startswith(("|", "#", "!", "<", "    ")):
         return paragraph
+    fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
     items = re.split(r"\n(?=- )", paragraph)
-    return "\n".join(
-        textwrap.fill(
-            item, WIDTH, subsequent_indent="  " if item.startswith("- ") else "",
-            break_long_words=False, break_on_hyphens=False,
-        )
-        for item in items
-    )  # fmt: skip
+    return "\n".join(fill(i, subsequent_indent="  " * i.startswith("- ")) for i in items)
+
+
+def as_png(figure: Figure) -> bytes:
+    """Return a drawn figure as a `shrunk` PNG."""
+    with tempfile.TemporaryDirectory() as folder:
+        return shrunk(save_figure(figure, Path(folder) / "figure.png"))
 
 
 def shrunk(path: Path) -> bytes:

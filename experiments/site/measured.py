@@ -8,12 +8,13 @@ files of their own: `stages.csv`, `claims.csv`, `clients.csv` and `folds.csv`.
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.files import atomic_path
@@ -131,8 +132,7 @@ def load(page: Path) -> Benchmarks:
     every = json.loads((folder / "benchmarks.json").read_text())
     benchmarks = {name: Benchmark(about, {}) for name, about in every.items()}
     for path in sorted(folder.glob("*.csv")):
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows: list[Any] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
         for row in rows if "benchmark" in rows[0] else []:
             own = benchmarks[row.pop("benchmark")].tables
             own.setdefault(path.stem, []).append({k: v for k, v in row.items() if v})
@@ -151,11 +151,8 @@ def save(page: Path, benchmarks: Benchmarks) -> None:
             for name, benchmark in benchmarks.items()
             for row in benchmark.tables.get(kind, [])
         ]
-        heads = dict.fromkeys(head for row in rows for head in row)
-        with atomic_path(folder / f"{kind}.csv") as part, part.open("w", newline="") as file:
-            writer = csv.DictWriter(file, heads, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        with atomic_path(folder / f"{kind}.csv") as part:
+            pd.DataFrame(rows).to_csv(part, index=False, lineterminator="\n")
 
 
 def pages(results: Path) -> list[Path]:

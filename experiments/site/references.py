@@ -56,21 +56,21 @@ def options_page() -> str:
     forecasts = {**METHODS, **BASELINES}
     made_for = {name: defaults(name) for name in forecasts}
     of_images = {name: image_defaults(name) for name in IMAGE_METHODS}
-    parts = [
-        "# Options of methods, models and partitions",
-        "Methods and models without options are not listed. [All methods](../methods.md) says what "
-        "they do.",
-        "## Methods of forecasts", *_options(forecasts, made_for),
-        "## Models of forecasts", *_options(MODELS, {}),
-        "## Methods of images", *_options(IMAGE_METHODS, of_images),
-        "## Models of images", *_options(IMAGE_MODELS, {}),
-        "## Partitions and task streams", *_options({**PARTITIONS, **STREAMS}, {}),
-    ]  # fmt: skip
-    return "\n\n".join(parts)
+    parts: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "Methods of forecasts": (forecasts, made_for),
+        "Models of forecasts": (MODELS, {}),
+        "Methods of images": (IMAGE_METHODS, of_images),
+        "Models of images": (IMAGE_MODELS, {}),
+        "Partitions and task streams": ({**PARTITIONS, **STREAMS}, {}),
+    }
+    text = "\n\n".join(t for head, of in parts.items() for t in (f"## {head}", *_options(*of)))
+    return (
+        "# Options of methods, models and partitions\n\nMethods and models without options are not "
+        f"listed. [All methods](../methods.md) says what they do.\n\n{text}"
+    )
 
 
 def _options(known: Mapping[str, Any], made_for: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Return a heading and a table for each entry that has options."""
     for name, entry in known.items():
         if options := from_dataclass(getattr(entry, "Options", entry), made_for.get(name)):
             yield f"### {name}"
@@ -80,7 +80,6 @@ def _options(known: Mapping[str, Any], made_for: Mapping[str, Mapping[str, Any]]
 
 
 def _sections(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """Return the section of a command, and those of its subcommands."""
     depth = len(ctx.command_path.split())
     if depth > 1:
         yield f"{'#' * min(depth, 4)} {ctx.command_path}"
@@ -123,10 +122,8 @@ def forecasts_sent() -> str:
         spec = WindowSpec(closeness=1, periods=1, period=DAY) if own else WindowSpec(period=DAY)
         steps = np.arange(spec.max_lag + spec.period)
         random = np.random.default_rng(0).normal(size=(len(steps), N_CLIENTS))
-        windows = make_windows(
-            random.astype(np.float32), steps[spec.max_lag :], spec, steps % spec.period,
-            with_next=True,
-        )  # fmt: skip
+        series, starts = random.astype(np.float32), steps[spec.max_lag :]
+        windows = make_windows(series, starts, spec, steps % spec.period, with_next=True)
         task = ForecastTask(spec.period, window=spec)
         model = MODELS[own or "dual_gru"]
         return _sent(name, method, lambda: model(spec), task, client_data(windows), Training())

@@ -59,15 +59,13 @@ def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
 
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
     """Return every data set of every benchmark."""
-    return [
-        Column(described(data), {row["method"]: row for row in rows})
-        for benchmark in benchmarks.values()
-        for data in benchmark.about["data"]
-        if (rows := [
-            row for row in benchmark.tables.get("methods", [])
-            if row.get("data") == data[2:].partition("**")[0]
-        ])
-    ]  # fmt: skip
+    columns = []
+    for benchmark in benchmarks.values():
+        rows = benchmark.tables.get("methods", [])
+        for data in benchmark.about["data"]:
+            own = {r["method"]: r for r in rows if r.get("data") == data[2:].partition("**")[0]}
+            columns += [Column(described(data), own)] if own else []
+    return columns
 
 
 def title_of(name: str, benchmarks: Benchmarks) -> str:
@@ -95,14 +93,13 @@ def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
 
 def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
-    columns = [
-        Column(
-            about,
-            {m: r for m, r in rows.items()
-             if r.get(AGAINST) and (r[AGAINST] == "-" or ("ablation" in r) == ablations)},
-        )
-        for about, rows in columns_of(benchmarks)
-    ]  # fmt: skip
+
+    def fits(row: Row) -> bool:
+        told = row.get(AGAINST)
+        return told == "-" or bool(told and ("ablation" in row) == ablations)
+
+    every = columns_of(benchmarks)
+    columns = [Column(c.about, {m: r for m, r in c.rows.items() if fits(r)}) for c in every]
     return [column for column in columns if len(column.rows) > 1]
 
 
@@ -360,14 +357,14 @@ def changes_answer(benchmarks: Benchmarks) -> str:
 def _changes(benchmarks: Benchmarks) -> list[Row]:
     """Return what each method has without and with mixed precision."""
     return [
-        {"data": about, "method": method, "measure": MEASURES[name],
-         "float32": rows[method][name], "bf16": rows[f"{method}, bf16"][name]}
+        {"data": about, "method": method, "measure": measure}
+        | {"float32": rows[method][name], "bf16": rows[f"{method}, bf16"][name]}
         for about, rows in columns_of(benchmarks)
         for method in rows
         if f"{method}, bf16" in rows
-        for name in MEASURES
+        for name, measure in MEASURES.items()
         if name in rows[method]
-    ]  # fmt: skip
+    ]
 
 
 def claims(benchmarks: Benchmarks) -> str:

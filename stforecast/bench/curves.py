@@ -13,14 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from data_prep.base.errors import InputError, choose
-from stforecast.bench.drawing import (
-    CHARACTERS_PER_INCH,
-    ONE_COLUMN,
-    SMALL,
-    PlainFigure,
-    current,
-    panels,
-)
+from stforecast.bench import drawing
 from stforecast.bench.run_groups import R, RunGroup, group_runs
 from stforecast.federated.runs.run_folder import Run
 
@@ -166,7 +159,7 @@ def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     groups = group_runs(runs)
     names = {name for group in groups for name in (group.name, group.base)}
-    if unknown := set(current().highlight) - names:
+    if unknown := set(drawing.current().highlight) - names:
         raise choose("name to highlight", min(unknown), [group.name for group in groups])
     return curves_of(groups)
 
@@ -177,8 +170,10 @@ def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
     Groups with one label have its colour in several line styles; all colours if there is no other
     label.
     """
-    shown = set(current().highlight)
-    of_label = places((*current().among, *labels_of(r for group in groups for r in group.runs)))
+    shown = set(drawing.current().highlight)
+    of_label = places(
+        (*drawing.current().among, *labels_of(r for group in groups for r in group.runs))
+    )
     labels = {group.base for group in groups}
     taken = {of_label[label] for label in labels}
     curves: list[Curve[R]] = []
@@ -214,13 +209,13 @@ def draw_curves(
     draw: Draw[R],
     width: float,
     height: float,
-) -> tuple[PlainFigure, list[Axes]]:
+) -> tuple[drawing.PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
     A label is a text in the legend, or the title of a panel.
     """
     if len(curves) <= MOST_TOGETHER:
-        fig, (ax,) = panels(width, height)
+        fig, (ax,) = drawing.panels(width, height)
         for curve, label in zip(curves, labels, strict=True):
             draw(ax, curve, label)
         return fig, [ax]
@@ -234,20 +229,20 @@ def draw_curves(
     return fig, axes
 
 
-def small_panels(width: float, n: int) -> tuple[PlainFigure, list[Axes]]:
+def small_panels(width: float, n: int) -> tuple[drawing.PlainFigure, list[Axes]]:
     """Create small panels that share their axes."""
-    return panels(width, PANEL, n, n_columns=columns(width), sharex=True, sharey=True)
+    return drawing.panels(width, PANEL, n, n_columns=columns(width), sharex=True, sharey=True)
 
 
 def columns(width: float) -> int:
     """Return the number of small panels in a row."""
-    return 3 if width > ONE_COLUMN else 2
+    return 3 if width > drawing.ONE_COLUMN else 2
 
 
 def title_panel(ax: Axes, text: str, width: float) -> None:
     """Write a title above a small panel, in lines of its width in inches."""
-    n_characters = int(0.85 * width * CHARACTERS_PER_INCH)
-    ax.set_title(textwrap.fill(text, n_characters), fontsize=SMALL - 0.5, loc="left")
+    n_characters = int(0.85 * width * drawing.CHARACTERS_PER_INCH)
+    ax.set_title(textwrap.fill(text, n_characters), fontsize=drawing.SMALL - 0.5, loc="left")
 
 
 def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: float) -> None:
@@ -256,8 +251,10 @@ def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: flo
     Panels above a gap in the last row have numbers alone.
     """
     in_row = columns(width) if len(axes) > 1 else 1
-    lines = textwrap.fill(y, int(CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8))
-    x = textwrap.fill(x, int(CHARACTERS_PER_INCH * width / in_row * 0.85))
+    lines = textwrap.fill(
+        y, int(drawing.CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8)
+    )
+    x = textwrap.fill(x, int(drawing.CHARACTERS_PER_INCH * width / in_row * 0.85))
     for i, ax in enumerate(axes):
         ax.set_xlabel(x if i // in_row == (len(axes) - 1) // in_row else "")
         ax.tick_params(axis="x", labelbottom=i + in_row >= len(axes))

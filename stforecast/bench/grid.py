@@ -12,8 +12,8 @@ from typing import Any, Generic
 from data_prep.base.errors import InputError, Words, choose, shown
 from stforecast.bench import grid_file
 from stforecast.bench.figures import FigureSpec, parse_figures
+from stforecast.bench.grid_file import Published, parse_published
 from stforecast.bench.kind import Kind, Scenario, kind_of, packaged
-from stforecast.bench.published import Published, parse_published
 from stforecast.bench.run_groups import R
 
 

@@ -213,7 +213,6 @@ def run_grid(
 
 
 def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
-    """Write the tables of all runs, with their facts, one file for each kind of table."""
     parts: dict[str, list[pd.DataFrame]] = {}
     for run in runs:
         facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}

@@ -21,11 +21,11 @@ from data_prep.base.registry import find
 if TYPE_CHECKING:
     import pandas as pd
 
-    from stforecast.bench.compared import Compared
     from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
     from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
+    from stforecast.bench.tables import Compared
     from stforecast.federated.core.options import Settings
     from stforecast.federated.runs.run_folder import Run
     from stforecast.federated.runs.unfinished_run import AfterRound

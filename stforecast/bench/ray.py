@@ -113,7 +113,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _there(do: Callable[[T], R], item: T, folder: Path) -> R:
-    """Call it in a folder."""
     os.chdir(folder)
     return do(item)
 

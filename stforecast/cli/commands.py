@@ -15,20 +15,7 @@ import click
 
 from data_prep.base.errors import InputError, choose, close_to
 from data_prep.base.registry import Registry
-from stforecast.cli.options import (
-    HELP,
-    JSON,
-    KEYWORDS,
-    PATH,
-    SuggestingChoice,
-    arguments,
-    check_ending,
-    check_runs,
-    from_function,
-    help_text,
-    peek,
-    title,
-)
+from stforecast.cli import options
 
 if TYPE_CHECKING:
     from stforecast.cli.lists import Listing
@@ -41,7 +28,7 @@ DECISIVE = ("--method", "--model", "--partition")
 
 CONFIG = click.Option(
     ["--config"],
-    type=PATH,
+    type=options.PATH,
     help="TOML file with these options, written with _ for -. Options on the command line "
     "override its values. Its paths are relative to its folder.",
 )
@@ -69,11 +56,11 @@ class Sectioned(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add the options that the arguments call for, then parse those of a file and of `args`."""
-        path = peek(args, "--config", "")
+        path = options.peek(args, "--config", "")
         if path and any(option.name == "config" for option in self.fixed):
             args = [*self._words(Path(path), args), *args]
         self._sections = self.make_sections(args)
-        self.params = self.fixed + [o for options in self._sections.values() for o in options]
+        self.params = self.fixed + [o for section in self._sections.values() for o in section]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as e:
@@ -90,21 +77,21 @@ class Sectioned(click.Command):
         table = read_toml(path)
         typed = [f"--{key}={table[key]}" for key in ("method", "model") if key in table]
         sections = self.make_sections([*typed, *args]).values()
-        options = {key_of(o): o for o in [*self.fixed, *(o for s in sections for o in s)]}
-        del options["config"]
+        known = {key_of(o): o for o in [*self.fixed, *(o for s in sections for o in s)]}
+        del known["config"]
         for key, value in table.items():
-            if key not in options:
-                raise InputError(f"{path}: {choose('key', key, options)}")
+            if key not in known:
+                raise InputError(f"{path}: {choose('key', key, known)}")
             try:
-                yield from option_words(options[key], value, path.parent)
+                yield from option_words(known[key], value, path.parent)
             except TypeError as e:
                 raise InputError(f"{path}: {key} is {value!r}; {e}") from e
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the fixed options, then each section under its title."""
-        own = {id(o) for options in self._sections.values() for o in options}
-        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        fixed = [o for o in options if id(o) not in own]
+        own = {id(o) for section in self._sections.values() for o in section}
+        shown = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        fixed = [o for o in shown if id(o) not in own]
         for heading, params in {"Options": fixed, **self._sections}.items():
             records = [r for r in (p.get_help_record(ctx) for p in params) if r]
             if records:
@@ -147,13 +134,13 @@ def command(
     def make(function: Callable[..., Any]) -> click.Command:
         places = {name: i for i, name in enumerate(inspect.signature(function).parameters)}
         known = tuple(str(option.name) for option in declared)
-        made = [*arguments(function), *from_function(function, known, flags)]
+        made = [*options.arguments(function), *options.from_function(function, known, flags)]
         return cls(
             name or function.__name__.removesuffix("_command"),
             params=sorted([*declared, *made], key=lambda p: places.get(str(p.name), -1)),
             callback=click.pass_context(function) if "ctx" in places else function,
-            help=help_text(function.__doc__),
-            context_settings=HELP,
+            help=options.help_text(function.__doc__),
+            context_settings=options.HELP,
             **settings,
         )
 
@@ -281,12 +268,15 @@ def make_plot_group(
         "plot",
         known=plots,
         make=lambda name, draw: _plot_command(name, draw, find, further),
-        check=lambda args: check_runs(
+        check=lambda args: options.check_runs(
             (Path(arg) for arg in args[:1] if not arg.startswith("-")), written_by
         ),
         help=help,
-        context_settings=HELP,
+        context_settings=options.HELP,
     )
+
+
+RUNS = "RUNS are run folders, or folders that contain some."
 
 
 def _plot_command(
@@ -297,35 +287,35 @@ def _plot_command(
 ) -> click.Command:
     """Return a command with the function's keyword-only parameters as options."""
 
-    def command(runs: tuple[Any, ...], out: Any, dpi: float, **options: Any) -> None:
+    def command(runs: tuple[Any, ...], out: Any, dpi: float, **given: Any) -> None:
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
         from stforecast.bench.figures import dates_tested
         from stforecast.federated.runs.run_folder import is_finished
         from stforecast.plots.excerpt import part_note
 
-        check_ending(out, *FORMATS)
-        check_width(options.get("width", 1))
-        found = find(runs, **{str(o.name): options.pop(str(o.name)) for o in further})
-        shown = part_note(*map(options.get, ("cells", "start", "end")))
+        options.check_ending(out, *FORMATS)
+        check_width(given.get("width", 1))
+        found = find(runs, **{str(o.name): given.pop(str(o.name)) for o in further})
+        shown = part_note(*map(given.get, ("cells", "start", "end")))
         note = "; ".join(filter(None, [dates_tested(found), shown]))
-        click.echo(save_figure(draw(found, **options), out, note, dpi))
+        click.echo(save_figure(draw(found, **given), out, note, dpi))
         if all(is_finished(run.folder) for run in found):
             say_next("report", *runs, "--out", "report.html")
 
-    runs = click.Argument(["runs"], nargs=-1, required=True, type=PATH)
+    runs = click.Argument(["runs"], nargs=-1, required=True, type=options.PATH)
     out = click.Option(
-        ["--out"], type=PATH, required=True, help="Figure to write: .png, .pdf or .svg."
+        ["--out"], type=options.PATH, required=True, help="Figure to write: .png, .pdf or .svg."
     )
     dpi = click.Option(
         ["--dpi"], type=float, default=200, show_default=True, help="Dots per inch of a PNG."
     )
     return click.Command(
         name,
-        params=[runs, out, dpi, *further, *from_function(draw, ("ax",), KEYWORDS)],
+        params=[runs, out, dpi, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
         callback=command,
-        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
-        short_help=title(draw.__doc__),
-        context_settings=HELP,
+        help=f"{options.help_text(draw.__doc__)}\n\n{RUNS}",
+        short_help=options.title(draw.__doc__),
+        context_settings=options.HELP,
     )
 
 
@@ -337,5 +327,5 @@ def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Comma
         found = lists[what]()
         click.echo(to_json(found.records()) if as_json else found)
 
-    known = click.Argument(["what"], type=SuggestingChoice(list(lists)))
-    return click.Command("list", HELP, show, [known, JSON], help=show.__doc__)
+    known = click.Argument(["what"], type=options.SuggestingChoice(list(lists)))
+    return click.Command("list", options.HELP, show, [known, options.JSON], help=show.__doc__)

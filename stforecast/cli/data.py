@@ -12,17 +12,8 @@ import click
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, counted, in_minutes
 from stforecast.bench import LOCAL, RAY
+from stforecast.cli import options
 from stforecast.cli.commands import Subcommands, command, say_next, to_json
-from stforecast.cli.options import (
-    HELP,
-    JSON,
-    PATH,
-    check_ending,
-    check_free,
-    from_function,
-    help_text,
-    title,
-)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,11 +22,11 @@ if TYPE_CHECKING:
 def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
     from data_prep.city.simulate import simulate
 
-    return {"City": from_function(simulate, leave_out=("progress",))}
+    return {"City": options.from_function(simulate, leave_out=("progress",))}
 
 
 @command(sections=_simulate_options)
-def simulate_command(ctx: click.Context, *, out: Path, **options: Any) -> None:
+def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
     """Write records of a simulated city in the published raw layout.
 
     Options:
@@ -43,9 +34,9 @@ def simulate_command(ctx: click.Context, *, out: Path, **options: Any) -> None:
     """
     from data_prep.city.simulate import simulate
 
-    files = simulate(out, progress=ctx.obj["progress"], **options)
+    files = simulate(out, progress=ctx.obj["progress"], **given)
     click.echo(f"{len(files)} files in {out}")
-    name = options.get("city", "milan")
+    name = given.get("city", "milan")
     say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
 
 
@@ -96,26 +87,26 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         as_json: bool,
         engine: str = LOCAL,
         dry_run: bool = False,
-        **options: Any,
+        **given: Any,
     ) -> None:
         if dry_run and read:
-            _preview(read(raw, **options), raw, as_json)
+            _preview(read(raw, **given), raw, as_json)
             return
         if out is None:
             raise click.UsageError("Missing option '--out'.")
-        check_ending(out, ".nc")
-        check_free(out, overwrite)
+        options.check_ending(out, ".nc")
+        options.check_free(out, overwrite)
         if engine == RAY:
             from stforecast.bench.ray import ray_map
 
-            options["spread"] = ray_map
-        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **options), as_json)
+            given["spread"] = ray_map
+        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **given), as_json)
 
     params: list[click.Parameter] = [
-        click.Option(["--raw"], type=PATH, required=True, help="Raw file or folder."),
-        click.Option(["--out"], type=PATH, help="Cube to write, a .nc file.  [required]"),
+        click.Option(["--raw"], type=options.PATH, required=True, help="Raw file or folder."),
+        click.Option(["--out"], type=options.PATH, help="Cube to write, a .nc file.  [required]"),
         click.Option(["--overwrite"], is_flag=True, help="Replace an existing cube."),
-        JSON,
+        options.JSON,
     ]
     if "spread" in inspect.signature(data_set.prepare).parameters:
         text = "Reading of raw files: one by one locally, or in parallel by Ray."
@@ -126,9 +117,16 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     if read:
         text = "Print what was understood and the first rows, and write nothing."
         params.append(click.Option(["--dry-run"], is_flag=True, help=text))
-    params += from_function(read or data_set.prepare, leave_out=("progress", "spread"))
+    params += options.from_function(read or data_set.prepare, leave_out=("progress", "spread"))
     about = data_set.__doc__
-    return click.Command(name, HELP, prepare_one, params, help_text(about), short_help=title(about))
+    return click.Command(
+        name,
+        options.HELP,
+        prepare_one,
+        params,
+        options.help_text(about),
+        short_help=options.title(about),
+    )
 
 
 def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
@@ -167,21 +165,5 @@ prepare = Subcommands(
     known=DATA_SETS,
     make=_prepare,
     help="Turn raw records into a cube (netCDF4).",
-    context_settings=HELP,
+    context_settings=options.HELP,
 )
-
-
-@command()
-def export(cube: Path, *, out: Path, fill_missing: float | None = None) -> None:
-    """Write a Telecom Italia cube in the layout that FedDA's code reads.
-
-    Options:
-        out: file to write, e.g. milano.h5.
-        fill_missing: value of missing entries; refused by default.
-    """
-    from data_prep.cube import open_cube
-    from data_prep.sets.fedda_h5 import write
-
-    check_ending(out, ".h5", ".hdf5")
-    with open_cube(cube) as ds:
-        click.echo(write(ds, out, fill_missing=fill_missing))

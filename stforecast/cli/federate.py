@@ -151,8 +151,7 @@ def status(results: Path, *, as_json: bool) -> None:
 
     RESULTS is the folder on the server that `stforecast federate --results` named.
     """
-    from stforecast.cli.standing import status_text
-    from stforecast.flower.standing import Standing, read_event_log, read_results
+    from stforecast.flower.standing import Standing, read_event_log, read_results, status_text
 
     read_results(results)
     standing = Standing.of(read_event_log(results))

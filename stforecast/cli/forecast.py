@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,16 +14,28 @@ from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.info_data import facts
 from stforecast.cli.options import JSON, LIMITS, from_function, given
+from stforecast.cli.predict import (
+    STYLE,
+    above,
+    forecast_sentence,
+    read_threshold,
+    say_unused,
+)
 from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
+    from stforecast.data.series import Series
     from stforecast.forecasting.backtest import Backtest
+    from stforecast.forecasting.outlook import Outlook
     from stforecast.forecasting.quick import Check, Plan
     from stforecast.forecasting.results import ForecastRun
 
 
-CUBE, RUN, FORECAST, REPORT = "data.nc", "run", "forecast.csv", "report.html"
-"""Names in the folder: the cube of a table, the run with its model, the forecast, the report."""
+CUBE, RUN, REPORT = "data.nc", "run", "report.html"
+"""Names in the folder: the cube of a table, the run with its model, the report."""
+
+FORECAST, PLAN = "forecast", "plan"
+"""Names of the tables, without their ending."""
 
 
 def table_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -43,7 +55,7 @@ FOLDS = click.Option(
 )
 
 
-@command(FOLDS, *LIMITS, MORE, JSON, sections=table_options)
+@command(FOLDS, *LIMITS, MORE, STYLE, JSON, sections=table_options)
 def forecast_command(
     ctx: click.Context,
     data: Path,
@@ -56,15 +68,18 @@ def forecast_command(
     events: str | None = None,
     lower_limit: float | None,
     upper_limit: float | None,
+    threshold: str | None = None,
     more: tuple[str, ...],
+    csv_style: Literal["plain", "excel"],
+    xlsx: bool = False,
     as_json: bool,
     **table: Any,
 ) -> None:
     """Forecast what follows a table or a cube, and check it.
 
     It trains the default method, compares it on the last part of the data with the value one day
-    before, and writes forecast.csv with bounds, a run with the model, and report.html. It prints
-    what it assumed and how to change it.
+    before, and writes forecast.csv with bounds, plan.csv with busy hours and peaks, a run with the
+    model, and report.html. It prints what it assumed and how to change it.
 
     DATA is a cube (.nc), a table (.csv, .xlsx, .parquet) or several: a folder, a .zip or a
     pattern such as 'exports/*.csv'; the options under Table are those of
@@ -76,21 +91,27 @@ def forecast_command(
         service: variable to forecast; by default the first that is not all zeros.
         method: see: stforecast list methods.
         events: table (.csv) of events known in advance, also for the times to forecast.
+        threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
+            threshold. Adds headroom and probabilities of exceeding it.
+        xlsx: whether to write the tables as .xlsx.
     """
-    from data_prep.cube import open_cube
     from data_prep.readers.exports import is_pattern
-    from stforecast.bench.progress import rounds_bar
-    from stforecast.cli.predict import forecast_sentence, write_forecast
-    from stforecast.comparison.summary import interval_line
-    from stforecast.federated.runs.run_folder import check_new
-    from stforecast.forecasting import runs
-    from stforecast.forecasting.config import resolve
-    from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.quick import check_forecasts, make_plan
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
+    from data_prep.cube import open_cube
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.comparison.summary import interval_line
+    from stforecast.federated.runs.run_folder import check_new, write_table
+    from stforecast.forecasting import runs
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.forecasting.planning import error_correlation
+    from stforecast.forecasting.quick import check_forecasts, make_plan
+
     check_new(out / RUN, "stforecast run")
+    limit = None if threshold is None else read_threshold(threshold)
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
     with open_cube(cube) as ds:
@@ -101,20 +122,32 @@ def forecast_command(
     progress = ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
-    check = check_forecasts(run.forecasts())
-    written = write_forecast(Forecaster.load(out / RUN), cube, out / FORECAST, chosen.get("events"))
+    tests = run.forecasts()
+    check = check_forecasts(tests)
+    forecaster = Forecaster.load(out / RUN)
+    series = forecaster.read(cube, chosen.get("events"))
+    say_unused(threshold, limit, series.cells)
+    outlook = make_outlook(
+        forecaster, series, threshold=limit, correlation=error_correlation(tests)
+    )
+    files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in (FORECAST, PLAN)]
+    for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
+        write_table(written, file, csv_style)
     tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
-    has_report = _write_report(run, out, data) is not None
+    has_report = _write_report(run, series, outlook, out, data) is not None
     if as_json:
-        click.echo(to_json(_described(out, plan, check, tested, has_report)))
+        click.echo(to_json(_described(out, plan, check, tested, has_report, files)))
         return
     click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
     click.echo(interval_line(run))
-    click.echo(forecast_sentence(out / FORECAST, *written))
+    click.echo(forecast_sentence(files[0], outlook.forecast, outlook.interval))
+    if limit is not None:
+        click.echo(above(outlook.plan))
+    click.echo(f"{files[1]}: busy hour and peak of each cell")
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")
-    again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc", "--out", FORECAST]
-    again += ["--events", "NEWER.csv"] if "events" in chosen else []
+    again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc"]
+    again += ["--out", "forecast.csv"] + (["--events", "NEWER.csv"] if "events" in chosen else [])
     click.echo(f"model and test results in {out / RUN}")
     click.echo(f"\nnext: {shlex.join(again)}")
 
@@ -124,16 +157,22 @@ def _assumed(plan: Plan) -> dict[str, str]:
 
 
 def _described(
-    out: Path, plan: Plan, check: Check, tested: Backtest | None, has_report: bool
+    out: Path,
+    plan: Plan,
+    check: Check,
+    tested: Backtest | None,
+    has_report: bool,
+    files: list[Path],
 ) -> dict[str, Any]:
     """Describe the folder as `stforecast info --json` does other things."""
-    names = {"forecast": FORECAST, "run": RUN} | ({"report": REPORT} if has_report else {})
+    names = {"run": RUN} | ({"report": REPORT} if has_report else {})
     return {
         "path": str(out),
         "kind": "checked forecast",
         "assumed": _assumed(plan),
         "check": {**check._asdict(), "skill": check.skill},
         "backtest": tested and {n: asdict(found) for n, found in tested.estimates.items()},
+        **{name: str(file) for name, file in zip((FORECAST, PLAN), files, strict=True)},
         **{name: str(out / file) for name, file in names.items()},
     }
 
@@ -153,10 +192,11 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     return write_cube(ds, out / CUBE)
 
 
-def _write_report(run: ForecastRun, out: Path, data: Path) -> Path | None:
+def _write_report(
+    run: ForecastRun, series: Series, outlook: Outlook, out: Path, data: Path
+) -> Path | None:
     from stforecast.report.write import try_report, write_report
 
-    page = out / REPORT
-    command = shlex.join(["stforecast", "report", str(out / RUN), "--out", str(page)])
-    title = f"Forecast of {data.name}"
-    return try_report(lambda: write_report([run], page, title=title, command=command), page)
+    page, title = out / REPORT, f"Forecast of {data.name}"
+    ahead = series, outlook
+    return try_report(lambda: write_report([run], page, title=title, ahead=ahead), page)

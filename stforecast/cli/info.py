@@ -216,8 +216,7 @@ def _folder(path: Path) -> Description:
 
 
 def _federation(path: Path) -> Description:
-    from stforecast.cli.standing import status_text
-    from stforecast.flower.standing import Standing, read_event_log, read_results
+    from stforecast.flower.standing import Standing, read_event_log, read_results, status_text
 
     results = read_results(path)
     standing = Standing.of(read_event_log(path))

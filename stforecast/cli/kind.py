@@ -50,15 +50,14 @@ from pydantic import ConfigDict, StrictInt
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.city.simulate import simulate
-from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Fold, Kind, Scenario
+from stforecast.bench.tables import Compared
 from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
-from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.hours import hourly_errors
+from stforecast.comparison.errors import SEASONAL, hourly_errors
 from stforecast.comparison.results import results_table
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube

@@ -18,12 +18,13 @@ from stforecast.bench.progress import heartbeat
 from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
-from stforecast.cli.compare import compare_command, report
 from stforecast.cli.federate import federate_command, node
 from stforecast.cli.forecast import forecast_command
 from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt_command, predict
+from stforecast.cli.run import compare_command, report
+from stforecast.cli.serve import export, serve_command
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +90,9 @@ BROUGHT: Registry[click.Command] = Registry(
 )
 """Commands that other packages bring."""
 
-OF_DATA = (data.simulate_command, data.download_command, data.prepare, data.export, info)
+OF_DATA = (data.simulate_command, data.download_command, data.prepare, export, info)
 OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
-OF_MODELS = (forecast_command, predict, adapt_command)
+OF_MODELS = (forecast_command, predict, adapt_command, serve_command)
 OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
 
 for command in (*OF_DATA, *OF_RUNS, *OF_MODELS, *OF_BENCHMARKS_AND_NODES, *BROUGHT.values()):
@@ -121,7 +122,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _explain(e: Exception | Stopped) -> tuple[int, str]:
-    """Return the exit code and message for an error."""
     if isinstance(e, Stopped):
         return 128 + e.signal, str(e)
     if isinstance(e, click.Abort):

@@ -15,6 +15,7 @@ from stforecast.cli.options import (
     EVENTS,
     JSON,
     LIMITS,
+    SuggestingChoice,
     check_cubes,
     check_ending,
     check_run,
@@ -22,15 +23,20 @@ from stforecast.cli.options import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-    from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.planning import Threshold
     from stforecast.forecasting.tables import Interval
 
 
-DECIMALS = 4
-"""Decimals of probabilities, which follow from the bounds alone and are no surer than these."""
+STYLE = click.Option(
+    ["--csv-style"],
+    type=SuggestingChoice(["plain", "excel"]),
+    default="plain",
+    show_default=True,
+    help="Style of .csv tables: excel has semicolons, decimal commas and local times.",
+)
 
 
 SIGN = click.Option(
@@ -41,7 +47,7 @@ SIGN = click.Option(
 )
 
 
-@command(EVENTS, SIGN, *LIMITS, JSON, flags={"plan_file": "plan"})
+@command(EVENTS, SIGN, *LIMITS, STYLE, JSON, flags={"plan_file": "plan"})
 def predict(
     run: Path,
     *,
@@ -55,6 +61,7 @@ def predict(
     upper_limit: float | None,
     threshold: str | None = None,
     plan_file: Path | None = None,
+    csv_style: Literal["plain", "excel"],
     as_json: bool,
 ) -> None:
     """Forecast the steps after a history, in the data's own units.
@@ -64,62 +71,58 @@ def predict(
 
     Options:
         history: cube to forecast from, after its end.
-        out: CSV to write: time, cell, service, and bounds.
+        out: table to write, .csv or .xlsx: time, cell, service, and bounds.
         steps: steps to forecast; by default the model's horizon.
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
             UTC.
         threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
             threshold. Adds the probability of exceeding it, from the bounds.
-        plan_file: CSV to write for a planner: busy hour, peak, and headroom below --threshold of
-            each cell.
+        plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak, and headroom below
+            --threshold of each cell.
     """
     for path in filter(None, (out, plan_file)):
-        check_ending(path, ".csv")
+        check_ending(path, ".csv", ".xlsx")
     check_run(run)
     check_cubes(["--history", str(history)], "--history")
     from stforecast.data.scaling import Limits
-    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.planning import ANY, exceedance, plan
-    from stforecast.forecasting.tables import Interval, long_table, on_clock
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.forecasting.results import tested_correlation
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
-    if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, series.cells))):
-        unused = some(sorted(map(str, others)))
-        click.echo(f"{threshold}: thresholds of cells that are not forecast: {unused}", err=True)
+    say_unused(threshold, limit, series.cells)
     if lower_limit is None and non_negative is not None:
         lower_limit = 0.0 if non_negative else -math.inf
     given = (lower_limit, upper_limit)
-    chosen = (k if g is None else g for k, g in zip(forecaster.limits, given, strict=True))
-    lower, upper = Limits(*chosen)
-    limits = lower, upper
-    # Probabilities follow from bounds that are not cut at the limits.
-    used = limits if limit is None else ANY
-    uncut = on_clock(forecaster.predict(series, steps, limits=used), clock)
-    table, interval = uncut.clip(*limits), forecaster.predict_interval(series, steps, limits=used)
-    bounds = interval and Interval(*(on_clock(bound, clock) for bound in interval))
-    interval = bounds and Interval(*(bound.clip(*limits) for bound in bounds))
-    by_cell = plan(uncut, bounds, limit, limits)
-    long = long_table(table, interval)
-    if limit is not None and bounds is not None:
-        chances = exceedance(uncut, *bounds, limit, bounds.upper.attrs["coverage"], limits)
-        long["probability_above"] = chances.melt()["value"].to_numpy().round(DECIMALS)
-    write_csv(long, out)
-    by_cell = by_cell.round({"highest_probability": DECIMALS}).rename_axis("cell")
+    limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
+    correlation = None if limit is None else tested_correlation(run)
+    found = make_outlook(
+        forecaster, series, steps,
+        threshold=limit, correlation=correlation, limits=limits, clock=clock,
+    )  # fmt: skip
+    write_table(found.long(), out, csv_style)
+    plans = found.plan.reset_index()
     if plan_file is not None:
-        write_csv(by_cell.reset_index(), plan_file)
+        write_table(plans, plan_file, csv_style)
     if as_json:
-        about = describe_forecast(out, table, interval)
-        plans = by_cell.reset_index().to_dict("records")
-        click.echo(to_json({**about, "plan": plans}))
+        about = describe_forecast(out, found.forecast, found.interval)
+        click.echo(to_json({**about, "plan": plans.to_dict("records")}))
         return
-    click.echo(forecast_sentence(out, table, interval))
+    click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
-        click.echo(_above(by_cell))
+        click.echo(above(found.plan))
     if plan_file is not None:
         click.echo(f"{plan_file}: busy hour and peak of each cell")
+
+
+def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> None:
+    """Write to standard error which thresholds of a file are of cells that are not forecast."""
+    if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, cells))):
+        unused = some(sorted(map(str, others)))
+        click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
 
 
 def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None) -> dict[str, Any]:
@@ -135,22 +138,6 @@ def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None)
         "last": table.index[-1].isoformat(),
         "coverage": interval and interval.lower.attrs["coverage"],
     }
-
-
-def write_forecast(
-    forecaster: Forecaster, history: Path, out: Path, events: str | None = None
-) -> tuple[pd.DataFrame, Interval | None]:
-    """Write the forecast after a history with its bounds, in local time; return both."""
-    from stforecast.federated.runs.run_folder import write_csv
-    from stforecast.forecasting.tables import Interval, long_table, on_clock
-
-    series = forecaster.read(history, events)
-    table = on_clock(forecaster.predict(series), "local")
-    interval = forecaster.predict_interval(series)
-    if interval is not None:
-        interval = Interval(*(on_clock(bound, "local") for bound in interval))
-    write_csv(long_table(table, interval), out)
-    return table, interval
 
 
 def read_threshold(text: str) -> Threshold:
@@ -195,7 +182,7 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
     return text
 
 
-def _above(by_cell: pd.DataFrame) -> str:
+def above(by_cell: pd.DataFrame) -> str:
     """Say in one line which cells come closest to the threshold."""
     row = by_cell.loc[by_cell.index == by_cell["headroom"].idxmin()].iloc[0]
     text = (
@@ -204,12 +191,13 @@ def _above(by_cell: pd.DataFrame) -> str:
         f"{row['peak_time']}"
     )
     if "highest_probability" in by_cell:
-        chances = by_cell["highest_probability"]
+        whole = "probability" in by_cell
+        chances = by_cell["probability" if whole else "highest_probability"]
         if chances.isna().all():
             return f"{text}; no probability of exceeding it, as not all steps have bounds"
         return (
-            f"{text}; highest probability of exceeding it: {chances.max():.0%} of cell "
-            f"{chances.idxmax()}"
+            f"{text}; highest probability of exceeding it{'' if whole else ' at one step'}: "
+            f"{chances.max():.0%} of cell {chances.idxmax()}"
         )
     return f"{text}; a run with --intervals also gives probabilities"
 

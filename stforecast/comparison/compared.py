@@ -11,22 +11,16 @@ from pathlib import Path
 import pandas as pd
 
 from data_prep.base.errors import InputError, slug
-from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested
 from stforecast.bench.statistics.estimate import with_ends
+from stforecast.bench.tables import Compared, ComparedTable
+from stforecast.comparison import table
 from stforecast.comparison.leaderboard import APART, Leaderboard, claims, compare, overall
-from stforecast.comparison.names import by_task, horizon_ahead
-from stforecast.comparison.table import (
-    basis,
-    comparison_rows,
-    legend,
-    overall_rows,
-)
+from stforecast.comparison.names import by_task, error_name, horizon_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
-from stforecast.plots.scores import error_name
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +31,12 @@ FIGURES = ("critical-difference", "horizon", "hours", "cells")
 def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str | None) -> Compared:
     """Compare finished forecasts: a sorted table for each data set, with intervals and tests."""
     boards = compare(runs, metric, reference)
-    tables = [ComparedTable(b.task, comparison_rows(b), claims(b), basis(b)) for b in boards]
-    if len(boards) > 1 and (rows := overall_rows(overall(boards), metric)):
+    tables = [
+        ComparedTable(b.task, table.comparison_rows(b), claims(b), table.basis(b)) for b in boards
+    ]
+    if len(boards) > 1 and (rows := table.overall_rows(overall(boards), metric)):
         tables.append(ComparedTable(f"all {len(boards)} tasks", rows))
-    return Compared(tables, legend(boards), _numbers(boards), partial(_draw, runs, metric))
+    return Compared(tables, table.legend(boards), _numbers(boards), partial(_draw, runs, metric))
 
 
 def _numbers(boards: Sequence[Leaderboard]) -> pd.DataFrame:

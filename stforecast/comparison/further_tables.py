@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted
-from stforecast.bench.published import MARK, Published
+from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
-from stforecast.comparison.hours import busy_hours, hour_spans
+from stforecast.comparison.errors import busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.intervals.bands import ranges_outside
-from stforecast.metrics.quantiles import pair_coverages, parse_levels
+from stforecast.metrics.interval import pair_coverages, parse_levels
 
 SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
@@ -86,10 +86,8 @@ def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}
 
 
-HEADINGS = {
-    "raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball",
-    "raw_crps": "CRPS",
-}  # fmt: skip
+HEADINGS = {"raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball"}
+HEADINGS["raw_crps"] = "CRPS"
 """Means in the table."""
 
 

@@ -16,16 +16,19 @@ import numpy as np
 
 from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap, skill, win_rate
-from stforecast.bench.statistics.estimate import NEGLIGIBLE, ErrorSums, Estimate
-from stforecast.bench.statistics.tests import holm, permutation_test
+from stforecast.bench.statistics.estimate import (
+    LEVEL,
+    NEGLIGIBLE,
+    ErrorSums,
+    Estimate,
+    holm,
+    permutation_test,
+)
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task
 from stforecast.comparison.rows import Row, TaskErrors, read_errors
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import METRICS
-
-LEVEL = 0.05
-"""Significance level of a claim."""
 
 FEWEST_DAYS_FOR_BLOCKS = 8
 """From so many days on, the bootstrap draws two successive days together, as they are alike."""

@@ -10,17 +10,12 @@ import numpy as np
 
 from data_prep.base.errors import counted
 from stforecast.bench import tables
-from stforecast.bench.published import Published
+from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
+from stforecast.comparison import further_tables
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.further_tables import (
-    horizon_table,
-    interval_table,
-    peak_table,
-    refit_notes,
-)
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
@@ -183,14 +178,17 @@ def _test_part(run: ForecastRun) -> tuple[str, ...]:
 def _section(
     runs: Sequence[ForecastRun], published: Published | None, reference: str | None
 ) -> str:
-    """Return heading and tables of runs with the same test part."""
     rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
     lines = [_heading(runs[0]), *_fold_dates(rows)]
     differing = differing_settings([row.first for row in rows])
     if differing := [name for name in differing if name != "split"]:
         lines.append(f"Rows differ in: {', '.join(differing)}.")
     lines.append(_errors_table(rows, runs, published))
-    further = (horizon_table(rows, published), interval_table(rows), peak_table(rows))
+    further = (
+        further_tables.horizon_table(rows, published),
+        further_tables.interval_table(rows),
+        further_tables.peak_table(rows),
+    )
     lines += [*filter(None, further), *_comparisons(rows, reference)]
     about = runs[0].about
     notes = []
@@ -201,11 +199,10 @@ def _section(
     )
     groups = [row.group for row in rows if not row.view]
     notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
-    return "\n\n".join(lines + notes + refit_notes(rows))
+    return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
 
 
 def _heading(run: ForecastRun) -> str:
-    """Describe data and test part of a section."""
     about, settings = run.about, run.settings
     parts = about.get("parts") or {}
     test = parts.get("test")
@@ -240,7 +237,6 @@ def _fold_dates(rows: Sequence[Row]) -> list[str]:
 def _errors_table(
     rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
 ) -> str:
-    """Tabulate errors, floats and seconds, one row per model, mean over its runs."""
     labels = ["" if row.view else row.group.base for row in rows]
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
@@ -285,7 +281,6 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
 
 
 def _privacy(group: RunGroup[ForecastRun]) -> str:
-    """Return the privacy guarantee of the row's uploads, if it was computed."""
     found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
     if not found:
         return ""
@@ -316,7 +311,6 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 
 
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
-    """Return the means over a row's runs."""
     first = row.first
     sends = len(first.rounds()) and not is_pooled(first)
     shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}

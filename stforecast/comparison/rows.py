@@ -18,15 +18,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
-from stforecast.comparison.errors import (
-    SEASONAL,
-    ModelErrors,
-    local_times,
-    model_errors,
-    scale_of,
-    summed_by,
-    variables,
-)
+from stforecast.comparison import errors
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics.metric import mean
 
@@ -69,13 +61,13 @@ def joined_targets(runs: Iterable[ForecastRun]) -> xr.Dataset:
 
 def joined_errors(
     runs: Iterable[ForecastRun], metric: str, selection: str | None = None
-) -> ModelErrors:
+) -> errors.ModelErrors:
     """Compute the `model_errors` of one seed's runs on the test parts of all folds."""
     found = (run.means() for run in folds_of(runs).values())
-    return join_errors([model_errors(forecasts, metric, selection) for forecasts in found])
+    return join_errors([errors.model_errors(forecasts, metric, selection) for forecasts in found])
 
 
-def join_errors(parts: Sequence[ModelErrors]) -> ModelErrors:
+def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
     """Return the errors on several test parts of the same cells as those on one."""
     return dataclasses.replace(
         parts[0],
@@ -188,8 +180,8 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
             sums[metric][row.name] = _joined(of_seeds, metric, "")
     whole = [first[fold] for fold in folds]
     for metric in metrics:
-        if all((metric, SEASONAL) in part.sums for part in whole):
-            sums[metric][SEASONAL] = _joined([whole], metric, SEASONAL)
+        if all((metric, errors.SEASONAL) in part.sums for part in whole):
+            sums[metric][errors.SEASONAL] = _joined([whole], metric, errors.SEASONAL)
     targets = whole[0].targets
     places = [targets[name].to_numpy() for name in ("lon", "lat") if name in targets]
     locations = np.stack(places, axis=1) if places else None
@@ -201,19 +193,21 @@ def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
     forecasts = run.means()
     leads = run.fold not in first
-    scales = {scale for metric in metrics if (scale := scale_of(metric))}
+    scales = {scale for metric in metrics if (scale := errors.scale_of(metric))}
     if not leads:
         check_targets(run, forecasts, first[run.fold].targets)
         forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
     models = {"": run.selection(row.view)} | (
-        {SEASONAL: SEASONAL} if leads and SEASONAL in variables(forecasts) else {}
+        {errors.SEASONAL: errors.SEASONAL}
+        if leads and errors.SEASONAL in errors.variables(forecasts)
+        else {}
     )
     sums = {}
     for metric in metrics:
         for name, selection in models.items():
-            errors = model_errors(forecasts, metric, selection)
-            sums[metric, name] = errors.by_day()
-    part = _Part(sums, forecasts[["y", *scales]], errors.days)
+            found = errors.model_errors(forecasts, metric, selection)
+            sums[metric, name] = found.by_day()
+    part = _Part(sums, forecasts[["y", *scales]], found.days)
     if leads:
         first[run.fold] = part
     return part
@@ -245,7 +239,9 @@ def _joined(of_seeds: Sequence[Sequence[_Part]], metric: str, name: str) -> Erro
     stacked = [
         np.stack(
             [
-                summed_by(np.concatenate([p.sums[metric, name][i] for p in parts], axis=1), place)
+                errors.summed_by(
+                    np.concatenate([p.sums[metric, name][i] for p in parts], axis=1), place
+                )
                 for parts in of_seeds
             ]
         )
@@ -291,12 +287,12 @@ def _extent(index: pd.Index) -> str:
     return f"{len(index)}, from {index[0]} to {index[-1]}"
 
 
-def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
+def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
     """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
 
     Shares of targets inside stand in place of errors. Without bounds, it is empty.
     """
-    times, step = local_times(forecasts)
+    times, step = errors.local_times(forecasts)
     y = forecasts["y"].to_numpy()
     seen = np.isfinite(y)
     found = {}
@@ -307,11 +303,13 @@ def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
         upper = forecasts[f"upper{which}"].to_numpy()
         inside = seen & (lower.to_numpy() <= y) & (y <= upper)
         nominal = float(lower.attrs.get("coverage", forecasts.attrs["coverage"]))
-        found[nominal] = ModelErrors(inside.astype(float), seen.astype(float), times, step, mean)
+        found[nominal] = errors.ModelErrors(
+            inside.astype(float), seen.astype(float), times, step, mean
+        )
     return dict(sorted(found.items()))
 
 
-def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, ModelErrors]:
+def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErrors]:
     """Return `coverages` on the test parts of all runs, seeds and folds alike."""
     parts = []
     for run in runs:

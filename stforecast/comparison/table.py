@@ -12,8 +12,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
 from stforecast.bench.statistics.bootstrap import log_ratio
-from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.statistics.tests import Ranking, rank
+from stforecast.bench.statistics.estimate import Estimate, Ranking, rank
 from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.comparison.leaderboard import Leaderboard, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title

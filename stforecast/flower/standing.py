@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -304,10 +304,10 @@ def metrics_text(standing: Standing) -> str:
         ("sums_lost_total", "Secure sums that were lost.", standing.sums_lost),
         ("starts_total", "Starts of the server.", standing.starts),
     ]  # fmt: skip
-    return "".join(_family(f"stforecast_{name}", text, of) for name, text, of in table)
+    return "".join(family(f"stforecast_{name}", text, of) for name, text, of in table)
 
 
-def _family(name: str, text: str, of: Any) -> str:
+def family(name: str, text: str, of: Any) -> str:
     """Return the lines of a metric: one value, or values by label; none if there is none."""
     values = of if isinstance(of, dict) else {"": of}
     lines = [f"{name}{label} {value}" for label, value in values.items() if value is not None]
@@ -348,3 +348,69 @@ def show_log() -> None:
     notices.setFormatter(CommandFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[notices])
     logging.getLogger("stforecast").setLevel(logging.INFO)
+
+
+LAST_ROUNDS = 5
+"""Number of rounds that are shown."""
+
+
+def status_text(standing: Standing) -> str:
+    """Describe the standing in words and tables."""
+    refused = (f"node {n} is not let in: {_short(why)}" for n, why in standing.refused.items())
+    tables = (_nodes(standing), _rounds(standing))
+    parts = ["\n".join(_facts(standing)), *tables, "\n".join(refused)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _facts(s: Standing) -> list[str]:
+    lines = [
+        f"{s.method}: {s.state}{f' ({s.reason})' if s.reason else ''}",
+        f"rounds: {max(s.rounds, default=0)} of {s.planned} complete",
+        f"clients connected: {s.connected_clients} of {s.clients} on {len(s.connected)} nodes",
+    ]
+    if s.starts > 1:
+        lines.append(f"the server was started {s.starts} times")
+    if s.rounds_lost:
+        lines.append(f"rounds repeated: {s.rounds_lost} (the last: {_short(s.lost_because, 90)})")
+    if s.sums_recovered:
+        lines.append(f"secure sums completed although nodes left: {s.sums_recovered}")
+    if s.sums_lost:
+        lines.append(f"secure sums lost: {s.sums_lost} (the last: {_short(s.lost_because, 90)})")
+    if s.test:
+        lines.append("test errors: " + ", ".join(f"{n} {v:.4g}" for n, v in s.test.items()))
+    for n, why in s.errors_left_out.items():
+        lines.append(f"without those of node {n}: {_short(why)}")
+    for n, why in s.errors_doubtful.items():
+        lines.append(f"node {n} is doubtful: {_short(why, 90)}")
+    if s.since and s.state in (WAITING, RUNNING):
+        ago = (datetime.now(UTC) - datetime.fromisoformat(s.since)).total_seconds()
+        lines.append(f"last event: {ago:.0f} s ago")
+    return lines
+
+
+def _nodes(s: Standing) -> str:
+    rows = []
+    for n, v in sorted(s.nodes.items(), key=lambda item: item[1].first):
+        there = "silent" if v.suspended else "yes" if v.connected else "no"
+        counts = v.joins, v.failures, v.strikes
+        rows.append([n, f"{v.first} to {v.last}", there, *counts, _short(v.reason)])
+    headers = ["node", "clients", "connected", "joins", "failures", "strikes", "last failure"]
+    return _table(rows, headers, disable_numparse=True)
+
+
+def _rounds(s: Standing) -> str:
+    shown = ("round", "train_loss", "validation_loss", "participants", "failed", "seconds")
+    rows = [[s.rounds[i].get(name) for name in shown] for i in sorted(s.rounds)[-LAST_ROUNDS:]]
+    headers = ["round", "train loss", "validation loss", "clients", "left out", "seconds"]
+    return _table(rows, headers, floatfmt=".4g")
+
+
+def _table(rows: Sequence[Sequence[object]], headers: Sequence[str], **style: Any) -> str:
+    from tabulate import tabulate
+
+    return tabulate(rows, headers, **style) if rows else ""
+
+
+def _short(text: str, most: int = 60) -> str:
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain if len(plain) <= most else plain[: most - 1] + "…"

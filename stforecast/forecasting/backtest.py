@@ -15,8 +15,13 @@ from data_prep.base.errors import counted
 from stforecast.bench.statistics.bootstrap import skill
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.bench.tables import for_terminal, plus_minus
-from stforecast.comparison.errors import SEASONAL, ModelErrors, model_errors, variables
-from stforecast.comparison.hours import hourly_errors
+from stforecast.comparison.errors import (
+    SEASONAL,
+    ModelErrors,
+    hourly_errors,
+    model_errors,
+    variables,
+)
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import join_errors

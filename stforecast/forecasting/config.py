@@ -32,7 +32,7 @@ from stforecast.federated.uploads.uplink import Uplink
 from stforecast.forecasting.task import LossOptions
 from stforecast.intervals.bands import IntervalOptions
 from stforecast.methods import METHODS
-from stforecast.metrics.quantiles import pair_coverages, parse_levels
+from stforecast.metrics.interval import pair_coverages, parse_levels
 from stforecast.models import MODELS
 
 

@@ -3,6 +3,11 @@
 Probabilities follow from a forecast m and its central interval [l, u] of coverage c. On either side
 of its median m, the value is taken to be normal, with the spread for which it lies above u with
 probability (1 - c) / 2, and below l with the same.
+
+That a threshold is exceeded at any step of a span depends on how errors go together. They are taken
+to be joint normal (a Gaussian copula) with the rank correlations of the steps' errors in the tested
+forecasts, pooled over cells. Independent errors would promise too many exceedances, and the highest
+probability of one step too few; the benchmark `exceedance` measures all three.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
+import xarray as xr
+from scipy.stats import norm, rankdata
 
 from data_prep.base.errors import InputError, Words
 
@@ -23,6 +29,9 @@ ROUNDING = 1e-4
 
 ANY = (-np.inf, np.inf)
 """Limits of a service whose values may be any number."""
+
+DRAWS = 4000
+"""Draws of the errors of a span, the same for all cells."""
 
 Threshold = float | Mapping[object, float]
 """One threshold in the data's units, or one of each cell."""
@@ -79,19 +88,68 @@ def exceedance(
     >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
     0.05
     """
+    places = _places(forecast, lower, upper, threshold, coverage, limits)
+    return pd.DataFrame(norm.sf(places), forecast.index, forecast.columns)
+
+
+def _places(
+    forecast: pd.DataFrame,
+    lower: pd.DataFrame,
+    upper: pd.DataFrame,
+    threshold: Threshold,
+    coverage: float,
+    limits: tuple[float, float] | None,
+) -> np.ndarray:
+    """Return the thresholds as normal scores of the values `(steps, cells)`, NaN without bounds."""
     limit = _limits(threshold, forecast, limits)
     _check_uncut(forecast, lower, upper)
-    centre = forecast.to_numpy(dtype=float)
-    _check_inside(centre, forecast.columns, lower.to_numpy(), upper.to_numpy())
-    reach = np.where(limit > centre, upper - centre, centre - lower).clip(0) / norm.ppf(
-        (1 + coverage) / 2
-    )
+    centre, low, high = (table.to_numpy(dtype=float) for table in (forecast, lower, upper))
+    _check_inside(centre, forecast.columns, low, high)
+    reach = np.where(limit > centre, high - centre, centre - low).clip(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        chance = norm.sf((limit - centre) / reach)
-    sure = (centre > limit).astype(float)  # A band without width.
-    found = np.where(reach == 0, sure, chance)
-    found[np.isnan(lower.to_numpy()) | np.isnan(upper.to_numpy())] = np.nan
-    return pd.DataFrame(found, forecast.index, forecast.columns)
+        places = (limit - centre) / (reach / norm.ppf((1 + coverage) / 2))
+    places = np.where(reach == 0, np.where(centre > limit, -np.inf, np.inf), places)
+    return np.where(np.isnan(low) | np.isnan(high), np.nan, places)
+
+
+def error_correlation(forecasts: xr.Dataset) -> np.ndarray | None:
+    """Return how the errors of the steps ahead go together, `(horizon, horizon)`.
+
+    Args:
+        forecasts: tested forecasts with bounds, see `Forecaster.test_forecasts`.
+
+    Returns:
+        Rank correlations of standardised errors, as those of a Gaussian copula; None without
+        bounds or if there are fewer than two complete windows.
+    """
+    if "upper" not in forecasts:
+        return None
+    y, centre, low, high = (forecasts[n].to_numpy() for n in ("y", "y_hat", "lower", "upper"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = (y - centre) / np.where(y > centre, high - centre, centre - low)
+    errors = errors.reshape(-1, y.shape[2]).astype(float)
+    errors = errors[np.isfinite(errors).all(axis=1)]
+    if len(errors) < 2:
+        return None
+    ranks = rankdata(errors, axis=0) / (len(errors) + 1)
+    return np.atleast_2d(np.corrcoef(norm.ppf(ranks), rowvar=False))
+
+
+def _in_span(places: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Return the probability `(cells,)` to exceed a place `(steps, cells)` at any step.
+
+    It is NaN where a step has none.
+    """
+    n = len(places)
+    if n > len(correlation):
+        return np.full(places.shape[1], np.nan)
+    values, vectors = np.linalg.eigh(np.nan_to_num(correlation[:n, :n]))
+    root = vectors * np.sqrt(values.clip(0))
+    draws = np.random.default_rng(0).standard_normal((DRAWS, n)) @ root.T
+    found = np.array([(draws > of_cell).any(axis=1).mean() for of_cell in places.T])
+    return np.where(
+        np.isnan(places).any(axis=0), np.nan, np.fmax(found, norm.sf(places).max(axis=0))
+    )
 
 
 def plan(
@@ -99,6 +157,7 @@ def plan(
     interval: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     threshold: Threshold | None = None,
     limits: tuple[float, float] | None = None,
+    correlation: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """Tabulate a forecast for a planner, one row for each cell.
 
@@ -109,14 +168,17 @@ def plan(
         threshold: capacity or limit in the data's units, one or one of each cell.
         limits: lowest and highest possible value, at which the table's values are cut; by default
             those of the forecast.
+        correlation: `error_correlation` of tested forecasts, for probabilities over the span.
 
     Returns:
         `busy_hour` and `busy_hour_mean`; `peak`, the highest forecast, and `peak_time`; with a
         threshold also `threshold`, `headroom` (threshold minus the peak) and `steps_above`, the
         number of forecasts above it, missing without a forecast; with bounds too `headroom_95`
         (threshold minus the highest upper bound: with a 90 % interval, each value stays below that
-        bound with a probability of 95 %) and `highest_probability` of exceeding the threshold at
-        one step, both missing where a step has no bounds, with a warning.
+        bound with a probability of 95 %), `highest_probability` of exceeding the threshold at
+        one step, the `likeliest_time` of it, and `expected_steps_above`; they are missing where a
+        step has no bounds, with a warning. With a correlation also `probability`, of exceeding the
+        threshold at any step.
 
     Raises:
         InputError: as `exceedance`.
@@ -137,8 +199,14 @@ def plan(
         lower, upper = interval
         coverage = upper.attrs["coverage"]
         table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.clip(*limits).max(skipna=False)
-        chances = exceedance(uncut, lower, upper, threshold, coverage, limits)
+        places = _places(uncut, lower, upper, threshold, coverage, limits)
+        chances = pd.DataFrame(norm.sf(places), forecast.index, forecast.columns)
+        known = chances.dropna(axis="columns")
+        if correlation is not None:
+            table["probability"] = _in_span(places, correlation)
         table["highest_probability"] = chances.max(skipna=False)
+        table["likeliest_time"] = known.idxmax().reindex(forecast.columns)
+        table["expected_steps_above"] = chances.sum(skipna=False)
         _warn_of_steps_without_bounds(chances)
     return table
 

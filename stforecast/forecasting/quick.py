@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,21 +15,21 @@ from data_prep.base.errors import InputError, Words, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
 from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
+from stforecast.data.splits import make_split
 from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
+    from stforecast.data.window_spec import WindowSpec
     from stforecast.forecasting.backtest import Backtest
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.tables import Interval
 
 
-SPLIT = "time:0.7,0.15,0.15"
-"""Parts to train on, to choose and calibrate on, and to check on."""
-
-PARTS = "70 % of the time to train, 15 % to calibrate, 15 % to check"
-"""These in words."""
+SHARES = range(15, 49)
+"""Per cent of the time to calibrate on and to check on, of which the first that fits is taken."""
 
 WORK = 1_000_000
 """Cells × steps up to which all rounds of the default method take a minute or two."""
@@ -150,9 +151,10 @@ def make_plan(
     """Choose what is not given: the service, the split, intervals and rounds.
 
     Raises:
-        InputError: if the service is unknown, the horizon is below 1 or the data have one step.
+        InputError: if the service is unknown, the horizon is below 1 or the data are too short for
+            it.
     """
-    from stforecast.forecasting.config import defaults  # imports torch
+    from stforecast.forecasting.config import defaults, resolve  # imports torch
 
     for name in given.keys() & {"horizon", "service"}:
         raise InputError(f"{name} is given twice; give it once")
@@ -163,14 +165,22 @@ def make_plan(
     zone = str(cube.attrs.get("time_zone", "UTC"))
     wall = ", times are its wall clock" if cube.attrs.get("clock") == "local" else ""
     name, which = _choose_service(cube, service)
-    split = given.get("split", SPLIT)
-    settings: dict[str, Any] = {"split": SPLIT, "intervals": "normalised"}
+    settings: dict[str, Any] = {"intervals": "normalised"}
+    if parts := given.get("split"):
+        parts = f"{parts} (setting split=…)"
+    else:
+        window = resolve(method, **{**given, "horizon": horizon}).window.at(step)
+        share = choose_share(Calendar.from_cube(cube), n_steps, window)
+        settings["split"] = _split_of(share)
+        parts = f"{100 - 2 * share} % of the time to train, {share} % to calibrate, {share} % "
+        more = f", as {SHARES[0]} % are too short for the horizon" if share > SHARES[0] else ""
+        parts += f"to check{more} (setting split=…)"
     assumed: dict[str, str | Words] = {
         "step": Words("{}, as in the data ({resample} changes a table's)", in_words(1, step)),
         "horizon": Words("{}, {} steps ({horizon})", in_words(horizon, step), horizon),
         "service": which,
         "time zone": Words("{}{} ({time_zone} and {clock} of a table)", zone, wall),
-        "parts": f"{PARTS if split == SPLIT else split} (setting split=…)",
+        "parts": parts,
         "method": Words("{} ({method}; stforecast list methods)", method),
     }
     chosen = method == DEFAULT_METHOD and "rounds" not in given
@@ -187,6 +197,44 @@ def make_plan(
     if missing:
         assumed["missing"] = f"{missing:.1%} of the values; they are masked"
     return Plan(name, settings | {"horizon": horizon, "service": name} | dict(given), assumed)
+
+
+def choose_share(calendar: Calendar, n_steps: int, window: WindowSpec) -> int:
+    """Return the per cent of a series that calibrate its forecasts, and of as many that check them.
+
+    They are the fewest of `SHARES` that hold the windows of a whole period, or else a single one.
+
+    Raises:
+        InputError: if no share leaves a window to train on.
+    """
+
+    def fitting(n: int, horizon: int) -> int | None:
+        spec, times = replace(window, horizon=horizon), calendar.local_times(np.arange(n))
+        for needed in (horizon + window.period, horizon):
+            share = max(SHARES[0], -(-100 * needed // n))  # A longer part leaves less to train on.
+            if share in SHARES:
+                try:
+                    make_split(_split_of(share), n, calendar.step, spec, times)
+                except InputError:
+                    continue
+                return share
+        return None
+
+    horizon = window.horizon
+    if (share := fitting(n_steps, horizon)) is not None:
+        return share
+    longest = bisect_left(range(1, horizon), True, key=lambda h: fitting(n_steps, h) is None)
+    most = range(n_steps + 5 * (horizon + window.max_lag + window.period))
+    fewest = bisect_left(most, True, lo=n_steps, key=lambda n: fitting(n, horizon) is not None)
+    raise InputError(
+        f"{n_steps} steps are too few to train, calibrate and check forecasts of {horizon} steps; "
+        f"give at least {fewest} steps",
+        Words(", or a {horizon} of at most {}", longest) if longest else "",
+    )
+
+
+def _split_of(share: int) -> str:
+    return f"time:{1 - share / 50:.2g},{share / 100},{share / 100}"
 
 
 def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | Words]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -31,9 +32,13 @@ from data_prep.cube import check_axes, check_values
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
+from stforecast.forecasting.planning import error_correlation
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
+
+FORECASTS = "forecasts.nc"
+"""File of the forecasts of the test part."""
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -106,7 +111,7 @@ class ForecastRun(Run):
 
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts` lazily: values are read when they are used."""
-        path = self.folder / "forecasts.nc"
+        path = self.folder / FORECASTS
         with open_hdf5(path, "as netCDF4", AGAIN) as file:
             check_axes(file, path)
             ds = xr.open_dataset(path, engine="h5netcdf")
@@ -155,6 +160,15 @@ class ForecastRun(Run):
 def is_model(folder: Path) -> bool:
     """Return whether a folder holds a saved forecaster by itself, without results."""
     return (folder / MODEL).is_file()
+
+
+def tested_correlation(folder: Path) -> np.ndarray | None:
+    """Return `error_correlation` of a run's tested forecasts; None for a model without any."""
+    path = folder / FORECASTS
+    if not path.is_file():
+        return None
+    with open_hdf5(path, "as netCDF4", AGAIN), xr.open_dataset(path, engine="h5netcdf") as ds:
+        return error_correlation(ds)
 
 
 def data_of(about: Mapping[str, Any]) -> Path:

@@ -30,7 +30,12 @@ def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFram
 
 def _rounded(table: pd.DataFrame) -> list[float]:
     """Return the values of one cell after the other; rounding keeps bounds around a forecast."""
-    return [float(f"{value:.{DIGITS}g}") for value in table.melt()["value"]]
+    return [in_digits(value) for value in table.melt()["value"]]
+
+
+def in_digits(value: float) -> float:
+    """Round a number to as many digits as are written."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:

@@ -17,7 +17,7 @@ from stforecast.data.windows import Windows
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 from stforecast.federated.core.tensors import Batch
-from stforecast.metrics.quantiles import parse_levels
+from stforecast.metrics.interval import parse_levels
 
 
 @dataclass(frozen=True)

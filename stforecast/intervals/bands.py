@@ -14,7 +14,7 @@ import numpy as np
 from stforecast.data.clock import Calendar
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.forecasting.predictor import Predictor
-from stforecast.metrics.quantiles import pair_coverages
+from stforecast.metrics.interval import pair_coverages
 
 
 @dataclass(frozen=True, eq=False)

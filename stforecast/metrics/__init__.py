@@ -1,23 +1,12 @@
 """Metrics of point forecasts and of intervals, and quantile levels."""
 
-from typing import Any
-
 from data_prep.base.registry import Registry
 from stforecast.metrics.metric import IntervalMetric, Metric
-
-
-def _is_metric(thing: Any) -> bool:
-    return isinstance(thing, Metric)
-
-
-def _is_interval_metric(thing: Any) -> bool:
-    return isinstance(thing, IntervalMetric)
-
 
 METRICS: Registry[Metric] = Registry(
     "metric",
     "stforecast.metrics",
-    is_entry=_is_metric,
+    is_entry=lambda thing: isinstance(thing, Metric),
     group="stforecast.metrics",
     sort_by=lambda metric: metric.relative,
 )
@@ -26,7 +15,7 @@ METRICS: Registry[Metric] = Registry(
 INTERVAL_METRICS: Registry[IntervalMetric] = Registry(
     "metric of intervals",
     "stforecast.metrics",
-    is_entry=_is_interval_metric,
+    is_entry=lambda thing: isinstance(thing, IntervalMetric),
     group="stforecast.interval_metrics",
     sort_by=lambda metric: not metric.relative,
 )

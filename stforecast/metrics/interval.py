@@ -1,4 +1,4 @@
-"""Metrics of intervals: coverage, width, pinball loss and CRPS, summed and divided once.
+"""Metrics of intervals: coverage, width, pinball loss and CRPS, summed and divided once; levels.
 
 Nested intervals give quantiles: the bounds of the interval with coverage c have the levels
 (1 - c) / 2 and (1 + c) / 2, and the forecast itself is the median. The CRPS of a distribution is
@@ -8,10 +8,16 @@ levels nearest to it, so with three levels it is coarse: compare it only for equ
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from stforecast.intervals.bands import Bands
+from data_prep.base.errors import InputError
 from stforecast.metrics.metric import IntervalMetric
+
+if TYPE_CHECKING:
+    from stforecast.intervals.bands import Bands
 
 
 def covered(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
@@ -95,3 +101,45 @@ SCALED_PINBALL = IntervalMetric(
 CRPS = IntervalMetric(
     "crps", "continuous ranked probability score, from the pinball losses of the same levels", crps
 )
+
+
+def parse_levels(text: str) -> tuple[float, ...]:
+    """Read quantile levels from text.
+
+    >>> parse_levels("0.05,0.5,0.95")
+    (0.05, 0.5, 0.95)
+
+    Raises:
+        InputError: unless they increase, lie in (0, 1) and come in pairs around 0.5.
+    """
+    try:
+        levels = tuple(float(level) for level in text.split(","))
+    except ValueError as e:
+        raise InputError(f"quantiles is {text!r}; give numbers like 0.05,0.5,0.95") from e
+    increasing = all(low < high for low, high in pairwise((0.0, *levels, 1.0)))
+    mirrored = [1 - level for level in reversed(levels)]
+    if not increasing or not np.allclose(levels, mirrored) or len(levels) % 2 == 0:
+        raise InputError(
+            f"quantiles is {text!r}; give increasing levels between 0 and 1 in pairs around 0.5, "
+            "like 0.05,0.5,0.95"
+        )
+    return levels
+
+
+def pair_coverages(levels: tuple[float, ...]) -> dict[float, tuple[int, int]]:
+    """Pair quantile levels that lie symmetrically around the median into intervals.
+
+    The interval between the levels α / 2 and 1 - α / 2 has the nominal coverage 1 - α.
+
+    >>> pair_coverages((0.05, 0.25, 0.5, 0.75, 0.95))
+    {0.5: (1, 3), 0.9: (0, 4)}
+
+    Args:
+        levels: increasing levels, as returned by `parse_levels`.
+
+    Returns:
+        Positions of the lower and the upper level by coverage, narrow intervals first.
+    """
+    half = len(levels) // 2
+    places = [(i, len(levels) - 1 - i) for i in reversed(range(half))]
+    return {round(levels[high] - levels[low], 9): (low, high) for low, high in places}

@@ -1,13 +1,16 @@
-"""Map of the cells, coloured by error, load, forecast or coverage."""
+"""Map of the cells, coloured by error, load, forecast or coverage, and the places of cells."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+import xarray as xr
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -18,16 +21,19 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from data_prep.base.errors import InputError
+from data_prep.city.simulate import CITIES, City
 from data_prep.cube import open_cube
+from data_prep.sets.milan import MILAN
+from data_prep.sets.trentino import TRENTINO
 from stforecast.bench.curves import Curve, as_curves, columns, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
+from stforecast.comparison.names import error_name, finite_mean, quantity, refuse_different_tests
 from stforecast.comparison.rows import joined_coverages, joined_targets
 from stforecast.comparison.table import errors_by_cell
+from stforecast.data.covariates import strongest_neighbours
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, finite_mean, quantity, refuse_different_tests
-from stforecast.report.places import Places, find_places
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""
@@ -79,10 +85,8 @@ def map(  # The command is called so.
         _draw(ax, where, values[i], norm, COLORS[show])
         name = "observed" if show == "load" else shown[i].group.label
         title_panel(ax, f"{name}: mean {finite_mean(values[i]):{form}}", width / in_row)
-    bar = fig.colorbar(
-        ScalarMappable(norm, COLORS[show]), ax=axes, location="bottom", fraction=0.05, aspect=40,
-        extend="both",
-    )  # fmt: skip
+    place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
+    bar = fig.colorbar(ScalarMappable(norm, COLORS[show]), ax=axes, extend="both", **place)
     bar.ax.tick_params(labelsize=SMALL)
     if show == "coverage":
         bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -92,7 +96,6 @@ def map(  # The command is called so.
 
 
 def _places(run: ForecastRun) -> Places:
-    """Return the places of a run's cells, which must be known."""
     path = data_of(run.about)
     cube = open_cube(path) if path.is_file() else None
     with run.open_forecasts() as forecasts:
@@ -122,7 +125,6 @@ def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
 def _scale(
     values: Sequence[np.ndarray], show: str, curves: Sequence[Curve[ForecastRun]]
 ) -> Normalize:
-    """Return the scale of the colours of all panels."""
     known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
     if not len(known):
         raise InputError("no cell of these runs has a finite value; there is nothing to draw")
@@ -154,7 +156,6 @@ def _height(where: Places, width: float) -> float:
 
 
 def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: str) -> None:
-    """Draw squares or points, in grey where there is no value."""
     known = np.isfinite(values)
     drawn: Collection
     if where.kind == "squares":
@@ -178,3 +179,110 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     ax.spines[:].set_visible(False)
     ax.set_xticks([])
     ax.set_yticks([])
+
+
+KILOMETRES = 111.2
+"""Length of a degree of latitude."""
+
+N_ROADS = 2
+"""Number of roads to draw from each sensor, the strongest."""
+
+PUBLISHED = {MILAN.source: "milan", TRENTINO.source: "trentino"}
+"""Cities by the source of their records."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Places of cells.
+
+    Attributes:
+        kind: `squares`, `points`, or `tiles` if places are unknown.
+        east: `(cells,)` kilometres east of the middle; empty for tiles.
+        north: `(cells,)` kilometres north of the middle.
+        size: width and height of a square in kilometres.
+        roads: `(roads, 2)` positions of the cells that a road joins.
+        note: what the map shows, in words.
+    """
+
+    kind: Literal["squares", "points", "tiles"]
+    east: np.ndarray
+    north: np.ndarray
+    size: tuple[float, float]
+    roads: np.ndarray
+    note: str
+
+
+def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
+    """Find the places of the cells of a run's forecasts; its data are None if they are gone."""
+    cells = forecasts["cell"].to_numpy()
+    city = _city({} if cube is None else {str(k): str(v) for k, v in cube.attrs.items()})
+    if {"lon", "lat"} <= set(forecasts.coords):
+        lon, lat = (forecasts[name].to_numpy().astype(float) for name in ("lon", "lat"))
+    elif city is not None and cells.dtype.kind in "iu":
+        row, column = np.divmod(cells - 1, city.columns)
+        lon, lat = (
+            start + (place + 0.5) * size
+            for start, place, size in zip(city.origin, (column, row), city.size, strict=True)
+        )
+    else:
+        return _tiles("The data have no locations: tiles are sorted by value, the highest first.")
+    if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
+        return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
+    return _on_plane(lon, lat, city, _roads(forecasts, cube))
+
+
+def _tiles(note: str) -> Places:
+    nothing = np.empty(0)
+    return Places("tiles", nothing, nothing, (1.0, 1.0), np.empty((0, 2), dtype=int), note)
+
+
+def _city(about: Mapping[str, str]) -> City | None:
+    """Return the city whose published grid the cells are of, also if they are simulated."""
+    source = about.get("source", "")
+    simulated = [name for name in CITIES if f"city {name}," in source]
+    name = PUBLISHED.get(source) or (simulated[0] if simulated else None)
+    return CITIES[name] if name else None
+
+
+def _on_plane(lon: np.ndarray, lat: np.ndarray, city: City | None, roads: np.ndarray) -> Places:
+    """Project degrees to kilometres around the middle, which is exact enough for a city."""
+    middle_lon, middle_lat = ((v.min() + v.max()) / 2 for v in (lon, lat))
+    to_east = KILOMETRES * np.cos(np.radians(middle_lat))
+    span = (
+        f"{_degrees(lon.min(), 'EW')} to {_degrees(lon.max(), 'EW')}, "
+        f"{_degrees(lat.min(), 'NS')} to {_degrees(lat.max(), 'NS')}"
+    )
+    width, height = city.size if city else (0.0, 0.0)
+    what = "Squares of the published grid" if city else "A point for each cell"
+    lines = f", with the {N_ROADS} strongest roads of each sensor as lines" if len(roads) else ""
+    return Places(
+        "squares" if city else "points",
+        (lon - middle_lon) * to_east,
+        (lat - middle_lat) * KILOMETRES,
+        (width * to_east, height * KILOMETRES),
+        roads,
+        f"{what}{lines}; north is up, {span}.",
+    )
+
+
+def _degrees(value: float, signs: str) -> str:
+    """Format a coordinate.
+
+    >>> _degrees(-118.2412, "EW")
+    '118.241° W'
+    """
+    return f"{abs(value):.3f}° {signs[int(value < 0)]}"
+
+
+def _roads(forecasts: xr.Dataset, cube: xr.Dataset | None) -> np.ndarray:
+    """Return the strongest roads between the tested cells, each once."""
+    nothing = np.empty((0, 2), dtype=int)
+    if cube is None or "adjacency" not in cube:
+        return nothing
+    known, cells = cube.indexes["cell"], forecasts["cell"].to_numpy()
+    at = known.get_indexer(pd.Index(cells))
+    if (at < 0).any():
+        return nothing
+    near = strongest_neighbours(cube["adjacency"].to_numpy()[np.ix_(at, at)], N_ROADS)
+    ends = np.stack([np.repeat(np.arange(len(cells)), N_ROADS), near.ravel()], axis=1)
+    return np.unique(np.sort(ends[ends[:, 1] >= 0], axis=1), axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,14 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from data_prep.base.errors import InputError, choose
+from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
 from stforecast.bench.curves import Curve, as_curves, draw_curves, outer_labels
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
-from stforecast.bench.ranking import draw_ranks, score_bars
 from stforecast.bench.run_groups import ALL, by_client
-from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import short
+from stforecast.comparison import names
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.names import by_task
 from stforecast.comparison.rows import Row
 from stforecast.comparison.table import (
     FEWEST_CLIENTS,
@@ -29,7 +29,6 @@ from stforecast.comparison.table import (
     rank_clients,
 )
 from stforecast.forecasting.results import ForecastRun
-from stforecast.plots import scores
 from stforecast.plots.figure import figure
 
 
@@ -56,7 +55,7 @@ def bars(
         width: width of the figure in inches.
     """
     unsorted = as_curves(runs)
-    errors = [scores.pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
+    errors = [names.pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
     order = np.argsort([some.mean() for some in errors], kind="stable")
     curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
     means = [float(some.mean()) for some in errors]
@@ -64,7 +63,7 @@ def bars(
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
     fig, ax = score_bars(curves, errors, width)
     several = any(len(curve.group.runs) > 1 for curve in curves)
-    ax.set_xlabel(scores.axis_name(metric, runs, selection, seeds=several))
+    ax.set_xlabel(names.axis_name(metric, runs, selection, seeds=several))
     if reference is not None:
         named = {curve.group.name: mean for curve, mean in zip(curves, means, strict=True)}
         level = _level(reference, named)
@@ -75,7 +74,6 @@ def bars(
 
 
 def _level(reference: str, means: Mapping[str, float]) -> float:
-    """Return the position of the reference line."""
     try:
         level = means[reference] if reference in means else float(reference)
     except ValueError as e:
@@ -107,7 +105,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
-    order = np.argsort([scores.finite_mean(errors) for errors in pooled], kind="stable")
+    order = np.argsort([names.finite_mean(errors) for errors in pooled], kind="stable")
     errors_of = {curves[i].group.name: pooled[i] for i in order}
     curves = [curves[i] for i in order]
     labels = [_label(curve, errors_of[curve.group.name]) for curve in curves]
@@ -123,7 +121,7 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
-    name = f"test {scores.error_name(metric, runs)}, per client"
+    name = f"test {names.error_name(metric, runs)}, per client"
     outer_labels(axes, name, "share of clients", width, HEIGHT)
     add_legend(fig)
     return fig
@@ -134,7 +132,6 @@ def _known(errors: np.ndarray) -> np.ndarray:
 
 
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
-    """Return the name of a curve with the median and the mean of its errors."""
     known, label = _known(errors), curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
@@ -144,8 +141,7 @@ def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
 
 
 def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
-    """Return the errors `(clients,)` over the whole horizon."""
-    return by_client(scores.error_rows(run, metric))["value"].to_numpy()
+    return by_client(names.error_rows(run, metric))["value"].to_numpy()
 
 
 @figure
@@ -167,8 +163,8 @@ def critical_difference(
     as_curves(runs)  # Refuses no runs.
     main = [run for run in runs if not run.table]
     for run in main:
-        scores.error_rows(run, metric)
-    tasks = by_task(main)
+        names.error_rows(run, metric)
+    tasks = names.by_task(main)
     tables = [client_errors([Row(group) for group in rows], metric) for rows in tasks.values()]
     errors = pd.concat(tables, join="inner", keys=tasks) if tables else pd.DataFrame()
     ranking = rank_clients(errors, metric)
@@ -213,15 +209,14 @@ def sweep(
     return draw_sweep(
         runs,
         setting,
-        lambda some: scores.pooled_errors(some, metric, selection),
+        lambda some: names.pooled_errors(some, metric, selection),
         _default,
-        lambda several: scores.axis_name(metric, runs, selection, seeds=several),
+        lambda several: names.axis_name(metric, runs, selection, seeds=several),
         width,
     )
 
 
 def _default(run: ForecastRun, setting: str) -> object:
-    """Return the default of the setting."""
     from stforecast.forecasting.config import RunOptions, resolve
 
     model = run.settings.get("model", RunOptions.model)
@@ -261,7 +256,7 @@ def cells(
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    scores.refuse_different_tests(runs)
+    names.refuse_different_tests(runs)
     base = _errors_of(reference, curves, metric)
     others = [curve for curve in curves if curve.group.name != reference]
     if not others:
@@ -283,13 +278,12 @@ def cells(
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(
-        f"test {scores.error_name(metric, runs)} of a cell, divided by that of {reference}"
+        f"test {names.error_name(metric, runs)} of a cell, divided by that of {reference}"
     )
     return fig
 
 
 def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
-    """Return the errors of the reference by cell."""
     named = {curve.group.name: curve for curve in curves}
     if reference in named:
         return errors_by_cell(named[reference].group, metric)[ALL]
@@ -299,14 +293,12 @@ def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
-    """Draw the points of one method, and describe them at the right."""
     known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(kind="stable")
     n = len(known)
     heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)
-    ax.plot(
-        known, heights, ".", color=curve.color, label=curve.group.label, markersize=4, alpha=0.6,
-        markeredgewidth=0,
-    )  # fmt: skip
+    style: dict[str, Any] = {"markersize": 4, "alpha": 0.6, "markeredgewidth": 0}
+    style |= {"color": curve.color, "label": curve.group.label}
+    ax.plot(known, heights, ".", **style)
     if n:
         ax.plot([known.median()] * 2, [row - 0.4, row + 0.4], color="0.1", linewidth=1.2)
     seen = ratios.dropna()

@@ -71,12 +71,13 @@ class RunInMemory(ForecastRun):
     Attributes:
         make_metrics: returns the errors.
         make_rounds: returns the rounds.
-        make_forecasts: returns the forecasts, on first use, as the errors.
+        make_forecasts: returns the forecasts, on first use, as the errors; None for a table of
+            errors alone.
     """
 
     make_metrics: Callable[[], pd.DataFrame]
     make_rounds: Callable[[], pd.DataFrame]
-    make_forecasts: Callable[[], xr.Dataset]
+    make_forecasts: Callable[[], xr.Dataset] | None
 
     @cached_property
     def _metrics(self) -> pd.DataFrame:
@@ -84,6 +85,11 @@ class RunInMemory(ForecastRun):
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:
+        if self.make_forecasts is None:
+            raise InputError(
+                f"{self.label}: a table of errors has no forecasts, which this figure needs; give "
+                "runs or fitted forecasters"
+            )
         return self.make_forecasts()
 
     def metrics(self) -> pd.DataFrame:
@@ -99,9 +105,7 @@ class RunInMemory(ForecastRun):
         """Return the forecasts."""
         return self._forecasts
 
-    def open_forecasts(self) -> xr.Dataset:
-        """Return the forecasts."""
-        return self._forecasts
+    open_forecasts = forecasts
 
 
 def part_of(
@@ -252,7 +256,6 @@ def _inside(ds: xr.Dataset, span: Span, origin: ForecastRun) -> np.ndarray:
 
 
 def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
-    """Return errors of one model in the form of `metrics.csv`."""
     y, y_hat = ds["y"].to_numpy(), ds[name].to_numpy()
     seen, cells = np.isfinite(y), ds["cell"].to_numpy()
     y = np.where(seen, y, 0.0)
@@ -281,10 +284,6 @@ def _scale(ds: xr.Dataset) -> Scale | None:
 
 def _bands(ds: xr.Dataset, y_hat: np.ndarray) -> Bands:
     lower = [str(name) for name in ds if str(name).startswith("lower")]
-    bounds = {
-        float(ds[name].attrs["coverage"]): (
-            ds[name].to_numpy(), ds[name.replace("lower", "upper")].to_numpy(),
-        )
-        for name in lower
-    }  # fmt: skip
-    return Bands(y_hat, dict(sorted(bounds.items())))
+    pairs = [(ds[name], ds[name.replace("lower", "upper")]) for name in lower]
+    found = {float(low.attrs["coverage"]): (low.to_numpy(), up.to_numpy()) for low, up in pairs}
+    return Bands(y_hat, dict(sorted(found.items())))

@@ -8,9 +8,8 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -22,9 +21,9 @@ from data_prep.base.registry import listed
 from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
 from stforecast.bench.run_groups import group_runs
-from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
+from stforecast.comparison.names import pooled_errors
+from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
-from stforecast.plots.scores import pooled_errors
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
@@ -80,30 +79,6 @@ def _run_of(
         lambda: forecaster.rounds_,
         lambda: forecaster.test_forecasts(series),
     )
-
-
-@dataclass(frozen=True)
-class TableRun(ForecastRun):
-    """A table of errors as a run without rounds and forecasts."""
-
-    errors: pd.DataFrame
-
-    def metrics(self) -> pd.DataFrame:
-        """Return the errors."""
-        return self.errors
-
-    def rounds(self) -> pd.DataFrame:
-        """Return no rounds."""
-        return pd.DataFrame(columns=list(ROUND_COLUMNS), dtype=float)
-
-    def open_forecasts(self) -> NoReturn:
-        """Raise, as a table has no forecasts."""
-        raise InputError(
-            f"{self.label}: a table of errors has no forecasts, which this figure needs; give runs "
-            "or fitted forecasters"
-        )
-
-    forecasts = open_forecasts
 
 
 def as_runs(things: Any) -> list[ForecastRun]:
@@ -168,8 +143,8 @@ def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
             "units": "1",
         }
         text = {name: part[name].astype(str) for name in ("client", "horizon")}
-        folder = Path(f"table {place}.{len(runs)}")
-        runs.append(TableRun(folder, about, part.assign(**text)))
+        folder, errors = Path(f"table {place}.{len(runs)}"), functools.partial(part.assign, **text)
+        runs.append(RunInMemory(folder, about, errors, pd.DataFrame, None))
     return runs
 
 
@@ -203,17 +178,8 @@ def common(
 AX = "axes to draw on, from Python; several panels share their place. By default a new figure."
 
 
-def figure(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[..., Figure]:
     """Make a function of runs a figure with the common options, known by its name."""
-    return _figure(draw, has_parts=True)
-
-
-def figure_of_training(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Make a function of runs a figure as `figure` does, which has no parts to draw."""
-    return _figure(draw, has_parts=False)
-
-
-def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figure]:
     own = inspect.signature(draw)
     draws_parts, scored = "cells" in own.parameters, "metric" in own.parameters
 
@@ -254,6 +220,10 @@ def _figure(draw: Callable[..., Figure], has_parts: bool) -> Callable[..., Figur
     drawn.__annotations__ = {**{n: t for some in hints for n, t in some.items()}, "ax": Axes | None}
     drawn.__doc__ = _documented(draw.__doc__ or "", extra)
     return drawn
+
+
+figure_of_training = functools.partial(figure, has_parts=False)
+"""The same for a figure of training, which has no parts to draw."""
 
 
 def _refuse(name: str, shown: Mapping[str, str | None]) -> None:

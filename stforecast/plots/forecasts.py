@@ -25,11 +25,10 @@ from stforecast.bench.curves import (
 )
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels
 from stforecast.bench.tables import short
-from stforecast.comparison.names import time_ahead
+from stforecast.comparison.names import quantity, time_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import quantity
 
 N_CELLS = 4
 """Number of cells to draw if none are named."""
@@ -256,7 +255,6 @@ def intervals(
 
 
 def _steps(run: ForecastRun) -> list[int]:
-    """Return the first, the middle and the last step ahead of a run."""
     with run.open_forecasts() as forecasts:
         last = int(forecasts.indexes["horizon"][-1])
     return sorted({1, (last + 1) // 2, last})

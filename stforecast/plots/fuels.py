@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -163,7 +164,6 @@ def divergence(
 
 
 def _of_data(inside: Inside) -> Divergences:
-    """Return the divergences of the training series, and their threshold."""
     import torch
 
     from stforecast.federated.core.prototypes import jensen_shannon
@@ -197,7 +197,6 @@ def _training_series(inside: Inside) -> np.ndarray:
 
 
 def _cluster_order(values: np.ndarray) -> list[int]:
-    """Return the clients in the order of the leaves of average-linkage clustering."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -298,10 +297,9 @@ def _circles(ax: Axes, weights: np.ndarray) -> None:
     for chosen, color in ((kept, KEPT), (~kept, LEFT_OUT)):
         sizes = WIDEST * np.sqrt(np.abs(weights[chosen]) / largest)
         rows, columns = np.nonzero(chosen)
-        circles = EllipseCollection(
-            sizes, sizes, np.zeros_like(sizes), units="xy", facecolors=color, linewidth=0,
-            offsets=np.stack([columns, rows], axis=1), offset_transform=ax.transData,
-        )  # fmt: skip
+        place = {"offsets": np.stack([columns, rows], axis=1), "offset_transform": ax.transData}
+        style: dict[str, Any] = {"units": "xy", "facecolors": color, "linewidth": 0}
+        circles = EllipseCollection(sizes, sizes, np.zeros_like(sizes), **style | place)
         ax.add_collection(circles, autolim=False)
     rgba = np.where(kept[..., None], (0.0, 0.0, 0.0, 0.0), FAINT)
     ax.imshow(rgba, zorder=0.5)

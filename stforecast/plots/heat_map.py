@@ -18,11 +18,17 @@ from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, pa
 from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
 from stforecast.bench.tables import plus_minus
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.names import by_task, horizon_ahead, shown_steps, time_ahead
+from stforecast.comparison.names import (
+    by_task,
+    error_name,
+    error_rows,
+    horizon_ahead,
+    shown_steps,
+    time_ahead,
+)
 from stforecast.comparison.table import errors_by_cell, skill_by_step
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
-from stforecast.plots.scores import error_name, error_rows
 
 DIVERGING, RISING = "PuOr", "Blues"
 """Colours of skill, orange below 0 and purple above, and of errors: safe for all kinds of colour
@@ -118,13 +124,11 @@ def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
 
 
 def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
-    """Return the skill by step and for `ALL`, in per cent."""
     errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
     return 100 * skill_by_step(errors, naive)
 
 
 def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
-    """Return the pooled errors by step and for `ALL`, mean over runs."""
     tables = [error_rows(run, metric) for run in group.runs]
     values = [pd.concat([by_step(t), pooled(t)]).set_index("horizon")["value"] for t in tables]
     return pd.concat(values, axis=1).mean(axis=1, skipna=False).fillna(np.inf)
@@ -166,7 +170,6 @@ def _draw_errors(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None
 
 
 def _largest(table: pd.DataFrame) -> float:
-    """Return the largest finite value, 0 if there is none."""
     values = table.to_numpy()
     return float(values[np.isfinite(values)].max(initial=0.0))
 
@@ -180,7 +183,6 @@ def _draw(
     cmap: str,
     label: str,
 ) -> None:
-    """Draw the colours, their texts, and the scale of the colours."""
     missing = np.isnan(colours)
     shown = np.ma.masked_where(missing, colours)
     image = ax.imshow(shown, cmap=cmap, norm=norm, aspect="auto")

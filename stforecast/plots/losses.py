@@ -192,7 +192,6 @@ def _trim(axes: Sequence[Axes], in_row: int) -> None:
 
 
 def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
-    """Return the names of the curves, the one of the lowest last loss first."""
     last = {curve.group.name: table.iloc[-1] for curve, table in tables}
     return sorted(last, key=lambda name: float(np.nan_to_num(last[name][column], nan=np.inf)))
 

@@ -77,10 +77,8 @@ def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
     if not 1 <= len(wanted) <= len(COLORS):
         raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
     for cell in wanted:
+        if str(cell) not in named and len(named) < 30:
+            raise choose("cell", str(cell), named)
         if str(cell) not in named:
-            raise (
-                choose("cell", str(cell), list(named))
-                if len(named) < 30
-                else InputError(f"no cell {cell!r} among {some(named)}")
-            )
+            raise InputError(f"no cell {cell!r} among {some(named)}")
     return [named[str(cell)] for cell in wanted]

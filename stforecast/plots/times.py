@@ -1,4 +1,4 @@
-"""Test errors by hour of local time and by time ahead."""
+"""Test errors by hour of local time and by time ahead, and the calibration of intervals."""
 
 from __future__ import annotations
 
@@ -13,28 +13,38 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator
+from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator, PercentFormatter
 
+from stforecast.bench.charts import bar_panel
 from stforecast.bench.curves import (
     HUES,
     MOST_TOGETHER,
     PANEL,
     Curve,
     as_curves,
+    columns,
     draw_curves,
     outer_labels,
+    small_panels,
+    title_panel,
 )
 from stforecast.bench.drawing import ONE_COLUMN, TWO_COLUMNS, add_legend, panels
-from stforecast.bench.ranking import bar_panel
 from stforecast.bench.run_groups import by_step
 from stforecast.bench.tables import plus_minus, short
-from stforecast.comparison.errors import SEASONAL, SEASONAL_METHOD
-from stforecast.comparison.hours import busy_hours, hour_spans, hour_title, hourly_load
-from stforecast.comparison.names import time_ahead
-from stforecast.comparison.rows import by_seed, joined_errors, joined_targets
+from stforecast.comparison import names
+from stforecast.comparison.errors import (
+    SEASONAL,
+    SEASONAL_METHOD,
+    ModelErrors,
+    busy_hours,
+    hour_spans,
+    hour_title,
+    hourly_load,
+)
+from stforecast.comparison.rows import by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun
-from stforecast.plots import scores
 from stforecast.plots.figure import figure
+from stforecast.plots.forecasts import with_intervals
 
 BUSY = "#fbe6c2"
 """Background of busy hours: pale, so that no line is lost on it, in print without colour too."""
@@ -58,14 +68,14 @@ def hours(
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    scores.refuse_different_tests(runs)
+    names.refuse_different_tests(runs)
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
     curves, tables = [curves[i] for i in order], [tables[i] for i in order]
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
-    name = f"test {scores.error_name(metric, runs)}"
+    name = f"test {names.error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
         table_of = {c.group.name: table for c, (table, _) in zip(curves, tables, strict=True)}
 
@@ -79,7 +89,7 @@ def hours(
         for curve, (table, _), label in zip(curves, tables, labels, strict=True):
             curve.draw_mean(axes[0], table, label=label)
         axes[0].set_ylabel(name)
-        _draw_load(axes[1], first, scores.quantity(runs[:1]))
+        _draw_load(axes[1], first, names.quantity(runs[:1]))
         axes[1].set_xlabel(_axis(first))
         fig.align_ylabels(axes)
     for ax in axes:
@@ -128,9 +138,8 @@ def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     ax.set_ylabel("observed")
 
 
-NAIVE: dict[str, Any] = {
-    "label": SEASONAL, "color": HUES[-1], "linewidth": 1.0, "linestyle": (0, (1, 1)),
-}  # fmt: skip
+NAIVE: dict[str, Any] = {"label": SEASONAL, "color": HUES[-1], "linestyle": (0, (1, 1))}
+NAIVE["linewidth"] = 1.0
 """Style of the line of seasonal naive."""
 
 MOST_MINUTES = 120
@@ -160,9 +169,9 @@ def horizon(
     tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
-    name = f"test {scores.error_name(metric, runs)}"
+    name = f"test {names.error_name(metric, runs)}"
     repeated = any(run.method == SEASONAL_METHOD for run in runs)
-    naive = None if repeated else scores.seasonal_errors(runs, metric)
+    naive = None if repeated else names.seasonal_errors(runs, metric)
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
@@ -201,7 +210,7 @@ def _bars(
     means = np.concatenate([_mean(table) for table in tables])
     texts = [short(mean) for mean in means]
     fig, ax = bar_panel(curves, means, [_whiskers(table) for table in tables], texts, width)
-    ahead = {time_ahead(1, run) for curve in curves for run in curve.group.runs} - {"step 1"}
+    ahead = {names.time_ahead(1, run) for curve in curves for run in curve.group.runs} - {"step 1"}
     ax.set_xlabel(f"{name}, {ahead.pop()} ahead" if len(ahead) == 1 else name)
     if naive is not None:
         style = {**NAIVE, "label": f"{SEASONAL}: {short(naive.iloc[0])}"}
@@ -238,8 +247,7 @@ def axis_ahead(
 
 
 def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
-    """Return the errors `(horizon,)` pooled over clients, by step."""
-    table = by_step(scores.error_rows(run, metric))
+    table = by_step(names.error_rows(run, metric))
     return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 
@@ -255,3 +263,108 @@ def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
     mean = _mean(table)
     reach = np.array([mean - table.min(axis=1), table.max(axis=1) - mean])
     return reach.clip(min=0)  # The mean of equal numbers may be off by its rounding.
+
+
+IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
+"""Style of the line at which coverage is as promised."""
+
+MIDDLE = (0.1, 0.9)
+"""Quantiles of clients between which the bands lie."""
+
+APART = 0.008
+"""Distance of two methods' bars on the axis of nominal coverages."""
+
+
+@figure
+def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> Figure:
+    """Coverage of the intervals on the test part, observed against nominal, and by hour.
+
+    On the left the nominal and the observed coverage of each interval, one for each pair of
+    --quantiles; bars reach from the lowest client to the highest. On the right the coverage of the
+    widest interval by hour of local time: a line for all clients, and a band in which the middle
+    80 % of clients lie. Busy hours, as in `hours`, are shaded. More than six methods have a panel
+    each, with the coverage by hour only, the method closest to its nominal coverage first. Runs
+    that differ only in the seed and the folds of a backtest are pooled.
+
+    Args:
+        runs: runs with intervals (`--intervals`, or `--loss quantile`) tested on the same targets.
+        width: width of the figure in inches.
+    """
+    curves, note = with_intervals(as_curves(runs))
+    runs = [run for curve in curves for run in curve.group.runs]
+    names.refuse_different_tests(runs)
+    found = [joined_coverages(curve.group.runs) for curve in curves]
+    forecasts = joined_targets(runs)
+    hour = hour_title(forecasts.attrs.get("time_zone"))
+    if len(curves) > MOST_TOGETHER:
+        return _each_alone(curves, found, busy_hours(forecasts), hour, note, width)
+    fig, (left, right) = panels(width, 2.4, 2, n_columns=2)
+    _draw_levels(left, curves, found)
+    for curve, by_level in zip(curves, found, strict=True):
+        right.axhline(max(by_level), **IDEAL)
+        _draw_hours(right, curve, by_level[max(by_level)])
+    hour_axis(right, busy_hours(forecasts))
+    right.set_xlabel(hour)
+    right.set_ylabel("coverage of the widest interval")
+    for ax in (left, right):
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    add_legend(fig, note)
+    return fig
+
+
+def _each_alone(
+    curves: Sequence[Curve[ForecastRun]],
+    found: Sequence[dict[float, ModelErrors]],
+    busy: Sequence[int],
+    hour: str,
+    note: str,
+    width: float,
+) -> Figure:
+    """Draw the coverage by hour of each method in a panel of its own, the closest one first."""
+    widest = [(max(by_level), by_level[max(by_level)]) for by_level in found]
+    pooled = [float(c.finalise(c.total.sum(), c.weight.sum())) for _, c in widest]
+    misses = [abs(share - level) for share, (level, _) in zip(pooled, widest, strict=True)]
+    fig, axes = small_panels(width, len(curves))
+    for ax, i in zip(axes, np.argsort(misses, kind="stable"), strict=True):
+        level, coverage = widest[i]
+        ax.axhline(level, label="as promised", **IDEAL)
+        _draw_hours(ax, curves[i].alone, coverage)
+        text = f"{curves[i].group.label}: {pooled[i]:.1%} of {level:.0%}"
+        title_panel(ax, text, width / columns(width))
+        hour_axis(ax, busy, every=6)
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    outer_labels(axes, hour, "coverage", width, PANEL)
+    add_legend(fig, note)
+    return fig
+
+
+def _draw_levels(
+    ax: Axes, curves: Sequence[Curve[ForecastRun]], found: Sequence[dict[float, ModelErrors]]
+) -> None:
+    """Draw observed against nominal coverage, with bars from the lowest client to the highest."""
+    levels = sorted({level for by_level in found for level in by_level})
+    margin = APART * (len(curves) + 4)
+    ends = (levels[0] - margin, levels[-1] + margin)
+    ax.plot(ends, ends, label="as promised", **IDEAL)
+    for i, (curve, by_level) in enumerate(zip(curves, found, strict=True)):
+        # Beside each other, so that the bars of several methods can be told apart.
+        x = np.array(list(by_level)) + APART * (i - (len(curves) - 1) / 2)
+        clients = [coverage.by_cell() for coverage in by_level.values()]
+        ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
+        pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
+        ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.group.label)
+    ax.set_xticks(levels, [f"{100 * level:g}%" for level in levels])
+    ax.set_xlim(*ends)
+    ax.set_xlabel("nominal coverage")
+    ax.set_ylabel("coverage of clients and of all")
+
+
+def _draw_hours(ax: Axes, curve: Curve[ForecastRun], coverage: ModelErrors) -> None:
+    """Draw coverage by hour: all clients as a line, the middle 80 % of them as a band."""
+    by_hour = coverage.by_hour()
+    ax.plot(by_hour.index, by_hour, **curve.line)
+    total, weight = coverage.by_cell_and_hour()
+    known = np.flatnonzero(weight.any(axis=0))
+    clients = coverage.finalise(total, weight)[:, known]
+    low, high = np.nanquantile(clients, MIDDLE, axis=0)
+    ax.fill_between(known, low, high, **curve.band)

@@ -168,7 +168,6 @@ def _errors(forecasts: Sequence[xr.Dataset], metric: str, selection: str | None 
 
 
 def _mean(several: Sequence[Errors]) -> Errors:
-    """Return the mean over seeds."""
     means = [np.mean(values, axis=0) for values in zip(*several, strict=True)]
     return Errors._make([*means[:-1], pd.Series(means[-1], several[0].by_day.index)])
 

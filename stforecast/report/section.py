@@ -11,22 +11,28 @@ import numpy as np
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from stforecast.bench.curves import curves_of
+from stforecast.bench.curves import HUES, curves_of
 from stforecast.bench.run_groups import RunGroup
-from stforecast.comparison.errors import SEASONAL_METHOD
-from stforecast.comparison.hours import clock_of, hour_title
+from stforecast.comparison.errors import SEASONAL_METHOD, clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
-from stforecast.comparison.names import error_title, time_ahead
+from stforecast.comparison.names import error_title, quantity, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
-from stforecast.plots.scores import quantity
+from stforecast.plots.cell_map import find_places
+from stforecast.plots.losses import LOSSES
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
-from stforecast.report.places import find_places
-from stforecast.report.series import looks, losses, series
-from stforecast.report.sheets import DataSheet, RunsSheet, data_sheet, forecasts_sheet
-from stforecast.report.tables import Arrays, Table, number, share
+from stforecast.report.tables import (
+    Arrays,
+    DataSheet,
+    RunsSheet,
+    Table,
+    data_sheet,
+    forecasts_sheet,
+    number,
+    share,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     groups = [line.row.group for line in lines]
     numbers = [method_numbers(group, board.metric) for group in groups]
     first = groups[0].runs[0]
-    cube = _cube(first)
+    cube = cube_of(first)
     with first.open_forecasts() as forecasts:
         shown = find_places(forecasts, cube)
         cells = forecasts["cell"].to_numpy()
@@ -92,7 +98,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
     )
 
 
-def _cube(run: ForecastRun) -> xr.Dataset | None:
+def cube_of(run: ForecastRun) -> xr.Dataset | None:
     """Open the run's data; None if they are not there any more, or are other data."""
     try:
         cube = open_cube(data_of(run.about))
@@ -102,7 +108,6 @@ def _cube(run: ForecastRun) -> xr.Dataset | None:
 
 
 def _about_series(run: ForecastRun) -> str:
-    """Describe which forecasts the chart of a cell shows."""
     horizon = int(run.settings["horizon"])
     ahead = time_ahead(horizon, run)
     if horizon == 1:
@@ -113,7 +118,6 @@ def _about_series(run: ForecastRun) -> str:
 def _board(
     board: Leaderboard, lines: Sequence[Line], numbers: Sequence[MethodNumbers], units: str
 ) -> Table:
-    """Return the leaderboard with further columns."""
     rows = []
     for row, line, found in zip(comparison_rows(board), lines, numbers, strict=True):
         further = {f"median MAE of a cell, {units}": number(_over_cells(np.median, found.mae))}
@@ -171,7 +175,6 @@ def _values(
 def _curves(
     groups: Sequence[RunGroup[ForecastRun]], numbers: Sequence[MethodNumbers], zone: str
 ) -> dict[str, Any]:
-    """Return the numbers of the charts over all cells."""
     repeated = any(group.runs[0].method == SEASONAL_METHOD for group in groups)
     naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
@@ -232,3 +235,105 @@ class PlainSection:
     def charts(self) -> dict[str, Any]:
         """Numbers of the charts, see `page/*.js`."""
         return {"methods": looks(self.methods), "plots": [vars(plot) for plot in self.plots]}
+
+
+HOURS = 24
+
+FEWEST_STEPS = 48
+"""Steps of each series that come before a further method."""
+
+
+def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[str, Any]:
+    """Add observations, forecasts, bounds and errors by hour of each cell to the page's arrays.
+
+    The lowest error comes first. Where the room does not suffice, the methods of the highest errors
+    are left out first, then the last steps.
+    """
+    n_cells, n_steps = numbers[0].path.y.shape
+    n_series = [1 if method.path.lower is None else 3 for method in numbers]
+    n_methods, shown = fitting(n_series, n_steps, room // max(1, n_cells))
+    if not shown:
+        return {"times": [], "all": n_steps, "methods": []}
+    methods = []
+    for method in numbers[:n_methods]:
+        path = method.path.first(shown)
+        bounds = {"lower": path.lower, "upper": path.upper}
+        methods.append(
+            {
+                "forecast": arrays.rows(path.y_hat),
+                **{name: arrays.rows(v) for name, v in bounds.items() if v is not None},
+                "hours": arrays.rows(method.errors.by_cell_and_hour),
+            }
+        )
+    first = numbers[0].path.first(shown)
+    return {
+        "times": first.times,
+        "all": n_steps,
+        "observed": arrays.rows(first.y),
+        "methods": methods,
+    }
+
+
+def fitting(n_series: Sequence[int], n_steps: int, room: int) -> tuple[int, int]:
+    """Return how many methods, the best first, and steps fit into the room of a cell.
+
+    >>> fitting([3, 3], 100, 1000), fitting([3, 3], 100, 300), fitting([3, 3], 100, 20)
+    ((2, 100), (1, 69), (0, 0))
+    """
+    for n in range(len(n_series), 0, -1):
+        steps = min(n_steps, (room - HOURS * n) // (1 + sum(n_series[:n])))
+        if steps >= min(n_steps, FEWEST_STEPS if n > 1 else 1):
+            return n, steps
+    return 0, 0
+
+
+MOST_ROUNDS = 400
+"""Largest number of rounds to draw of a run."""
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Line styles, in the order of those of figures."""
+
+
+def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
+    """Return name, colour and line style of each line."""
+    return [
+        {
+            "name": name,
+            "color": HUES[place % len(HUES)],
+            "dash": DASHES[place // len(HUES) % len(DASHES)],
+        }
+        for name, place in places.items()
+    ]
+
+
+def evenly(n: int) -> np.ndarray:
+    """Return the places to draw of `n` rounds: all, or evenly spread ones with the last."""
+    return np.unique(np.linspace(0, n - 1, MOST_ROUNDS).round().astype(int))
+
+
+def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
+    """Return the losses of each run that trained in rounds, with the place of its group.
+
+    With them come rounds, and bytes sent and received so far by all clients. Of many rounds, evenly
+    spread ones with the last are taken.
+    """
+    found = []
+    for place, group in enumerate(groups):
+        for run in group.runs:
+            table = run.rounds()
+            values = {name: table[column].to_numpy(float) for name, column in LOSSES.items()}
+            if not any(np.isfinite(v).any() for v in values.values()):
+                continue
+            sent = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
+            shown = evenly(len(table))
+            found.append(
+                {
+                    "method": place,
+                    "name": group.run_label(run) if len(group.runs) > 1 else group.name,
+                    "loss": str(run.settings.get("loss", "mse")),
+                    "round": table["round"].to_numpy()[shown],
+                    "bytes": sent[shown],
+                    **{name: v[shown] for name, v in values.items()},
+                }
+            )
+    return found

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import matplotlib as mpl
@@ -23,8 +24,13 @@ from stforecast.comparison.leaderboard import compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import on_one_scale
-from stforecast.report.section import PlainSection, Section, section
+from stforecast.report.outlook import OutlookSection, outlook_section
+from stforecast.report.section import PlainSection, Section, cube_of, section
 from stforecast.report.tables import Arrays, Table, as_json, packed
+
+if TYPE_CHECKING:  # They import torch.
+    from stforecast.data.series import Series
+    from stforecast.forecasting.outlook import Outlook
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +52,11 @@ class ReportPage:
         sections: the sections, in order.
         arrays: values of the sections' series and maps.
         overall: table over all tasks, if there are several.
+        ahead: the coming span, which the page begins with, if there is one.
     """
 
     def __init__(self) -> None:
+        self.ahead: OutlookSection | None = None
         self.sections: list[Section | PlainSection] = []
         self.arrays = Arrays()
         self.overall: Table | None = None
@@ -76,6 +84,12 @@ class ReportPage:
             title = f"All {len(boards)} tasks together"
             self.overall = Table(title, overall_rows(judged, metric))
 
+    def add_outlook(self, run: ForecastRun, series: Series, found: Outlook) -> None:
+        """Begin the page with what follows the history of a run's model."""
+        with run.open_forecasts() as located:
+            parts = located, cube_of(run), self.arrays, MOST_VALUES
+            self.ahead = outlook_section(series, found, *parts)
+
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
         """Write the page.
 
@@ -100,12 +114,15 @@ class ReportPage:
             autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
         )
         template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-        numbers = {"tasks": [s.charts for s in self.sections], "scales": _scales()}
+        ahead = [self.ahead.charts] if self.ahead else []
+        tasks = [*ahead, *(s.charts for s in self.sections)]
+        numbers = {"tasks": tasks, "scales": _scales()}
         return template.render(
             title=title,
             written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
             version=version("stforecast"),
             command=command,
+            ahead=self.ahead,
             sections=self.sections,
             overall=self.overall,
             style=(folder / "page.css").read_text(encoding="utf-8"),
@@ -124,6 +141,7 @@ def write_report(
     reference: str | None = None,
     title: str = "Forecasts compared",
     command: str = "",
+    ahead: tuple[Series, Outlook] | None = None,
 ) -> Path:
     """Write a page on finished forecasts.
 
@@ -134,6 +152,7 @@ def write_report(
         reference: label of the runs that the others are compared with, see `compare`.
         title: heading of the page.
         command: command that writes the page again.
+        ahead: history of the first run's model and what follows it, for the page to begin with.
 
     Returns:
         `out`.
@@ -142,6 +161,8 @@ def write_report(
         InputError: as for `Page.add_forecasts`.
     """
     page = ReportPage()
+    if ahead is not None:
+        page.add_outlook(runs[0], *ahead)
     page.add_forecasts(runs, metric, reference)
     return page.write(out, title, command)
 
@@ -164,7 +185,6 @@ def _library() -> str:
 
 
 def _scales() -> dict[str, list[str]]:
-    """Return the colours of the map, from low to high."""
     return {
         name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, N_COLORS)]
         for name, source in SCALES.items()

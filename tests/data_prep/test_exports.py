@@ -20,6 +20,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
 from data_prep.sets.table import read
 from stforecast.cli.main import cli
+from stforecast.data.cubes import open_cube as open_any
 
 CASES = {}
 """Writers of exports by name; each returns the path and its truth."""
@@ -374,6 +375,67 @@ def excel_times_of_day(folder):
     return book(folder, {"Data": rows}), truth
 
 
+@case()
+def german_values_of_three_decimals(folder):
+    """Dates with points tell that 19,198 has a decimal comma and 2.290 a separator of thousands."""
+    truth = Truth({"Volumen (GB)": 0, "Nutzer": 0}, ["M1", "M2"])
+    truth.values["Volumen (GB)"] /= 1000
+    text = "Datum;Uhrzeit;Zelle;Volumen (GB);Nutzer\n"
+    for t, c, volume, users in truth.long.itertuples(index=False):
+        text += f"{t:%d.%m.%Y;%H:%M};{c};{volume:.3f}".replace(".", "#").replace("#", ".", 2)
+        text = text.replace("#", ",") + f";{users:,.0f}\n".replace(",", ".")
+    return save(folder, text, encoding="cp1252"), truth
+
+
+@case()
+def huawei_zip_with_a_row_of_units(folder):
+    """A file a day with units below the names, quoted objects and thousands."""
+    truth = Truth({"L.Thrp.bits.DL(bit)": 0, "Users": 0}, ["eNB0, Cell=0", "eNB0, Cell=1"])
+    truth.values["L.Thrp.bits.DL(bit)"] *= 1000
+    head = "Result Time,Granularity Period,Object Name,L.Thrp.bits.DL(bit),Users,Reliability"
+    with zipfile.ZipFile(folder / "pm.zip", "w") as packed:
+        for day, rows in truth.long.groupby(truth.long["time"].dt.date):
+            text = f"{head}\n,Minutes,,bit,,\n"
+            for t, c, bits, users in rows.itertuples(index=False):
+                text += f'{t:%m/%d/%Y %I:%M:%S %p},60,"{c}","{bits:,.0f}",{users:.0f},100%\n'
+            packed.writestr(f"pm/pmresult_{day:%Y%m%d}.csv", text)
+    return folder / "pm.zip", truth
+
+
+@case(("%Y-%m-%d %H:%M",), ("%d.%m.%Y %H:%M",))
+def times_across(folder, form):
+    """A pivot table: a row for each cell and a column for each time."""
+    truth = Truth({"value": 1}, ["A1", "A2"])
+    frame = truth.wide.T.set_axis(HOURS.strftime(form), axis="columns").rename_axis("Cell")
+    return save(folder, frame.to_csv(sep=";")), truth
+
+
+@case()
+def monitor_with_units_and_spans(folder):
+    """Times of both ends, units after the numbers, sums and means at the end."""
+    truth = Truth({"Traffic In (Volume)": 0, "Traffic In (Speed)": 2}, ["prtg"])
+    end = "%I:%M:%S %p"
+    text = '"Date Time","Traffic In (Volume)","Traffic In (Speed)"\n'
+    for t, _, volume, speed in truth.long.itertuples(index=False):
+        span = f"{t:%m/%d/%Y {end}} - {t + pd.Timedelta('1h'):{end}}"
+        text += f'"{span}","{volume:,.0f} KByte","{speed:,.2f} kbit/s"\n'
+    text += '"Sums (of 72 values)","47,000 KByte",\n"Averages (of 72 values)","1 KByte",\n'
+    return save(folder, text, "prtg.csv"), truth
+
+
+@case()
+def melbourne_portal(folder):
+    """Names of months first, the calendar in columns, ids beside names."""
+    truth = Truth({"Hourly_Counts": 0}, ["Bourke Street", "Town Hall"])
+    head = "ID,Date_Time,Year,Month,Mdate,Day,Time,Sensor_ID,Sensor_Name,Hourly_Counts"
+    rows = [
+        f'{i},"{t:%B %d, %Y %I:%M:%S %p}",{t.year},{t:%B},{t.day},{t:%A},{t.hour},'
+        f"{truth.cells.index(c)},{c},{number(v)}"
+        for i, (t, c, v) in enumerate(truth.long.itertuples(index=False))
+    ]
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
 @case((";",), (",",))
 def metro_stations(folder, sep):
     """Passengers entering stations each quarter of an hour, with a total column."""
@@ -513,6 +575,13 @@ def test_frames_in_random_styles_are_read_back(style, tmp_path):
         text += sep.join(["Summe", "", "1", "2"]) + "\n"
     path = save(tmp_path, text, encoding=style["encoding"])
     truth.check(read(path))
+
+
+@pytest.mark.parametrize("name", ["nokia-0", "daily_files-0", "daily_files-1", "daily_files-3"])
+def test_python_opens_what_prepare_reads(name, tmp_path):
+    path, truth = CASES[name][0](tmp_path, *CASES[name][1])
+    truth.check(open_any(path))
+    truth.check(open_any(str(path)))
 
 
 def test_gaps_between_files_are_named(tmp_path):

@@ -14,8 +14,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.city import simulate as raw_day
 from data_prep.city.activity import KINDS, PRESETS, simulated_days
-from data_prep.city.places import CITIES, block, zones
-from data_prep.city.simulate import simulate
+from data_prep.city.simulate import CITIES, block, simulate, zones
 
 ROME = ZoneInfo("Europe/Rome")
 MILAN = PRESETS["heterogeneous"]

@@ -30,12 +30,12 @@ def sites(tmp_path, text):
 def test_columns_of_cells_become_coordinates(traffic, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     rows = ["S1_1;9,25;45,5;Zulu;150,5", "S0_1;9,125;45,25;Yankee;100", "S9_1;9;45;Zulu;1"]
-    file = sites(tmp_path, "\n".join(["Cell;Longitude;Latitude;Vendor;Capacity", *rows, ""]))
+    file = sites(tmp_path, "\n".join(["Cell;Longitude;Latitude;Vendor;Mbit/s", *rows, ""]))
     ds = open_cube(prepare(traffic, tmp_path / "o.nc", sites=file))
     np.testing.assert_array_equal(ds["lon"], [9.125, 9.25, np.nan])
     np.testing.assert_array_equal(ds["lat"], [45.25, 45.5, np.nan])
     assert ds["Vendor"].values.tolist() == ["Yankee", "Zulu", ""]
-    np.testing.assert_array_equal(ds["Capacity"], [100, 150.5, np.nan])
+    np.testing.assert_array_equal(ds["Mbit per s"], [100, 150.5, np.nan])
     assert "sites.csv: no row for 1 cell: S2_1" in caplog.text
 
 

@@ -15,8 +15,16 @@ from waiting import started
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks.__main__ import main
-from experiments.benchmarks.frame import Results, in_turns, numbers, ratio, table
-from experiments.benchmarks.machine import memory, own_process, processor_time
+from experiments.benchmarks.frame import (
+    Results,
+    in_turns,
+    memory,
+    numbers,
+    own_process,
+    processor_time,
+    ratio,
+    table,
+)
 
 HOLD = "held = b'x' * 50_000_000; print(flush=True); import time; time.sleep(60)"
 BURN = "import time\nwhile time.process_time() < 0.3: pass"

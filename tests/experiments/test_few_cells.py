@@ -5,7 +5,6 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.benchmarks import cells as few_cells
-from experiments.benchmarks import daylight
 from experiments.benchmarks.frame import main
 
 
@@ -30,7 +29,7 @@ def test_what_is_measured_is_kept_and_tabulated(town, tmp_path, monkeypatch):
 
 def test_days_that_repeat_on_the_wall_clock_are_forecast_better_there(tmp_path, monkeypatch):
     """Only the hour that the clock skips is wrong a day later."""
-    monkeypatch.setattr(daylight, "METHODS", ("seasonal_day",))
+    monkeypatch.setattr(few_cells, "CLOCK_METHODS", ("seasonal_day",))
     times = pd.date_range("2024-07-01", "2024-10-10", freq="h", name="time")
     table = pd.DataFrame({c: times.hour + 10.0 * c for c in (1, 2)}, times)
     table.to_csv(tmp_path / "wall.csv")

@@ -1,13 +1,14 @@
 import pytest
 
 from data_prep.sets import milan
-from experiments.benchmarks.frame import table
+from experiments.benchmarks.frame import Results, table
 from experiments.benchmarks.prepare import (
     COLUMNS,
     generate,
     largest_difference,
     measure,
     measure_ray,
+    prepare_table,
     prepare_with_pandas,
     prepare_with_polars,
 )
@@ -45,3 +46,13 @@ def test_a_difference_is_seen(tmp_path):
         generate(tmp_path / f"raw{i}", n_files=1, n_cells=n_cells)
         milan.prepare(tmp_path / f"raw{i}", tmp_path / f"{i}.nc", cells="1-3")
     assert largest_difference(tmp_path / "0.nc", tmp_path / "1.nc") > 0.01
+
+
+def test_readers_of_a_table_are_compared(tmp_path):
+    results = Results(None)
+    said = prepare_table(results, raw=tmp_path / "t.csv", cells=3, hours=48, repeat=1)
+    assert said.startswith("a table of 0 MB")
+    names = [row["reader"] for row in results.rows]
+    assert names == ["stforecast", "stforecast info", "plain polars", "plain pandas"]
+    assert all(row["cpu"] > 0 for row in results.rows)
+    assert not (tmp_path / "t.csv").exists()

@@ -30,10 +30,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from data_prep.base.errors import InputError, choose, counted
-from stforecast.bench.compared import Compared, ComparedTable
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import markdown
+from stforecast.bench.tables import Compared, ComparedTable, markdown
 from stforecast.federated.core.options import CheckedOptions
 from vision.comparison import (
     ACCURACY,

@@ -39,11 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.base.errors import InputError, choose, slug
-from stforecast.bench.compared import Compared
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Kind, Scenario
+from stforecast.bench.tables import Compared
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage

@@ -15,10 +15,8 @@ from data_prep.base.errors import InputError, some
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import save_figure
 from stforecast.bench.run_groups import ALL, select
-from stforecast.report.section import Chart, Picture, PlainSection
-from stforecast.report.series import evenly
-from stforecast.report.sheets import DataSheet, command_of, runs_sheet
-from stforecast.report.tables import Table
+from stforecast.report.section import Chart, Picture, PlainSection, evenly
+from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
 from vision.cli.compare import compared, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
 from vision.comparison import ModelRow, shares_by_client

@@ -11,10 +11,9 @@ from matplotlib.figure import Figure
 from data_prep.base.errors import InputError, choose
 from data_prep.base.registry import listed, listed_as
 from stforecast.bench import drawing
+from stforecast.bench.charts import draw_sweep, score_bars
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
-from stforecast.bench.ranking import score_bars
 from stforecast.bench.run_groups import RunGroup
-from stforecast.bench.sweep import draw_sweep
 from stforecast.bench.tables import floats
 from vision.config import ImageRunOptions, resolve
 from vision.evaluation import TRAINED, column

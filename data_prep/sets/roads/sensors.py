@@ -146,7 +146,6 @@ def _all_distances(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> np
 
 
 def _check_known(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> None:
-    """Refuse roads of sensors that are none of the cells."""
     for end, position in (("from", "row"), ("to", "column")):
         foreign = np.flatnonzero(roads[position] < 0)
         if foreign.size:
@@ -176,7 +175,6 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
 
 
 def _has_no_header(path: Path) -> bool:
-    """Return whether a text file's first field is a number."""
     if not path.is_file() or path.suffix != ".csv":
         return False
     with (

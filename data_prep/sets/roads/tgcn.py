@@ -94,7 +94,6 @@ class Tgcn:
         return common.find_records(raw, (name,))
 
     def _read_frame(self, path: Path) -> pd.DataFrame:
-        """Return the speeds `(time, cell)`."""
         df, origin = read_table(path)
         if df.empty:
             raise InputError(f"{path.name}: no row of speeds; download it again")

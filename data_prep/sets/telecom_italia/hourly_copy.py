@@ -128,7 +128,6 @@ def _check_fields(path: Path) -> None:
 
 
 def _check_rows(table: pl.DataFrame, path: Path, date: pd.Timestamp, known: np.ndarray) -> None:
-    """Refuse rows that cannot be in a day of the copy."""
     services = [pl.col(s) for s in SERVICES]
     faults = {
         "lacks its time, cell or country": pl.any_horizontal(

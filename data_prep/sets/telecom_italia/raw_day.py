@@ -22,16 +22,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, reading
 
-FIELDS = (
-    "square id",
-    "interval start",
-    "country code",
-    "SMS in",
-    "SMS out",
-    "calls in",
-    "calls out",
-    "internet",
-)
+ACTIVITIES = ("SMS in", "SMS out", "calls in", "calls out", "internet")
+FIELDS = ("square id", "interval start", "country code", *ACTIVITIES)
 """The fields of a row as published."""
 
 INTERVAL = pd.Timedelta("10min")
@@ -99,7 +91,7 @@ class RawDay:
             number = re.fullmatch(r"(?:\+?0*|-0+)([0-9]{0,20})", text) if text.strip("+-") else None
             if not number or (number[1] and text[0] == "-") or int(number[1] or 0) >> n_bits:
                 return f"{name} is {text!r}, expected a whole number of {n_bits} bits; {AGAIN}"
-        for name, text in zip(FIELDS[3:], fields[3:], strict=True):
+        for name, text in zip(ACTIVITIES, fields[3:], strict=True):
             if not _is_activity(text):
                 return f"{name} is {text!r}, expected a number of at least 0 or nothing; {AGAIN}"
         return self._cell_fault(int(fields[0])) or self._interval_fault(int(fields[1]))
@@ -130,7 +122,6 @@ class RawDay:
 
 
 def _is_activity(text: str) -> bool:
-    """Return whether a field is empty or a finite number of at least 0."""
     if not text:
         return True
     try:

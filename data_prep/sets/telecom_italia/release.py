@@ -128,7 +128,6 @@ class TelecomItalia:
         return out
 
     def _origin(self, days: Sequence[RawDay]) -> dict[str, str]:
-        """Return title, source and license of the days, which may be simulated."""
         place = days[0].path.parent
         simulation = read_marker(place)
         if simulation is None:
@@ -143,7 +142,6 @@ class TelecomItalia:
     def _hourly_cube(
         self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: CellGrid | None
     ) -> xr.Dataset:
-        """Return the cube of the hourly copy."""
         n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
         if rest:
             raise InputError(

@@ -175,11 +175,10 @@ def bootstrap(
     pooled, by_client = {}, {}
     for name, sums in methods.items():
         rng = np.random.default_rng([seed, SEEDS, zlib.crc32(name.encode())])
-        seed_counts = _draw(rng, len(sums.total), kinds, SEEDS)
-        pooled[name], by_client[name] = _errors(
-            np.where(weight > 0, sums.total, 0)[..., days], weight[:, days], finalise,
-            day_counts, client_counts, seed_counts / seed_counts.sum(axis=0),
-        )  # fmt: skip
+        seeds = _draw(rng, len(sums.total), kinds, SEEDS)
+        counts = day_counts, client_counts, seeds / seeds.sum(axis=0)
+        total = np.where(weight > 0, sums.total, 0)[..., days]
+        pooled[name], by_client[name] = _errors(total, weight[:, days], finalise, *counts)
     n_seeds = {name: len(sums.total) for name, sums in methods.items()}
     return Replicates(pooled, by_client, client_counts, kinds, n_days, n_groups, n_seeds, level)
 

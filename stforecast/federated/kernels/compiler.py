@@ -65,12 +65,13 @@ LANES = 16
 def usable(size: int, *tensors: Tensor, products: bool = False) -> bool:
     """Return whether the kernels can run on tensors whose last axis has this size.
 
-    Kernels other than products are not used if autocast asks for another precision.
+    Kernels other than products are not used if autocast asks for another precision, and none while
+    a model is traced for export.
     """
     dtype = tensors[0].dtype
     fit = size % LANES == 0 and dtype in (torch.float32, torch.float64)
     fit = fit and all(t.is_cpu and t.dtype == dtype for t in tensors)
-    if not fit or library() is None:
+    if not fit or torch.jit.is_tracing() or library() is None:
         return False
     if not torch.is_autocast_enabled("cpu"):
         return True

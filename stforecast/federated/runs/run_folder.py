@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -275,18 +275,63 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 """Beginning of a text that a spreadsheet takes for a formula, or of one that `inert` has marked."""
 
 
-def write_csv(table: pd.DataFrame | Iterable[pd.DataFrame], path: Path) -> None:
+CsvStyle = Literal["plain", "excel"]
+"""Commas and points, for programs; or semicolons, decimal commas and a byte order mark, for an
+Excel of a language with decimal commas."""
+
+
+def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> None:
+    """Write a table that a person opens, as .xlsx or .csv by the file's ending.
+
+    Excel knows no offsets: for it, times are local, with their `utc_offset` in a column.
+
+    Raises:
+        InputError: if an .xlsx is asked for and openpyxl is not installed.
+    """
+    excel = path.suffix.lower() == ".xlsx"
+    if excel or style == "excel":
+        table = _without_offsets(table)
+    if not excel:
+        return write_csv(table, path, style)
+    try:
+        import openpyxl  # noqa: F401  pandas writes with it
+    except ImportError as e:
+        raise InputError(f"{path}: needs a library; pip install 'stforecast[excel]'") from e
+    names = {name: inert(name) for name in _names(table)}
+    changed = {name: new for name, new in names.items() if new != name}
+    with atomic_path(path) as part, part.open("wb") as file:
+        _marked(table, changed).to_excel(file, index=False, engine="openpyxl")
+
+
+def _without_offsets(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with local times, and the offset of the first column of times beside it."""
+    zoned = table.select_dtypes("datetimetz").columns
+    local = table.assign(**{name: table[name].dt.tz_localize(None) for name in zoned})
+    if len(zoned):
+        offset = table[zoned[0]].dt.strftime("%z")
+        local.insert(list(local.columns).index(zoned[0]) + 1, "utc_offset", "UTC" + offset)
+    return local
+
+
+def write_csv(
+    table: pd.DataFrame | Iterable[pd.DataFrame], path: Path, style: CsvStyle = "plain"
+) -> None:
     """Write a table atomically; texts that a spreadsheet would run are made `inert`.
 
     A table may come in parts of equal columns, of which one is in memory at a time. The names in
     all of them are like those in the first.
     """
+    separator, decimal = (";", ",") if style == "excel" else (",", ".")
+    encoding = "utf-8-sig" if style == "excel" else None
     parts = iter([table] if isinstance(table, pd.DataFrame) else table)
     first = next(parts)
     # The csv module takes a carriage return for the end of a line, but quotes only line feeds.
     lines = any("\r" in str(name) for name in _names(first))
     warned = False
-    with atomic_path(path) as part, part.open("w", newline="", errors="backslashreplace") as file:
+    with (
+        atomic_path(path) as part,
+        part.open("w", newline="", errors="backslashreplace", encoding=encoding) as file,
+    ):
         for some in itertools.chain([first], parts):
             marked = {name: inert(name) for name in _names(some) if inert(name) != name}
             if marked and not warned:
@@ -302,6 +347,8 @@ def write_csv(table: pd.DataFrame | Iterable[pd.DataFrame], path: Path) -> None:
                 index=False,
                 header=some is first,
                 quoting=csv.QUOTE_NONNUMERIC if lines else csv.QUOTE_MINIMAL,
+                sep=separator,
+                decimal=decimal,
             )
 
 

@@ -105,6 +105,33 @@ class Charts {
       `Observations and forecasts of ${heading} over ${x.length} steps.`);
   }
 
+  // The end of the history, the forecast with its bounds, and the threshold of a cell.
+  coming(cell) {
+    const { series, methods, cells, quantity, clock } = this.task;
+    const row = (place) => this.numbers.row(place, cell);
+    const observed = row(series.observed);
+    const [past, next] = [series.times.slice(0, observed.length), series.times.slice(observed.length)];
+    const color = methods[0].color;
+    const traces = [];
+    if (series.lower) {
+      const edge = { mode: "lines", x: next, line: { width: 0 }, hoverinfo: "skip", legendgroup: "band" };
+      traces.push({ ...edge, y: row(series.lower), showlegend: false });
+      traces.push({ ...edge, y: row(series.upper), fill: "tonexty", fillcolor: translucent(color), name: "bounds" });
+    }
+    traces.push(line({ ...OBSERVED, color: ofPage("text"), dash: "solid" }, past, observed, { showlegend: true }));
+    traces.push(line(methods[0], next, row(series.forecast), { showlegend: true, line: { color, width: 2.6 } }));
+    if (series.threshold) {
+      const limit = this.numbers.floats(series.threshold)[cell];
+      const ends = [series.times[0], series.times[series.times.length - 1]];
+      traces.push(line({ name: "threshold", color: ofPage("chosen"), dash: "dash" }, ends, [limit, limit], { showlegend: true }));
+    }
+    const heading = `cell ${cells[cell]}`;
+    const now = { type: "line", x0: next[0], x1: next[0], yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1, color: ofPage("faint") } };
+    const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified", shapes: [now] };
+    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+      `History and forecast of ${heading}, ${next.length} steps ahead.`);
+  }
+
   // Errors of each method by hour at a cell.
   cellHours(cell) {
     const { series, methods, cells, error, curves } = this.task;

@@ -50,14 +50,18 @@ class TaskSection extends PlainSection {
     this.map = new CellMap(section.querySelector(".map"), task, numbers, (i) => this.select(i));
     this.listen();
     this.aboutSeries();
-    this.charts.overall();
+    this.drawAll();
     this.recolor();
     this.select(this.worst());
   }
 
+  drawAll() {
+    this.charts.overall();
+  }
+
   fill(selector, names) {
     const options = names.map((name, i) => new Option(name, i));
-    this.section.querySelector(selector).replaceChildren(...options);
+    this.section.querySelector(selector)?.replaceChildren(...options);
   }
 
   get value() {
@@ -73,7 +77,7 @@ class TaskSection extends PlainSection {
   listen() {
     const find = (selector) => this.section.querySelector(selector);
     find("select.value").addEventListener("change", () => { this.recolor(); this.say(); });
-    find("select.method").addEventListener("change", (event) => {
+    find("select.method")?.addEventListener("change", (event) => {
       this.method = Number(event.target.value);
       this.recolor();
       this.select(this.cell);
@@ -120,7 +124,7 @@ class TaskSection extends PlainSection {
       return place ? `${value.title} ${short(this.numbers.floats(place)[this.cell], value.share)}` : null;
     });
     this.section.querySelector(".said").textContent =
-      `Cell ${this.task.cells[this.cell]}, ${this.task.methods[this.method].name}: ${all.filter(Boolean).join("; ")}.`;
+      `Cell ${this.task.cells[this.cell]}${this.task.ahead ? "" : `, ${this.task.methods[this.method].name}`}: ${all.filter(Boolean).join("; ")}.`;
   }
 
   aboutSeries() {
@@ -137,10 +141,70 @@ class TaskSection extends PlainSection {
   }
 
   redraw() {
-    this.charts.overall();
+    this.drawAll();
     this.select(this.cell);
   }
 }
+
+// The coming span: a map and the series of a cell.
+class AheadSection extends TaskSection {
+  switches() {}
+
+  aboutSeries() {
+    this.section.querySelector(".about-series").textContent = "The dotted line is the end of the history.";
+  }
+
+  worst() {
+    return this.task.first;
+  }
+
+  drawAll() {}
+
+  select(i) {
+    this.cell = i;
+    this.map.select(i);
+    this.section.querySelector("input.cell").value = this.task.cells[i];
+    this.charts.coming(i);
+    this.say();
+  }
+}
+
+function made(section, task, numbers) {
+  const kind = task.ahead ? AheadSection : task.plots ? PlainSection : TaskSection;
+  return new kind(section, task, numbers);
+}
+
+// The load event waits for a document that is being written: so whoever prints the page at once, as
+// headless browsers do, gets its charts.
+function holdLoad() {
+  const frame = document.createElement("iframe");
+  frame.hidden = true;
+  document.body.append(frame);
+  frame.contentDocument.open();
+  return () => { frame.contentDocument.close(); frame.remove(); };
+}
+
+const PRINTED = 680;
+
+// On paper, charts are as wide as an A4 page and have light colours.
+function forPrint(shown, drawAll) {
+  const plots = () => [...document.querySelectorAll(".js-plotly-plot")];
+  let theme = "";
+  addEventListener("beforeprint", () => {
+    drawAll();
+    ({ theme } = document.documentElement.dataset);
+    document.documentElement.dataset.theme = "light";
+    if (theme === "dark") shown.forEach((section) => section.redraw());
+    plots().forEach((plot) => Plotly.relayout(plot, { width: PRINTED, height: plot.classList.contains("low") ? 220 : 300 }));
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.dataset.theme = theme;
+    plots().forEach((plot) => Plotly.relayout(plot, { width: null, height: null, autosize: true }));
+    if (theme === "dark") shown.forEach((section) => section.redraw());
+  });
+}
+
+const AT_ONCE = 3;
 
 async function start() {
   sortTables();
@@ -151,21 +215,23 @@ async function start() {
   library.textContent = await unpackText("plotly");
   document.head.append(library);
   const numbers = await Numbers.read();
+  const draw = (section) => {
+    if (shown.has(section)) return;
+    shown.set(section, made(section, numbers.tasks[sections.indexOf(section)], numbers));
+    section.dataset.drawn = "yes";
+  };
+  forPrint(shown, () => sections.forEach(draw));
+  sections.slice(0, AT_ONCE).forEach(draw);
   const observer = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (!isIntersecting || shown.has(target)) continue;
-      const task = numbers.tasks[sections.indexOf(target)];
-      shown.set(target, task.plots ? new PlainSection(target, task, numbers) : new TaskSection(target, task, numbers));
-      target.dataset.drawn = "yes";
-      observer.unobserve(target);
-    }
+    for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
   });
   sections.forEach((section) => observer.observe(section));
 }
 
+const release = holdLoad();
 start().catch((error) => {
   const problem = document.getElementById("problem");
   problem.hidden = false;
   problem.textContent = `Charts cannot be drawn (${error.message}); open the page in a browser of 2023 or later.`;
   throw error;
-});
+}).finally(release);

@@ -8,7 +8,7 @@ from markdown import markdown
 
 from experiments.docs import ROOT
 from experiments.site.default_method import skill_figure, skill_table
-from experiments.site.hooks import PAGES, moved, with_docstrings, with_mathml
+from experiments.site.hooks import PAGES, moved, on_page_content, with_docstrings
 from experiments.site.measured import read_table
 from experiments.site.references import commands_page, options_page
 from experiments.site.tutorials import refreshed
@@ -77,7 +77,7 @@ def test_equations_become_mathml_and_nothing_else_changes():
         extensions=["pymdownx.arithmatex"],
         extension_configs={"pymdownx.arithmatex": {"generic": True}},
     )
-    page = with_mathml(html)
+    page = on_page_content(html)
     assert "arithmatex" not in page
     assert re.search(r'<math[^>]* display="inline">.*<mo>&#x0003C;</mo>', page)
     assert re.search(r'<math[^>]* display="block">.*<mfrac>', page)

@@ -5,9 +5,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from data_prep.base.errors import InputError
+from stforecast.bench.charts import draw_ranks
 from stforecast.bench.drawing import ONE_COLUMN, TWO_COLUMNS
-from stforecast.bench.ranking import draw_ranks
-from stforecast.bench.statistics.tests import Ranking, rank
+from stforecast.bench.statistics.estimate import Ranking, rank
 
 LONG = "a method with a rather long name (global, hidden_size=64)"
 

@@ -15,9 +15,9 @@ from stforecast.bench.jobs import grid_jobs, run_grid
 from stforecast.cli import kind as benchmark
 from stforecast.cli.main import main
 from stforecast.comparison.errors import model_errors
+from stforecast.comparison.names import different_tests, seasonal_errors
 from stforecast.federated.runs.run_folder import is_begun
 from stforecast.forecasting.runs import run
-from stforecast.plots.scores import different_tests, seasonal_errors
 
 FOLDS = '[backtest]\nfolds = 2\ntest = "36h"\nvalidation = "1d"\ngap = "12h"\n'
 SETTINGS = 'rounds = 1\nhidden_size = 8\ndevice = "cpu"\nhorizon = 3\n'

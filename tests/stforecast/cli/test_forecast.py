@@ -1,14 +1,16 @@
 """`stforecast forecast` takes a table or a cube to a checked forecast, and says what it assumed."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from data_prep.cube import open_cube
+from data_prep.base.errors import InputError
 from stforecast.cli.main import main
+from stforecast.data.cubes import open_cube
 from stforecast.forecasting.forecaster import Forecaster
 
 RIDGE = ["--method", "ridge", "--horizon", "3"]
@@ -36,7 +38,13 @@ def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_pat
     args = ["forecast", tmp_path / "my.csv", *RIDGE, "--time-format", "dayfirst", "--out", out]
     code, text, err = stforecast(*args)
     assert code == 0, err
-    assert {p.name for p in out.iterdir()} == {"data.nc", "run", "forecast.csv", "report.html"}
+    assert {p.name for p in out.iterdir()} == {
+        "data.nc",
+        "run",
+        "forecast.csv",
+        "plan.csv",
+        "report.html",
+    }
     lines = text.splitlines()
     assert lines[0] == f"{tmp_path / 'my.csv'}: assumed"
     assert "  step       1 hour, as in the data (--resample changes a table's)" in lines
@@ -147,3 +155,53 @@ def test_rounds_are_fewer_for_many_cells(town):
     assert 2 <= many.settings["rounds"] < defaults("fedlean")["rounds"]
     assert few.settings["service"] == "internet"
     assert "the first that is not all zeros (service: sms)" in str(few.assumed["service"])
+
+
+@pytest.mark.parametrize(("n_steps", "split"), [(840, "0.54,0.23,0.23"), (2000, "0.7,0.15,0.15")])
+def test_parts_suit_the_horizon(n_steps, split):
+    from stforecast.forecasting.quick import make_plan
+
+    plan = make_plan(hours(n_steps), 168, None, "ridge", {})
+    assert plan.settings["split"] == f"time:{split}"
+    assert ("15 % are too short" in str(plan.assumed["parts"])) == (n_steps == 840)
+
+
+def test_a_horizon_that_no_parts_suit_names_the_longest_and_the_length_it_needs():
+    from stforecast.forecasting.quick import make_plan
+
+    with pytest.raises(InputError) as found:
+        make_plan(hours(300), 168, None, "ridge", {})
+    fewest, most = map(
+        int, re.findall(r"at least (\d+) steps, or a horizon of at most (\d+)", str(found.value))[0]
+    )
+    for n_steps, horizon in ((fewest, 168), (300, most)):
+        assert make_plan(hours(n_steps), horizon, None, "ridge", {})
+    for n_steps, horizon in ((fewest - 1, 168), (300, most + 1)):
+        with pytest.raises(InputError):
+            make_plan(hours(n_steps), horizon, None, "ridge", {})
+
+
+def hours(n_steps):
+    index = pd.date_range("2024-01-01", periods=n_steps, freq="h")
+    return open_cube(pd.DataFrame({"a": np.sin(np.arange(n_steps))}, index))
+
+
+def test_tables_for_a_spreadsheet(stforecast, town, tmp_path):
+    args = ["forecast", town, "--method", "seasonal_day", "--horizon", "3", "--threshold", "2000"]
+    code, text, err = stforecast(*args, "--csv-style", "excel", "--out", tmp_path / "csv")
+    assert code == 0, err
+    assert "threshold: " in text
+    raw = (tmp_path / "csv" / "forecast.csv").read_bytes()
+    assert raw.startswith(b"\xef\xbb\xbftime;utc_offset;cell;")
+    read = {"sep": ";", "decimal": ",", "encoding": "utf-8-sig"}
+    ours = pd.read_csv(tmp_path / "csv" / "forecast.csv", **read)
+    assert set(ours["utc_offset"]) == {"UTC+0100"}
+    code, _, err = stforecast(*args, "--xlsx", "--out", tmp_path / "xlsx")
+    assert code == 0, err
+    sheet = pd.read_excel(tmp_path / "xlsx" / "forecast.xlsx")
+    assert sheet["time"].dtype.kind == "M"
+    np.testing.assert_allclose(sheet["upper"], ours["upper"])
+    plan = pd.read_excel(tmp_path / "xlsx" / "plan.xlsx")
+    assert plan["probability"].between(0, 1).all()
+    page = (tmp_path / "csv" / "report.html").read_text()
+    assert "The coming 3 hours" in page

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.hours import hourly_errors
+from stforecast.comparison.errors import hourly_errors
 from stforecast.comparison.leaderboard import leaderboard
+from stforecast.comparison.names import different_tests
 from stforecast.comparison.rows import Row, by_seed, folds_of, joined_errors, joined_targets
 from stforecast.comparison.table import errors_by_cell
-from stforecast.plots.scores import different_tests
 
 FOLDS = {1: ("2013-11-04", [[1.0, 2.0, 3.0]]), 2: ("2013-11-05", [[6.0]])}
 """First time and errors of each fold."""

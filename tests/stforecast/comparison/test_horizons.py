@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.bench.published import parse_published
-from stforecast.comparison.hours import busy_hours
+from stforecast.bench.grid_file import parse_published
+from stforecast.comparison.errors import busy_hours
 from stforecast.comparison.names import shown_steps
 from stforecast.comparison.results import results_table
 from stforecast.forecasting.config import read_by

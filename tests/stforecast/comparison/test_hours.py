@@ -3,8 +3,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.comparison.errors import local_times, model_errors
-from stforecast.comparison.hours import busy_hours, hourly_load
+from stforecast.comparison.errors import busy_hours, hourly_load, local_times, model_errors
 from stforecast.comparison.rows import joined_errors
 
 DAY = np.arange(24.0)[None, :, None]

@@ -1,7 +1,7 @@
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.bench.published import parse_published
+from stforecast.bench.grid_file import parse_published
 from stforecast.comparison.results import results_table
 
 TABLE = {

@@ -10,7 +10,6 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.__main__ import main
 from stforecast.bench.run_groups import pooled, select
-from stforecast.cli.standing import status_text
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import logged, serve
@@ -22,6 +21,7 @@ from stforecast.flower.standing import (
     Standing,
     metrics_text,
     read_event_log,
+    status_text,
 )
 
 SAMPLE = re.compile(r'stforecast_[a-z_]+(\{[a-z]+="[^"\\\n]*"\})? -?\d+(\.\d+)?(e-?\d+)?')

@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
-from stforecast.forecasting.planning import ANY, busy_hour, exceedance, plan
+from stforecast.forecasting.planning import ANY, busy_hour, error_correlation, exceedance, plan
 
 TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
 
@@ -120,3 +121,35 @@ def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
     with pytest.raises(InputError, match=f"threshold is {threshold:g}; it must be below 100"):
         plan(centre, None, threshold, (0.0, 100.0))
     assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49
+
+
+@pytest.mark.parametrize("correlation", [np.eye(4), np.ones((4, 4))])
+def test_over_a_span_errors_go_together_as_they_did(correlation):
+    centre, upper = table([10.0] * 4), table([16.0] * 4)
+    upper.attrs["coverage"] = 0.9
+    found = plan(centre, (centre - 3, upper), 16.0, correlation=correlation).loc["a"]
+    independent = 1 - 0.95**4
+    expected = independent if correlation[0, 1] == 0 else 0.05
+    assert found["probability"] == pytest.approx(expected, abs=0.015)
+    assert found["probability"] >= found["highest_probability"] == pytest.approx(0.05)
+    assert found["expected_steps_above"] == pytest.approx(0.2)
+    assert found["likeliest_time"] == TIMES[0]
+
+
+def test_a_span_beyond_the_tested_horizon_has_no_probability():
+    centre, upper = table([10.0] * 4), table([16.0] * 4)
+    upper.attrs["coverage"] = 0.9
+    found = plan(centre, (centre - 3, upper), 16.0, correlation=np.eye(3))
+    assert found["probability"].isna().all()
+
+
+def test_errors_are_correlated_by_rank_whatever_their_size():
+    """Ranks do not change if a bound or a cell's size does."""
+    z = np.random.default_rng(0).normal(size=(2, 500, 1))
+    steps = np.concatenate([z, z, -z], axis=2) * np.array([1.0, 5.0, 2.0])
+    dims = ("cell", "time", "horizon")
+    zero = np.zeros(steps.shape)
+    values = {"y": steps, "y_hat": zero, "lower": zero - 1, "upper": zero + 1}
+    found = error_correlation(xr.Dataset({name: (dims, v) for name, v in values.items()}))
+    np.testing.assert_allclose(found, [[1, 1, -1], [1, 1, -1], [-1, -1, 1]], atol=1e-9)
+    assert error_correlation(xr.Dataset({"y": (dims, steps)})) is None

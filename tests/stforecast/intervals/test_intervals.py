@@ -18,8 +18,8 @@ from stforecast.intervals.bands import Bands, IntervalOptions, clipped, widened
 from stforecast.intervals.calibration import Forecasts, calibrate
 from stforecast.intervals.radii import ErrorScale
 from stforecast.methods import METHODS
+from stforecast.metrics.interval import pair_coverages
 from stforecast.metrics.point import evaluate_intervals
-from stforecast.metrics.quantiles import pair_coverages
 
 
 def shaped(values):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.comparison.names import error_name
 from stforecast.plots import PLOTS
-from stforecast.plots.scores import error_name
 
 hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["critical-difference"]
 heatmap, cells, predictions = PLOTS["heatmap"], PLOTS["cells"], PLOTS["predictions"]

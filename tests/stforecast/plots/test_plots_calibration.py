@@ -9,7 +9,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.comparison.rows import coverages, joined_coverages
 from stforecast.forecasting.runs import run
-from stforecast.plots.coverage import calibration
+from stforecast.plots.times import calibration
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ class Browser:
         self.ask("Page.navigate", url=path.resolve().as_uri())
         self.until("document.readyState === 'complete' && !!document.querySelector('footer')")
         for i in range(self.run("document.querySelectorAll('section.task').length")):
-            section = f"document.getElementById('task-{i}')"
+            section = f"document.querySelectorAll('section.task')[{i}]"
             self.run(f"{section}.scrollIntoView()")
             self.until(f"{section}.dataset.drawn === 'yes'")
         self.run("scrollTo(0, 0)")

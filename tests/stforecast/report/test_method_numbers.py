@@ -3,7 +3,7 @@ import pytest
 
 from stforecast.bench.run_groups import group_runs
 from stforecast.report.numbers import method_numbers, successive
-from stforecast.report.series import fitting
+from stforecast.report.section import fitting
 
 Y = np.arange(2 * 5 * 2, dtype=float).reshape(2, 5, 2)
 """`(cells, windows, horizon)` targets."""

@@ -3,7 +3,7 @@ import pytest
 import xarray as xr
 
 from data_prep.city.simulate import Simulation
-from stforecast.report.places import find_places
+from stforecast.plots.cell_map import find_places
 
 MILAN = "doi:10.7910/DVN/EGZHFV"
 SIMULATED = Simulation("milan", "2013-11-01", days=21, cells=4, seed=1, kinds={}).source

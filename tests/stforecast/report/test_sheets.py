@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.bench.run_groups import group_runs
-from stforecast.report.sheets import data_sheet, forecasts_sheet, repeat_command
+from stforecast.report.tables import data_sheet, forecasts_sheet, repeat_command
 
 Y = np.ones((2, 4, 1))
 
@@ -39,7 +39,7 @@ def test_data_sheet_counts_gaps_and_names_blank_cells(tested, gappy):
 
 
 def test_of_a_huge_cube_only_the_own_service_is_searched(tested, gappy, monkeypatch):
-    monkeypatch.setattr("stforecast.report.sheets.MOST_VALUES", 20)
+    monkeypatch.setattr("stforecast.report.tables.MOST_VALUES", 20)
     rows = data_sheet(tested("a", Y, Y), gappy).services.rows
     assert [row["service"] for row in rows] == ["internet"]
 
@@ -76,7 +76,7 @@ def test_settings_stand_side_by_side(tested):
 
 
 def test_a_cube_is_only_read_in_part(tested, gappy, tmp_path, monkeypatch):
-    monkeypatch.setattr("stforecast.report.sheets.AT_ONCE", 2)
+    monkeypatch.setattr("stforecast.report.tables.AT_ONCE", 2)
     from data_prep.cube import open_cube
 
     with open_cube(write_cube(gappy, tmp_path / "gappy.nc")) as cube:

@@ -9,8 +9,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.report.section import Chart, Picture, PlainSection
-from stforecast.report.sheets import DataSheet, RunsSheet
-from stforecast.report.tables import Table
+from stforecast.report.tables import DataSheet, RunsSheet, Table
 from stforecast.report.write import ReportPage, try_report, write_report
 
 RNG = np.random.default_rng(0)

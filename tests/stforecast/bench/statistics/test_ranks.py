@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, wilcoxon
 
-from stforecast.bench.statistics.tests import Ranking, rank
+from stforecast.bench.statistics.estimate import Ranking, rank
 
 # Demšar, JMLR 7, 2006, Table 6: ranks of C4.5, C4.5+m, C4.5+cf and C4.5+m+cf on 14 data sets.
 DEMSAR = np.array(

@@ -1,0 +1,202 @@
+"""Measure a served forecast, and how often what is said to be exceeded is exceeded."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError
+from experiments.benchmarks.frame import Results, benchmark, numbers, table
+from stforecast.forecasting import planning, runs
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.planning import error_correlation, plan
+
+SERVED = {
+    "what": ("asked for", ""),
+    "kilobytes": ("kB an answer", ".3g"),
+    "per_second": ("requests a second", ".3g"),
+    "p50_ms": ("median ms", ".3g"),
+    "p99_ms": ("99 % within ms", ".3g"),
+}
+
+CALIBRATED = {
+    "rule": ("rule", ""),
+    "brier": ("Brier score", ".4f"),
+    "said": ("mean said", ".3f"),
+    "happened": ("happened", ".3f"),
+    **{f"bin_{i}": (f"said {i * 20} to {i * 20 + 20} %", ".2f") for i in range(5)},
+}
+"""Columns; those of bins are the share that happened of what was said to happen so probably."""
+
+
+@benchmark()
+def serve(
+    results: Results,
+    *,
+    cells: int = 1000,
+    days: int = 28,
+    seconds: float = 10.0,
+    clients: int = 8,
+) -> str:
+    """Measure `stforecast serve`: requests a second and their delays, over sockets of the loopback.
+
+    Server and clients share this machine's cores.
+
+    Args:
+        results: gets a row for each kind of request.
+        cells: number of cells of an invented city, forecast 24 hours ahead with bounds.
+        days: days of its history.
+        seconds: seconds of each kind.
+        clients: clients that ask at the same time, each again as soon as it has its answer.
+    """
+    import requests
+    import uvicorn
+
+    from stforecast.service.serve import ForecastService, make_app
+
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "city.csv"
+        _invented(cells, days).to_csv(data)
+        settings = {"horizon": 24, "split": "time:0.7,0.15,0.15", "intervals": "normalised"}
+        run = runs.run("ridge", data, Path(folder) / "run", settings).folder
+        port = _free_port()
+        app = make_app(ForecastService(run))
+        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{port}/forecast"
+            while not server.started:
+                time.sleep(0.05)
+            for what, query in (
+                ("one cell", "?cell=c7"), (f"all {cells:,} cells", ""),
+                (f"all {cells:,} cells, CSV", "?format=csv"),
+            ):  # fmt: skip
+                first = requests.get(address + query, timeout=60)
+                first.raise_for_status()
+                delays = _asked(address + query, seconds, clients)
+                results.add(
+                    {
+                        "what": what,
+                        "kilobytes": len(first.content) / 1e3,
+                        "per_second": len(delays) / seconds,
+                        "p50_ms": float(np.quantile(delays, 0.5)) * 1e3,
+                        "p99_ms": float(np.quantile(delays, 0.99)) * 1e3,
+                    }
+                )
+        finally:
+            server.should_exit = True
+            thread.join()
+    return table(results.rows, SERVED)
+
+
+def _invented(cells: int, days: int) -> pd.DataFrame:
+    times = pd.date_range("2024-01-01", periods=24 * days, freq="h", name="time")
+    rng = np.random.default_rng(0)
+    wave = np.sin(2 * np.pi * times.hour.to_numpy() / 24)[:, None]
+    values = (10 + 5 * wave + rng.normal(size=(len(times), cells))) * rng.uniform(1, 99, cells)
+    return pd.DataFrame(values, times, [f"c{i}" for i in range(cells)])
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _asked(address: str, seconds: float, clients: int) -> list[float]:
+    """Return the seconds of each request."""
+    import requests
+
+    end = time.perf_counter() + seconds
+
+    def ask(_: int) -> list[float]:
+        found = []
+        with requests.Session() as session:
+            while (begin := time.perf_counter()) < end:
+                session.get(address, timeout=60).raise_for_status()
+                found.append(time.perf_counter() - begin)
+        return found
+
+    with ThreadPoolExecutor(clients) as pool:
+        return [delay for of_client in pool.map(ask, range(clients)) for delay in of_client]
+
+
+@benchmark()
+def exceedance(
+    results: Results,
+    *data: Path,
+    method: str = "ridge",
+    horizon: int = 24,
+    levels: str = "80,90,95,99",
+    every: int = 6,
+) -> str:
+    """Measure probabilities of exceeding a threshold within a span: what was said, what happened.
+
+    A model is trained on the first half of each table. Its errors on the first half of the rest say
+    how they go together; the other half is forecast, every few steps, and thresholds are quantiles
+    of a cell's training values. Three rules: as `stforecast forecast` says (joint), independent
+    errors, and the highest probability of one step.
+
+    Args:
+        results: gets a row for each table and rule.
+        data: tables or cubes.
+        method: method of the model.
+        horizon: steps of a span.
+        levels: quantiles of thresholds, in per cent.
+        every: steps between forecasts.
+    """
+    for path in data:
+        said, happened = _said(path, method, horizon, numbers(levels), every)
+        for rule, chances in said.items():
+            row: dict[str, Any] = {"data": path.name, "rule": f"{path.name[:12]}: {rule}"}
+            row["brier"] = float(np.mean((chances - happened) ** 2))
+            row["said"], row["happened"] = float(chances.mean()), float(happened.mean())
+            bins = np.minimum(chances * 5, 4).astype(int)
+            for i in range(5):
+                row[f"bin_{i}"] = float(happened[bins == i].mean()) if (bins == i).any() else None
+            results.add(row)
+    return table(results.rows, CALIBRATED)
+
+
+def _said(
+    path: Path, method: str, horizon: int, levels: list[int], every: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return what each rule says of spans, and whether they exceeded."""
+    settings = {"split": "time:0.5,0.15,0.35", "horizon": horizon, "intervals": "normalised"}
+    forecaster = Forecaster(method, **settings).fit(path)
+    tests, series = forecaster.test_forecasts(), forecaster.data_.series
+    values = series.values[forecaster.data_.split.fit]
+    middle = tests.sizes["time"] // 2
+    correlation = error_correlation(tests.isel(time=slice(0, middle - horizon)))
+    if correlation is None:
+        raise InputError(f"{path}: too few forecasts to say how their errors go together")
+    said: dict[str, list[np.ndarray]] = {"joint": [], "independent": [], "one step": []}
+    happened = []
+    for window in range(middle, tests.sizes["time"], every):
+        one = tests.isel(time=window)
+        parts = {n: pd.DataFrame(one[n].to_numpy().T) for n in ("y", "y_hat", "lower", "upper")}
+        parts["y_hat"] = parts["y_hat"].clip(parts["lower"], parts["upper"])
+        parts["upper"].attrs["coverage"] = tests.attrs["coverage"]
+        known = parts["y"].notna().all() & parts["upper"].notna().all()
+        times = pd.date_range("2000-01-01", periods=horizon, freq="h")
+        tables = {n: t.loc[:, known].set_axis(times) for n, t in parts.items()}
+        for level in levels:
+            quantiles = pd.Series(np.nanquantile(values, level / 100, axis=0))
+            limit: dict[object, float] = quantiles[tables["y"].columns].to_dict()
+            bounds, centre = (tables["lower"], tables["upper"]), tables["y_hat"]
+            found = plan(centre, bounds, limit, planning.ANY, correlation)
+            steps = planning.exceedance(centre, *bounds, limit, tests.attrs["coverage"])
+            said["joint"].append(found["probability"].to_numpy())
+            said["independent"].append(1 - (1 - steps).prod().to_numpy())
+            said["one step"].append(found["highest_probability"].to_numpy())
+            happened.append((tables["y"] > pd.Series(limit)).any().to_numpy())
+    return {rule: np.concatenate(v) for rule, v in said.items()}, np.concatenate(happened)

@@ -1,0 +1,460 @@
+"""A fitted model as an ONNX graph: from raw readings and the wall clock to forecasts and bounds.
+
+The graph does what `FittedModel.predict` and `bounds` do, in the same precisions: it scales and
+fills the readings, cuts windows by the wall clock, computes the calendar and the weekly profile,
+runs the method's network, mixes its experts, calibrates the bounds, and returns all in the data's
+units. Only a method that trains in rounds has a network; `check_exportable` says what else is left
+out.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from data_prep.base.errors import InputError
+from data_prep.base.files import atomic_path
+from stforecast.data.anchors import LEVEL
+from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.dates import DAY, WEEK
+from stforecast.data.series import Series
+from stforecast.data.weekly_profile import SHRINKAGE
+from stforecast.data.windows import RECENT as RECENT_GAP
+from stforecast.federated.core.method import EXPERTS
+from stforecast.federated.core.state import Participants
+from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.rolling import Rolling
+from stforecast.forecasting.trained_method import TrainedMethod
+from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
+from stforecast.metrics.interval import pair_coverages
+
+INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
+"""Names of the graph's inputs and outputs."""
+
+WEEKS = 5
+"""Length of the history of a graph whose windows read the weekly profile, by default."""
+
+OPSET = 17
+
+
+def check_exportable(model: FittedModel) -> TrainedMethod:
+    """Return the trained method of a model.
+
+    Raises:
+        InputError: saying why the model cannot be a graph.
+    """
+    window, predictor = model.config.window, latest(model)
+    reasons = {
+        f"{model.config.method} is no network": not isinstance(predictor, TrainedMethod),
+        "its clients have several cells": not model.clients.by_cell,
+        "it learns differences (target)": window.target != LEVEL,
+        "it reads events": bool(window.n_events),
+        "it reads public holidays": bool(window.holidays),
+        "it reads further services or columns of the cells": bool(window.n_covariates),
+        f"it fills gaps by {window.impute}": window.impute == "last-week",
+        "it multiplies in bfloat16": isinstance(predictor, TrainedMethod)
+        and predictor.method.population.mixed,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(
+                f"this model cannot be exported to ONNX, since {reason}; `stforecast serve` gives "
+                "its forecasts to other programs"
+            )
+    assert isinstance(predictor, TrainedMethod)
+    return predictor
+
+
+def latest(model: FittedModel) -> Predictor:
+    """Return what forecasts after the data: of a model that was refitted, its last state."""
+    predictor = model.predictor
+    return predictor.models[-1] if isinstance(predictor, Rolling) else predictor
+
+
+def fewest_steps(model: FittedModel) -> int:
+    """Return the length of a history by default: what windows, mixture and profile read."""
+    window, week, predictor = model.config.window, WEEK // model.step, latest(model)
+    experts = isinstance(predictor, TrainedMethod) and predictor.method.has_experts
+    steps = window.reach + (week + window.horizon if experts else 0)
+    return int(max(steps, WEEKS * week if window.n_profile else 13))
+
+
+def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a graph of `n_steps` from a series of `Forecaster.read`.
+
+    Returns:
+        `history`: `(steps, cells)` float64 readings in the data's units, NaN where missing;
+        `clock`: `(steps + horizon,)` int64 seconds from 1970 to each step's begin as the local wall
+        clock shows it.
+    """
+    n = len(series.values)
+    if n < n_steps:
+        raise InputError(f"{series.name} has {n} steps, the graph reads {n_steps}")
+    steps = np.arange(n - n_steps, n + model.config.window.horizon)
+    clock = series.calendar.local_times(steps).as_unit("s").astype(np.int64).to_numpy()
+    return {"history": series.values[-n_steps:].astype(np.float64), "clock": clock}
+
+
+def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 0) -> int:
+    """Write a model as an ONNX graph; return the number of steps of history that it reads.
+
+    Args:
+        model: the model, on the CPU.
+        out: the file.
+        n_steps: steps of history; 0 for `fewest_steps`. Forecasts equal those of `predict` from a
+            history of as many steps.
+
+    Raises:
+        InputError: if the model cannot be exported, the steps are too few, or onnx is missing.
+    """
+    predictor = check_exportable(model)
+    n_steps, fewest = n_steps or fewest_steps(model), max(model.config.window.reach, 13)
+    if n_steps < fewest:
+        raise InputError(f"steps is {n_steps}; the model reads at least {fewest}")
+    try:
+        import onnx
+    except ImportError as e:
+        raise InputError(f"{out}: needs a library; pip install 'stforecast[onnx]'") from e
+    graph = Graph(model, predictor, n_steps).eval()
+    history = torch.zeros(n_steps, len(model.cells), dtype=torch.float64)
+    step = round(model.step.total_seconds())
+    clock = step * torch.arange(n_steps + model.config.window.horizon)
+    with atomic_path(Path(out)) as part, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # Of traced shapes, which do not change.
+        torch.onnx.export(
+            graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
+            output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
+        )  # fmt: skip
+        made = onnx.load(str(part))
+        onnx.helper.set_model_props(made, _about(model, n_steps))
+        onnx.save(made, str(part))
+    return n_steps
+
+
+def _about(model: FittedModel, n_steps: int) -> dict[str, str]:
+    return {
+        "cells": "\n".join(map(str, model.cells)),
+        "service": model.service,
+        "units": model.units,
+        "step_seconds": f"{model.step.total_seconds():g}",
+        "steps": str(n_steps),
+        "time_zone": model.time_zone or "",
+        "coverage": f"{model.config.coverage:g}" if model.calibration else "",
+    }
+
+
+class Weekly(NamedTuple):
+    """The weekly profile and anomalies of a history, float32, as `WeeklyProfile` by step first.
+
+    `usual` is the profile in double precision.
+    """
+
+    usual: Tensor
+    profile: Tensor
+    newest: Tensor
+    anomalies: tuple[Tensor, ...]
+
+
+class Graph(nn.Module):
+    """What `export_onnx` writes, in torch.
+
+    Args:
+        model: the model.
+        predictor: its trained method.
+        n_steps: steps of the history.
+
+    Shapes:
+        history: `(steps, cells)`, clock: `(steps + horizon,)`; returns forecasts and bounds
+        `(horizon, cells)`, see `graph_inputs`.
+    """
+
+    def __init__(self, model: FittedModel, predictor: TrainedMethod, n_steps: int) -> None:
+        super().__init__()
+        self.model, self.predictor, self.n_steps = model, predictor, n_steps
+        self.window, self.seconds = model.config.window, round(model.step.total_seconds())
+        self.day, self.week = (int(span // model.step) for span in (DAY, WEEK))
+        self.bounded = model.calibration is not None
+        self.starts = [*self._origins(), n_steps]
+
+    def _origins(self) -> range:
+        """Return the windows whose errors weigh the experts, as `mixture.weights` does."""
+        if not self.predictor._has_experts:
+            return range(0)
+        horizon = self.window.horizon
+        every, known = max(1, horizon // PER_HORIZON), self.n_steps - horizon
+        begin = max(self.window.max_lag, known + 1 - self.week)
+        return range(-(-begin // every) * every, known + 1, every)
+
+    def forward(self, history: Tensor, clock: Tensor) -> tuple[Tensor, ...]:
+        """Return the forecast, and the bounds if there are any."""
+        scaler, n_cells = self.model.scaler, history.shape[1]
+        mean, std = (torch.as_tensor(v).expand(n_cells) for v in (scaler.mean, scaler.std))
+        z = (history - mean) / std
+        # Steps on the wall clock: what is between these and plain steps is what the clock moved.
+        local = torch.div(clock, self.seconds, rounding_mode="floor")
+        weekly = self._weekly(z, local, clock) if self.window.n_profile else None
+        x, unknown = self._inputs(z, local, clock, weekly)
+        quantiles = self._quantiles(x, z, local, weekly)
+        levels, last = self.predictor.levels, z[-1].nan_to_num(0.0)
+        centre = quantiles[..., len(levels) // 2].double()
+        found = [centre]
+        if self.bounded:
+            low, high = dict(pair_coverages(levels)).get(self.model.config.coverage, (0, 0))
+            down, up = self._radius(centre, z, last, clock).unbind(-1)
+            found.append(torch.minimum(quantiles[..., low].double() - down, centre))
+            found.append(torch.maximum(quantiles[..., high].double() + up, centre))
+        lower, upper = self.model.limits
+        nothing = torch.full((), torch.nan, dtype=torch.float64)
+        return tuple(
+            torch.where(unknown, nothing, (values.T * std + mean).clamp(lower, upper))
+            for values in found
+        )
+
+    def _inputs(
+        self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return inputs `(cells, windows, inputs)`, and which cells have none `(cells,)`."""
+        window, starts = self.window, torch.tensor(self.starts)
+        filled = self._filled(z, weekly)
+        steps = self._sources(starts, local)
+        readings = filled[steps.clamp(min=0)].float()  # (windows, lags, cells)
+        readings = torch.where((steps < 0)[..., None], torch.nan, readings)
+        unknown = readings[-1].isnan().all(0)
+        if self.model.adapted:
+            unknown = torch.zeros_like(unknown)
+        if window.impute == "newest":
+            place = window.lags.index(min(window.lags))
+            newest = readings[:, place : place + 1]
+            readings = torch.where(readings.isnan(), newest, readings)
+        parts = [readings.permute(2, 0, 1)]
+        if window.calendar != "none":
+            known = self._calendar(clock[starts]).float()
+            parts.append(known.expand(z.shape[1], *known.shape))
+        if weekly is not None:
+            parts.append(self._profile(weekly, starts, local))
+        return torch.cat(parts, dim=-1).nan_to_num(0.0), unknown
+
+    def _filled(self, z: Tensor, weekly: Weekly | None) -> Tensor:
+        """Return the readings with their gaps filled, as `windows.fill_gaps`."""
+        if self.window.impute == "none":
+            return z
+        latest = _forward_filled(z)
+        if weekly is None or self.window.impute != "newest":
+            return latest
+        recent = _forward_filled(z, max(1, int(RECENT_GAP // self.model.step)))
+        usual = weekly.profile[: len(z)]
+        usual = torch.where(usual == 0, torch.nan, usual + weekly.anomalies[-1]).double()
+        for further in (usual, latest):
+            recent = torch.where(recent.isnan(), further, recent)
+        return recent
+
+    def _sources(self, starts: Tensor, local: Tensor) -> Tensor:
+        """Return the steps that lags read, as `source_steps`."""
+        window = self.window
+        lags = torch.tensor((*window.lags, *window.further_lags))
+        first, plain = starts[:, None], starts[:, None] - lags
+        shortest = max(window.closeness, self.day - window.horizon - 2)
+        moved = torch.minimum(self._before(first, lags, local), first - 1)
+        return torch.where(lags > shortest, moved, plain)
+
+    def _before(self, steps: Tensor, lags: Tensor, local: Tensor) -> Tensor:
+        """Return steps before others on the wall clock, as `Calendar.before`."""
+        plain = steps - lags
+        found = plain + self._shift(steps, local) - self._shift(plain, local)
+        return torch.where(found < 0, plain, found)
+
+    def _shift(self, steps: Tensor, local: Tensor) -> Tensor:
+        inside = steps.clamp(0, len(local) - 1)
+        return local[inside] - inside
+
+    def _calendar(self, clock: Tensor) -> Tensor:
+        """Return `calendar_inputs` of local times `(windows,)`."""
+        kind, day = self.window.calendar, 86400
+        angle = 2 * torch.pi * (clock % day).double() / day
+        weekday = _weekday(clock)
+        columns = [angle.sin(), angle.cos(), (2 * angle).sin(), (2 * angle).cos()]
+        if kind == "week":
+            columns += [weekday >= 5, weekday == 6]
+        elif kind == "weekdays":
+            columns += [weekday == i for i in range(7)]
+        assert len(columns) == CALENDAR_INPUTS[kind]
+        return torch.stack([column.double() for column in columns], dim=-1)
+
+    def _profile(self, weekly: Weekly, starts: Tensor, local: Tensor) -> Tensor:
+        """Return the inputs of `WeeklyProfile`, `(cells, windows, horizon + 3)`."""
+        now = starts - 1
+        at_targets = self._at_targets(weekly.profile, starts, local)
+        change = at_targets - weekly.newest[now].T[..., None]
+        change = self._reordered(change, starts, local, -1)
+        of_cells = [part[now].T for part in weekly.anomalies]
+        return torch.cat([change, torch.stack(of_cells, dim=-1)], dim=-1)
+
+    def _at_targets(self, profile: Tensor, starts: Tensor, local: Tensor) -> Tensor:
+        """Return a profile `(steps, cells)` at targets, `(cells, windows, horizon)`."""
+        first, ahead = starts[:, None], torch.arange(self.window.horizon)
+        weeks = (ahead + self.day) // self.week
+        before = self._before(first + ahead, self.week * weeks, local)
+        steps = torch.where(weeks > 0, before, first + ahead)
+        return profile[steps.clamp(min=0)].permute(2, 0, 1)
+
+    def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Weekly:
+        """Return what `WeeklyProfile.of` does."""
+        profile = self._usual(z, local, clock)
+        own = profile[: self.n_steps]
+        anomaly = z - own
+        means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
+        newest = _forward_filled(torch.where(z.isnan(), torch.nan, own))
+        anomalies = tuple(_forward_filled(part).float() for part in means)
+        return Weekly(profile, profile.float(), newest.float(), anomalies)
+
+    def _usual(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+        """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
+        n, weekend = self.n_steps, (_weekday(clock) >= 5).long()
+        of_week, kind = local % self.week, 2 * (local % self.day) + weekend
+        steps = torch.arange(len(local))
+        same = (of_week[:, None] == of_week) & (steps < steps[:, None])
+        latest = torch.where(same, steps, -1).amax(dim=1)
+        alike = (kind[:, None] == kind) & (steps <= latest[:, None])
+        seen = torch.stack([z.nan_to_num(0.0), (~z.isnan()).double()])
+
+        def totals(which: Tensor) -> tuple[Tensor, Tensor]:
+            total, count = (which[:, :n].double() @ seen).unbind(0)
+            return total, count
+
+        (total, count), (of_kind, of_kinds) = totals(same), totals(alike)
+        usual = of_kind / of_kinds.clamp(min=1.0)
+        return (total + SHRINKAGE * usual) / (count + SHRINKAGE)
+
+    def _reordered(self, values: Tensor, starts: Tensor, local: Tensor, way: int) -> Tensor:
+        """Order targets `(cells, windows, horizon)` by the wall clock, or back; see `windows`."""
+        ahead, first = torch.arange(self.window.horizon), starts[:, None]
+        moved = self._shift(first + ahead, local) - self._shift(first, local)
+        entries = (ahead + way * moved).clamp(0, self.window.horizon - 1)
+        return values.gather(2, entries.expand(values.shape))
+
+    def _quantiles(self, x: Tensor, z: Tensor, local: Tensor, weekly: Weekly | None) -> Tensor:
+        """Return the quantiles of the last window, `(cells, horizon, levels)`."""
+        n_levels, predictor = self.model.config.loss.n_outputs, self.predictor
+        starts = torch.tensor(self.starts)
+        if predictor._has_experts:
+            assert weekly is not None
+            usual = self._at_targets(weekly.usual, starts, local).nan_to_num(0.0)
+            usual = self._reordered(usual, starts, local, -1)
+            found = self._mixed(x, z, local, usual)
+        else:
+            found = self._outputs(predictor, x[:, -1:], predictor.view)
+            found = found.reshape(len(found), -1, n_levels)
+        ordered = found.sort(dim=-1).values.permute(0, 2, 1)
+        starts = starts[-1:].expand(ordered.shape[1])
+        return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
+
+    def _mixed(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> Tensor:
+        """Return the mixture of both experts and the usual values, as `TrainedMethod._mixed`."""
+        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
+        outputs = self._outputs(self.predictor, x[:, -1:], EXPERTS)
+        first, second = outputs.reshape(len(outputs), 2, -1, n_levels).unbind(1)
+        of_second, of_usual = self._weights(x[:, :-1], z, local, usual[:, :-1])
+        mixed = first + of_second.float()[:, None, None] * (second - first)
+        moved = of_usual.float()[:, None] * (usual[:, -1] - mixed[..., middle])
+        return (mixed + moved[..., None]).float()
+
+    def _weights(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of the second expert and of the usual values, as `mixture.weights`."""
+        half = torch.full((z.shape[1],), 0.5, dtype=torch.float64)
+        if not x.shape[1]:
+            return half, torch.zeros_like(half)
+        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
+        both = self._outputs(self.predictor.former or self.predictor, x, EXPERTS)
+        both = both.reshape(*both.shape[:2], 2, -1, n_levels)[..., middle]
+        first, second = both.unbind(2)
+        horizon, origins = self.window.horizon, torch.tensor(self.starts[:-1])
+        y = z[origins[:, None] + torch.arange(horizon)].permute(2, 0, 1).float()
+        y = self._reordered(y, origins, local, -1)
+        change, habit, error = (
+            torch.where(y.isnan(), 0.0, part - first).double() for part in (second, usual, y)
+        )
+        prior = PRIOR * self.week / (max(1, horizon // PER_HORIZON) * len(origins))
+
+        def total(one: Tensor, other: Tensor) -> Tensor:
+            return (one * other).sum((1, 2))
+
+        variance, shared = total(change, change), total(habit, change)
+        w = _weight(total(change, error), variance, prior, 0.5)
+        further = w * (w * variance - shared)
+        covariance = total(habit, error) - w * total(change, error) + further
+        return w, _weight(covariance, total(habit, habit) - w * shared + further, prior, 0.0)
+
+    def _outputs(self, predictor: TrainedMethod, x: Tensor, view: str | None) -> Tensor:
+        """Return a network's outputs, `(cells, windows, outputs)`."""
+        method, state = predictor.method, predictor.snapshot
+        method.population.train(False)
+        clients, ids = state.clients, torch.arange(len(self.model.cells))
+        payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+        own: dict[str, Tensor] = {**clients.params, **clients.buffers, **clients.memory}
+        return method.predict(own, payload, x, view or method.views[0])
+
+    def _radius(self, centre: Tensor, z: Tensor, last: Tensor, clock: Tensor) -> Tensor:
+        """Return the calibrated radii `(cells, horizon, 2)`, see `Calibration.calibrated`."""
+        calibration = self.model.calibration
+        assert calibration is not None
+        radius, most = (torch.as_tensor(v) for v in (calibration.radius, calibration.most))
+        if calibration.scale is not None:
+            scale = _scale(calibration.scale, centre, z, last, clock[self.n_steps :])
+            radius = radius * scale[..., None]
+        return torch.minimum(radius, most)
+
+
+def _scale(scale: ErrorScale, centre: Tensor, z: Tensor, last: Tensor, ahead: Tensor) -> Tensor:
+    """Return the size of errors to expect, `(cells, horizon)`, as `ErrorScale.at`."""
+    tensors = {name: torch.as_tensor(value).double() for name, value in vars(scale).items()}
+    n = len(RECENT)
+    changes = (z[-n:] - z[-n - 1 : -1]).abs() / tensors["change"]
+    changes = torch.where(changes.isnan(), 1.0, changes).flip(0)  # the newest first
+    recent = torch.as_tensor(RECENT / RECENT.sum()) @ changes
+    hours = torch.div(ahead, 3600, rounding_mode="floor") % 24
+    deviation = (tensors["by_hour"] + OFFSET).log()[hours].T
+    recent = (recent + OFFSET).log()[:, None].expand_as(centre)
+    features = torch.stack([recent, deviation, centre, (centre - last[:, None]).abs()], dim=-1)
+    standard = ((features - tensors["centre"]) / tensors["spread"]).clamp(-FURTHEST, FURTHEST)
+    return (standard @ tensors["weights"]).exp()
+
+
+def _weight(covariance: Tensor, variance: Tensor, prior: float, drawn_to: float) -> Tensor:
+    """Return least-squares weights, as `mixture._weight`."""
+    sure = variance > 0
+    found = covariance + prior * variance * drawn_to
+    found = found / torch.where(sure, variance * (1 + prior), 1.0)
+    return torch.where(sure, found.clamp(0.0, 1.0), drawn_to)
+
+
+def _weekday(clock: Tensor) -> Tensor:
+    """Return the day of the week, Monday being 0; 1970 began on a Thursday."""
+    return (torch.div(clock, 86400, rounding_mode="floor") + 3) % 7
+
+
+def _forward_filled(values: Tensor, limit: int = 0) -> Tensor:
+    """Replace each NaN of `(steps, cells)` by the value before it, up to `limit` steps if given."""
+    steps = torch.arange(len(values))[:, None]
+    at, reach = torch.where(values.isnan(), -1, steps), 1
+    while reach < len(values):
+        earlier = torch.cat([torch.full_like(at[:reach], -1), at[:-reach]])
+        at, reach = torch.maximum(at, earlier), 2 * reach
+    unknown = (at < 0) | (steps - at > limit) if limit else at < 0
+    return torch.where(unknown, torch.nan, values.gather(0, at.clamp(min=0)))
+
+
+def _rolling_mean(values: Tensor, span: int) -> Tensor:
+    """Return the means of the known ones of the last `span` values, NaN where there are none."""
+    known = torch.stack([values.nan_to_num(0.0), (~values.isnan()).double()])
+    sums = torch.cat([torch.zeros_like(known[:, :1]), known.cumsum(dim=1)], dim=1)
+    ends = torch.arange(1, values.shape[0] + 1)
+    total, count = (sums[:, ends] - sums[:, (ends - span).clamp(min=0)]).unbind(0)
+    return total / count  # 0 / 0 is NaN.

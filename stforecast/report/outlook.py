@@ -1,0 +1,221 @@
+"""First section of a page: the coming span of each cell, its plan, and what will exceed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import counted
+from stforecast.comparison.errors import clock_of
+from stforecast.data.dates import in_words
+from stforecast.plots.cell_map import find_places
+from stforecast.report.section import looks
+from stforecast.report.tables import Arrays, Table, number, share
+
+if TYPE_CHECKING:  # They import torch.
+    from stforecast.data.series import Series
+    from stforecast.forecasting.outlook import Outlook
+
+SHOWN = 3
+"""Length of the history that is drawn, in lengths of the forecast; three days at least."""
+
+MOST_ROWS = 50
+"""Rows of a table, which prints; the rest stands in plan.csv."""
+
+LEAST = 0.01
+"""Probability below which a cell is not listed."""
+
+FORMAT = "%a %d %b %H:%M"
+
+RULE = (
+    "probability: of exceeding the threshold at least once in the span. At each step it follows "
+    "from the bounds; over the span, errors go together as in the tested forecasts. expected "
+    "time above: the sum of the steps' probabilities. likeliest at: begin of the step with the "
+    "highest probability."
+)
+
+
+@dataclass(frozen=True)
+class OutlookSection:
+    """The coming span on a page; `charts` are the numbers of `page/*.js`."""
+
+    name: str
+    claims: tuple[str, ...]
+    tables: tuple[Table, ...]
+    about_map: str
+    charts: dict[str, Any]
+
+
+def outlook_section(
+    series: Series,
+    found: Outlook,
+    located: xr.Dataset,
+    cube: xr.Dataset | None,
+    arrays: Arrays,
+    room: int,
+) -> OutlookSection:
+    """Gather what the page shows of the steps after a history.
+
+    Args:
+        series: the history.
+        found: what follows it.
+        located: cells with `lon` and `lat`, if they are known, such as tested forecasts.
+        cube: the data; None if they are gone.
+        arrays: arrays of the page, which grow.
+        room: values of series for which the page has room; history is cut for it.
+    """
+    places, forecast = find_places(located, cube), found.forecast
+    unit = "" if series.units == "1" else f", {series.units}"
+    length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
+    plan = _sorted(found.plan)
+    values: dict[str, tuple[pd.Series, float | None, bool]]
+    values = {f"highest forecast of {series.service}{unit}": (found.plan["peak"], None, False)}
+    if "threshold" in plan:
+        headroom = f"headroom: threshold less the highest forecast{unit}"
+        values = {headroom: (found.plan["headroom"], 0.0, False), **values}
+        if (name := _chance(plan)) is not None:
+            chances = found.plan[name], None, True
+            values = {"probability of exceeding the threshold": chances, **values}
+    charts = {
+        "ahead": True,
+        "cells": [str(cell) for cell in forecast.columns],
+        "methods": looks({"forecast": 0}),
+        "quantity": f"{series.service}{unit}",
+        "clock": clock_of(series.calendar.time_zone or ""),
+        "first": list(forecast.columns).index(plan.index[0]),
+        "map": {
+            "kind": places.kind,
+            "east": arrays.floats(places.east),
+            "north": arrays.floats(places.north),
+            "size": places.size,
+            "roads": places.roads,
+        },
+        "values": [
+            {
+                "title": title,
+                "middle": middle,
+                "share": is_share,
+                "of": [arrays.floats(of.to_numpy())],
+            }
+            for title, (of, middle, is_share) in values.items()
+        ],
+        "series": _lines(series, found, arrays, room // len(series.cells)),
+    }
+    claims = (_when(forecast, series), *_said(found, length))
+    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan, series))))
+    return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
+
+
+def _chance(plan: pd.DataFrame) -> str | None:
+    """Return the column of the probability over the span, or of one step where that is unknown."""
+    known = [
+        c for c in ("probability", "highest_probability") if c in plan and plan[c].notna().any()
+    ]
+    return known[0] if known else None
+
+
+def _sorted(plan: pd.DataFrame) -> pd.DataFrame:
+    """Sort cells by probability, then headroom, or by their peaks; those without any come last."""
+    by = ["peak"]
+    if "threshold" in plan:
+        by = [name for name in (_chance(plan), "headroom") if name]
+    return plan.sort_values(by, ascending=[name == "headroom" for name in by], kind="stable")
+
+
+def _when(forecast: pd.DataFrame, series: Series) -> str:
+    begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
+    cells = counted(forecast.shape[1], "cell")
+    zone = clock_of(series.calendar.time_zone or "")
+    return f"Forecasts of {series.service} of {cells}, {begin} to {end}, {zone}."
+
+
+def _said(found: Outlook, length: str) -> tuple[str, ...]:
+    """Return what the plan says of the threshold, if there is one."""
+    plan = found.plan
+    if "threshold" not in plan:
+        first = _sorted(plan).iloc[0]
+        peak, at = number(first["peak"]), _time(first["peak_time"])
+        return (f"Highest forecast: {peak} in cell {first.name}, {at}.",)
+    above = int((plan["steps_above"] > 0).sum())
+    text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
+    if (name := _chance(plan)) is None:
+        return (f"{text}; no probabilities, as not all steps have bounds.",)
+    expected, span = plan[name].sum(), f"in the coming {length}" if name == "probability" else ""
+    if not span:
+        return (f"{text}.",)
+    return (f"{text}; {expected:.1f} are expected to exceed it at least once {span}.",)
+
+
+def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
+    """Return the cells that may exceed their threshold; None without probabilities."""
+    if "threshold" not in plan or (name := _chance(plan)) is None:
+        return None
+    likely = plan[plan[name] >= LEAST]
+    rows = [
+        {
+            "cell": str(cell),
+            "probability" if name == "probability" else "probability at one step": share(row[name]),
+            "likeliest at": f"{row['likeliest_time']:{FORMAT}}",
+            "expected time above": _duration(row["expected_steps_above"], series),
+            "highest forecast": number(row["peak"]),
+            "threshold": number(row["threshold"]),
+        }
+        for cell, row in likely.head(MOST_ROWS).iterrows()
+    ]
+    caption = "Cells that will exceed their threshold, the most probable first"
+    if not rows:
+        return Table(caption, [{"cell": "none with a probability of 1 % or more"}])
+    return Table(caption, rows, _rest(len(likely), name == "probability"), opens="cell")
+
+
+def _rest(n: int, in_span: bool = False) -> list[str]:
+    cut = [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
+    return [*cut, *([RULE] if in_span else [])]
+
+
+def _plan(plan: pd.DataFrame, series: Series) -> Table:
+    """Return the plan of the cells, at most `MOST_ROWS` of them."""
+    rows = [
+        {
+            "cell": str(cell),
+            "busy hour": _time(row["busy_hour"]),
+            "mean in it": number(row["busy_hour_mean"]),
+            "peak": number(row["peak"]),
+            "peak at": _time(row["peak_time"]),
+            **({"headroom": number(row["headroom"])} if "headroom" in plan else {}),
+        }
+        for cell, row in plan.head(MOST_ROWS).iterrows()
+    ]
+    return Table("Plan", rows, _rest(len(plan)), opens="cell")
+
+
+def _time(time: Any) -> str:
+    return "-" if pd.isna(time) else f"{time:{FORMAT}}"
+
+
+def _duration(steps: float, series: Series) -> str:
+    """Return a number of steps as hours and minutes."""
+    minutes = round(steps * series.calendar.step / pd.Timedelta("1min"))
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _lines(series: Series, found: Outlook, arrays: Arrays, room: int) -> dict[str, Any]:
+    """Return the end of the history, the forecasts, bounds and thresholds of each cell."""
+    n = len(found.forecast)
+    shown = max(SHOWN * n, int(pd.Timedelta("3D") / series.calendar.step))
+    past = series.values[-max(1, min(shown, room - 3 * n)) :].T
+    bounds = {} if found.interval is None else found.interval._asdict()
+    begin = len(series.values) - past.shape[1]
+    times = series.calendar.local_times(np.arange(begin, len(series.values) + n))
+    threshold = found.plan.get("threshold")
+    return {
+        "times": times.strftime("%Y-%m-%d %H:%M").tolist(),
+        "observed": arrays.rows(past),
+        "forecast": arrays.rows(found.forecast.to_numpy().T),
+        **{name: arrays.rows(table.to_numpy().T) for name, table in bounds.items()},
+        "threshold": None if threshold is None else arrays.floats(threshold.to_numpy()),
+    }

@@ -1,0 +1,1 @@
+"""A forecaster in service: a forecast from each day's records, and what watches over it."""

@@ -1,0 +1,340 @@
+"""Forecasts over HTTP: the model of a run, its newest history, and a page that describes itself.
+
+A forecast is computed once for each history and number of steps, and kept as text for each cell. At
+each request the files' times are compared, and a model or history that was replaced is read anew;
+if that fails, the one before stays in service, and `/health` says so.
+"""
+
+import hmac
+import json
+import logging
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from data_prep.base.errors import InputError, choose, some
+from stforecast.data.series import Series
+from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
+from stforecast.flower.standing import family
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.outlook import make_outlook
+from stforecast.forecasting.results import data_of, is_model
+from stforecast.forecasting.tables import in_digits
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Hosts that need no token."""
+
+SHORTEST = 16
+"""Characters of a token."""
+
+MOST_HORIZONS = 10
+"""Most steps of a forecast, in horizons of the model."""
+
+STATE, HISTORY = "service/current", "history.nc"
+"""Folder in a run with the state of its last update, and its records in there."""
+
+METRICS = "service/metrics.prom"
+"""What `stforecast monitor` found."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """A forecast as texts.
+
+    Attributes:
+        head: its JSON without the cells and the last brace.
+        cells: JSON by cell.
+        rows: lines of CSV by cell.
+        columns: their header.
+    """
+
+    head: str
+    cells: dict[str, str]
+    rows: dict[str, str]
+    columns: str
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A model with its history, and the forecasts made so far, by steps and bounds."""
+
+    forecaster: Forecaster
+    series: Series
+    stamp: tuple[Any, ...]
+    made: dict[tuple[int, bool], Texts] = field(default_factory=dict)
+
+    def texts(self, steps: int, bounds: bool) -> Texts:
+        """Return a forecast, computed at its first use."""
+        if (steps, bounds) not in self.made:
+            self.made[steps, bounds] = self._texts(steps, bounds)
+        return self.made[steps, bounds]
+
+    def _texts(self, steps: int, bounds: bool) -> Texts:
+        found = make_outlook(self.forecaster, self.series, steps)
+        tables = {"forecast": found.forecast}
+        if bounds and found.interval is not None:
+            tables |= found.interval._asdict()
+        times = [str(time) for time in found.forecast.index]
+        coverage = found.interval and found.interval.lower.attrs["coverage"]
+        about = {
+            "service": found.forecast.attrs["service"],
+            "units": found.forecast.attrs["units"],
+            "coverage": coverage if bounds else None,
+            "times": [time.replace(" ", "T") for time in times],
+        }
+        cells, rows = {}, {}
+        for i, cell in enumerate(map(str, found.forecast.columns)):
+            values = {n: [_plain(v) for v in t.iloc[:, i]] for n, t in tables.items()}
+            cells[cell] = json.dumps(values, separators=(",", ":"))
+            name = inert(cell)
+            name = f'"{name.replace(chr(34), chr(34) * 2)}"' if set(name) & set(',"\n\r') else name
+            lines = zip(times, *values.values(), strict=True)
+            rows[cell] = "".join(
+                f"{at},{name},{','.join('' if v is None else str(v) for v in line)}\n"
+                for at, *line in lines
+            )
+        names = [found.forecast.attrs["service"], *list(tables)[1:]]
+        head = json.dumps(about, separators=(",", ":"))[:-1]
+        return Texts(head, cells, rows, ",".join(["time", "cell", *names]) + "\n")
+
+
+def _plain(value: float) -> float | None:
+    return in_digits(value) if math.isfinite(value) else None
+
+
+class ForecastService:
+    """The newest model and history of a run.
+
+    Args:
+        run: folder of a run or of `Forecaster.save`.
+        history: cube or table to forecast from; by default that of the run's last update, or else
+            the run's own data.
+
+    Raises:
+        InputError: if they cannot be read.
+    """
+
+    def __init__(self, run: Path, history: Path | None = None) -> None:
+        self.run, self.given, self.problem = run, history, ""
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.loads, self._lock = 0, threading.Lock()
+        self._loaded = self._load(self._stamp())
+
+    def current(self) -> Loaded:
+        """Return the model in service, read anew if its files were replaced."""
+        with self._lock:
+            try:
+                stamp = self._stamp()
+                if stamp != self._loaded.stamp:
+                    self._loaded = self._load(stamp)
+                self.problem = ""
+            except (InputError, OSError) as e:
+                if str(e) != self.problem:
+                    log.warning("%s: not read anew: %s", self.run, e)
+                self.problem = str(e)
+            return self._loaded
+
+    def texts(self, steps: int | None, bounds: bool, cells: list[str]) -> tuple[Texts, list[str]]:
+        """Return a forecast and the cells that were asked for.
+
+        Raises:
+            InputError: for an unknown cell, or a number of steps that is out of range.
+        """
+        loaded = self.current()
+        horizon = loaded.forecaster.config.window.horizon
+        steps, most = horizon if steps is None else steps, MOST_HORIZONS * horizon
+        if not 1 <= steps <= most:
+            raise InputError(f"steps is {steps}; this service forecasts 1 to {most}")
+        with self._lock:
+            found = loaded.texts(steps, bounds)
+        for cell in cells:
+            if cell not in found.cells:
+                few = len(found.cells) < 30
+                raise UnknownCell(
+                    choose("cell", cell, list(found.cells))
+                    if few
+                    else InputError(f"no cell {cell!r} among {some(found.cells)}; see /cells")
+                )
+        return found, cells or list(found.cells)
+
+    def _history(self) -> Path:
+        if self.given is not None:
+            return self.given
+        if (kept := self.run / STATE / HISTORY).exists():
+            return kept.resolve()
+        if is_model(self.run):
+            raise InputError(f"{self.run}: a model without its data; give its history (--history)")
+        return data_of(read_about(self.run, "stforecast run"))
+
+    def _stamp(self) -> tuple[Any, ...]:
+        """Return what changes when the model or its history is replaced."""
+        history = self._history()
+        files = (history, self.run / ABOUT, *sorted((self.run / STATE / "model").glob("*")))
+        files += tuple(sorted(self.run.glob("model/*"))) + tuple(sorted(self.run.glob("*.json")))
+        known = [(str(f.resolve()), f.stat()) for f in files if f.exists()]
+        return str(history), *((name, of.st_mtime_ns, of.st_size) for name, of in known)
+
+    def _load(self, stamp: tuple[Any, ...]) -> Loaded:
+        forecaster = Forecaster.load(self.run)
+        series = forecaster.read(stamp[0])
+        forecaster.predict(series)
+        self.loads += 1
+        return Loaded(forecaster, series, stamp)
+
+    def metrics(self) -> str:
+        """Return metrics in Prometheus's text format, with those of `stforecast monitor`."""
+        requests = {f'{{path="{p}",status="{s}"}}': n for (p, s), n in self.requests.items()}
+        seconds = {f'{{path="{p}"}}': round(n, 6) for p, n in self.seconds.items()}
+        table: list[tuple[str, str, Any]] = [
+            ("requests_total", "Requests by path and status.", requests),
+            ("request_seconds_total", "Seconds of all requests of a path.", seconds),
+            ("loads_total", "How often a model and its history were read.", self.loads),
+            ("stale", "1 if a replaced model could not be read.", int(bool(self.problem))),
+        ]
+        own = "".join(family(f"stforecast_serve_{name}", text, of) for name, text, of in table)
+        found = self.run / METRICS
+        return own + (found.read_text() if found.exists() else "")
+
+
+class UnknownCell(InputError):
+    """A cell that the model does not forecast."""
+
+
+def make_app(service: ForecastService, token: str = "") -> FastAPI:
+    """Return the application.
+
+    Args:
+        service: what it serves.
+        token: what clients must send as `Authorization: Bearer TOKEN`, except for `/health`; empty
+            for none.
+    """
+    app = FastAPI(title="stforecast", description=f"Forecasts of {service.run.name}.")
+    if not token:  # A page elsewhere must not reach a server of the loopback by another name.
+        hosts = [*LOOPBACK, "[::1]", "testserver"]
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
+
+    @app.middleware("http")
+    async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        begin, path = time.perf_counter(), request.url.path
+        sent = request.headers.get("authorization", "").encode()
+        if (
+            token
+            and path != "/health"
+            and not hmac.compare_digest(sent, f"Bearer {token}".encode())
+        ):
+            response: Response = _refused(401, "send the token as: Authorization: Bearer TOKEN")
+            response.headers["www-authenticate"] = "Bearer"
+        else:
+            response = await call(request)
+        named = path if path in PATHS else "other"
+        service.requests[named, response.status_code] += 1
+        service.seconds[named] += time.perf_counter() - begin
+        return response
+
+    app.add_exception_handler(InputError, _bad_input)
+    app.add_exception_handler(RequestValidationError, _bad_request)
+    _add_paths(app, service)
+    return app
+
+
+PATHS = ("/forecast", "/cells", "/health", "/metrics", "/docs", "/openapi.json")
+"""Paths that metrics name."""
+
+
+def _refused(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status)
+
+
+async def _bad_input(request: Request, e: Exception) -> JSONResponse:
+    return _refused(404 if isinstance(e, UnknownCell) else 400, str(e))
+
+
+async def _bad_request(request: Request, e: Exception) -> JSONResponse:
+    first = e.errors()[0] if isinstance(e, RequestValidationError) else {}
+    name, found = first.get("loc", ("",))[-1], first.get("input")
+    return _refused(422, f"{name} is {found!r}: {first.get('msg', e)}")
+
+
+def _add_paths(app: FastAPI, service: ForecastService) -> None:
+    @app.get("/forecast", summary="Forecasts of cells, with bounds")
+    def forecast(
+        cell: Annotated[list[str], Query(description="Cells; by default all.")] = [],  # noqa: B006
+        steps: Annotated[int | None, Query(description="Steps; by default the horizon.")] = None,
+        bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
+        format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
+    ) -> Response:
+        texts, cells = service.texts(steps, bounds, list(dict.fromkeys(cell)))
+        if format == "csv":
+            text = texts.columns + "".join(texts.rows[name] for name in cells)
+            return Response(text, media_type="text/csv")
+        own = ",".join(f"{json.dumps(name)}:{texts.cells[name]}" for name in cells)
+        return Response(f'{texts.head},"cells":{{{own}}}}}', media_type="application/json")
+
+    @app.get("/cells", summary="Cells that are forecast, with longitude and latitude if known")
+    def cells() -> list[dict[str, Any]]:
+        series = service.current().series
+        places = series.locations
+        found = [{"cell": str(cell)} for cell in series.cells]
+        if places is None:
+            return found
+        return [
+            {**one, "lon": float(lon), "lat": float(lat)}
+            for one, (lon, lat) in zip(found, places, strict=True)
+        ]
+
+    @app.get("/health", summary="What is in service")
+    def health() -> dict[str, Any]:
+        loaded = service.current()
+        forecaster, series = loaded.forecaster, loaded.series
+        last = pd.DatetimeIndex(series.calendar.local_times(np.array([len(series.values) - 1])))
+        return {
+            "status": "stale" if service.problem else "ok",
+            "problem": service.problem,
+            "method": forecaster.config.method,
+            "cells": len(series.cells),
+            "history_until": last[0].isoformat(),
+            "horizon": forecaster.config.window.horizon,
+        }
+
+    @app.get("/metrics", summary="Metrics for Prometheus")
+    def metrics() -> Response:
+        return Response(service.metrics(), media_type="text/plain; version=0.0.4")
+
+
+def check_address(host: str, token: str) -> None:
+    """Refuse a host that others reach without a token, and a token that can be guessed."""
+    if token and len(token) < SHORTEST:
+        raise InputError(
+            f"the token has {len(token)} characters, expected at least {SHORTEST}; make one: "
+            "openssl rand -hex 16"
+        )
+    if host not in LOOPBACK and not token:
+        raise InputError(
+            f"host is {host!r}, which others can reach; give a token in a file (--token-file), or "
+            f"leave out --host for {LOOPBACK[0]}"
+        )
+
+
+def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
+    """Serve a run until Ctrl-C or SIGTERM."""
+    import uvicorn
+
+    check_address(host, token)
+    app = make_app(ForecastService(run, history), token)
+    log.info("http://%s:%d/docs describes what is served; Ctrl-C ends it", host, port)
+    uvicorn.run(app, host=host, port=port, log_level="warning")

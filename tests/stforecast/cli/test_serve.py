@@ -1,0 +1,159 @@
+"""Forecasts over HTTP, and models as files for other programs."""
+
+import io
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from stforecast.cli.main import main
+from stforecast.data.cubes import open_cube
+from stforecast.forecasting import runs
+from stforecast.forecasting.forecaster import Forecaster
+
+pytest.importorskip("fastapi")
+httpx = pytest.importorskip("httpx2", reason="starlette's test client needs it")
+
+from fastapi.testclient import TestClient  # noqa: E402
+
+from stforecast.service.serve import ForecastService, check_address, make_app  # noqa: E402
+
+SETTINGS = {"service": "internet", "split": "days:6,2,2", "horizon": 3, "intervals": "normalised"}
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def run(town, tmp_path):
+    return runs.run("ridge", town, tmp_path / "run", SETTINGS).folder
+
+
+@pytest.fixture
+def client(run):
+    return TestClient(make_app(ForecastService(run)))
+
+
+def test_json_and_csv_are_what_predict_gives(client, run, town):
+    forecaster = Forecaster.load(run)
+    expected, bounds = forecaster.predict(town), forecaster.predict_interval(town)
+    found = client.get("/forecast").json()
+    cell = str(expected.columns[1])
+    assert list(found["cells"]) == [str(c) for c in expected.columns]
+    assert (pd.DatetimeIndex(found["times"]) == expected.index).all()
+    np.testing.assert_allclose(found["cells"][cell]["forecast"], expected.iloc[:, 1], rtol=1e-6)
+    np.testing.assert_allclose(found["cells"][cell]["upper"], bounds.upper.iloc[:, 1], rtol=1e-6)
+    assert found["coverage"] == 0.9
+    main_out = run.parent / "f.csv"
+    with pytest.raises(SystemExit):
+        main(["predict", str(run), "--history", str(town), "--out", str(main_out)])
+    table = client.get("/forecast?format=csv").text
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(table)), pd.read_csv(main_out))
+
+
+def test_some_cells_steps_and_no_bounds(client):
+    cell = client.get("/cells").json()[0]["cell"]
+    found = client.get(f"/forecast?cell={cell}&steps=5&bounds=false").json()
+    assert list(found["cells"]) == [cell]
+    assert list(found["cells"][cell]) == ["forecast"]
+    assert len(found["cells"][cell]["forecast"]) == len(found["times"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "message"),
+    [
+        ("cell=nowhere", 404, "unknown cell 'nowhere'"),
+        ("steps=0", 400, "steps is 0; this service forecasts 1 to 30"),
+        ("steps=x", 422, "steps is 'x'"),
+        ("format=xml", 422, "format is 'xml'"),
+    ],
+)
+def test_bad_input_gets_one_line(client, query, status, message):
+    answer = client.get(f"/forecast?{query}")
+    assert answer.status_code == status
+    assert answer.json()["error"].startswith(message)
+    assert "\n" not in answer.json()["error"]
+
+
+def test_health_metrics_and_the_page_that_describes_it(client):
+    assert client.get("/health").json()["status"] == "ok"
+    client.get("/forecast?steps=0")
+    text = client.get("/metrics").text
+    assert 'stforecast_serve_requests_total{path="/forecast",status="400"} 1' in text
+    assert "/forecast" in client.get("/openapi.json").json()["paths"]
+    assert client.get("/docs").status_code == 200
+
+
+def test_a_token_is_asked_for_except_by_health(run):
+    client = TestClient(make_app(ForecastService(run), TOKEN))
+    assert client.get("/forecast").status_code == 401
+    assert client.get("/docs").status_code == 401
+    assert client.get("/health").status_code == 200
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert client.get("/cells", headers=right).status_code == 200
+    wrong = {"Authorization": f"Bearer {TOKEN}x"}
+    assert client.get("/cells", headers=wrong).status_code == 401
+
+
+def test_other_hosts_need_a_token_and_other_names_of_the_loopback_are_refused(client):
+    check_address("127.0.0.1", "")
+    check_address("0.0.0.0", TOKEN)
+    with pytest.raises(InputError, match="others can reach; give a token"):
+        check_address("0.0.0.0", "")
+    with pytest.raises(InputError, match="3 characters, expected at least 16"):
+        check_address("127.0.0.1", "abc")
+    assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+
+
+def test_a_replaced_run_is_read_anew_and_a_damaged_one_leaves_the_old(client, run, town, tmp_path):
+    before = client.get("/forecast").json()
+    shutil.rmtree(run)
+    runs.run("seasonal_day", town, run, SETTINGS)
+    after = client.get("/forecast").json()
+    assert client.get("/health").json()["method"] == "seasonal_day"
+    assert after["cells"] != before["cells"]
+    (run / "model" / "state.safetensors").write_bytes(b"damaged")
+    assert client.get("/forecast").json() == after
+    assert client.get("/health").json()["status"] == "stale"
+    assert "stforecast_serve_stale 1" in client.get("/metrics").text
+
+
+def test_the_history_of_the_last_update_comes_first(run, town):
+    state = run / "service" / "current"
+    state.mkdir(parents=True)
+    with open_cube(town) as ds:
+        ds.isel(time=slice(None, -5)).to_netcdf(state / "history.nc", engine="h5netcdf")
+    service = ForecastService(run)
+    assert len(service.current().series.values) == 235
+
+
+@pytest.fixture
+def failing(capsys):
+    """Runs a command that fails; gives its error output."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(w) for w in words])
+        assert exit_.value.code == 2
+        return capsys.readouterr().err
+
+    return call
+
+
+def test_mistakes_of_the_commands_are_named(failing, run, tmp_path):
+    assert "others can reach" in failing("serve", run, "--host", "0.0.0.0")
+    assert "no run here" in failing("serve", tmp_path / "nowhere")
+    assert "no token here" in failing("serve", run, "--token-file", tmp_path / "t")
+    assert "ridge is no network" in failing("export", run, "--onnx", tmp_path / "m.onnx")
+    assert "expected .onnx" in failing("export", run, "--onnx", tmp_path / "m.h5")
+    assert "give --onnx" in failing("export", run)
+
+
+def test_the_command_writes_a_graph(town, tmp_path, capsys):
+    pytest.importorskip("onnx")
+    settings = {**SETTINGS, "rounds": 1, "model": "linear"}
+    folder = runs.run("fedavg", town, tmp_path / "run", settings).folder
+    with pytest.raises(SystemExit) as exit_:
+        main(["export", str(folder), "--onnx", str(tmp_path / "m.onnx")])
+    assert not exit_.value.code
+    assert "reads history (72 × 3) and clock (75)" in capsys.readouterr().out

@@ -1,0 +1,94 @@
+"""Exported graphs, run by onnxruntime, forecast what the model does."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from data_prep.cube import make_cube
+from stforecast.forecasting.export import check_exportable, export_onnx, fewest_steps, graph_inputs
+from stforecast.forecasting.forecaster import Forecaster
+
+SPLIT = "time:0.7,0.15,0.15"
+AVERAGED = {
+    "fedavg of GRUs": ("fedavg", {"batch_size": 24}),
+    "fedavg of linear maps": ("fedavg", {"model": "linear"}),
+    "fedprox": ("fedprox", {"model": "mlp"}),
+    "fedper": ("fedper", {"model": "mlp"}),
+}
+METHODS = {
+    "default": ("fedlean", {}),
+    "quantiles": ("fedavg", {"model": "mlp", "loss": "quantile", "intervals": "none"}),
+    "fuels": ("fuels", {}),
+    **AVERAGED,
+}
+
+
+def town(days=40, begin="2013-10-01", gaps=True):
+    """A town of three cells whose clock changes on 27 October."""
+    rng = np.random.default_rng(0)
+    times = pd.date_range(begin, periods=24 * days, freq="h")
+    wave = np.sin(2 * np.pi * (times.hour.to_numpy() + 2) / 24)[:, None]
+    values = (10 + 5 * wave + rng.normal(size=(len(times), 3))) * [1, 20, 300]
+    if gaps:
+        values[-30:-20, 1] = np.nan
+        values[-1, 2] = np.nan
+    return make_cube(
+        {"internet": values}, times, np.array([7, 8, 9]), title="t", source="s", license="l",
+        units="1", time_zone="Europe/Rome",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    # The clock is set back two hours after the history's end, or ten days before it.
+    [*((name, "2013-09-30 23:00") for name in METHODS), ("default", "2013-10-10 23:00")],
+)
+def test_a_graph_forecasts_what_the_model_does(name, begin, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    method, settings = METHODS[name]
+    settings = {"split": SPLIT, "horizon": 6, "rounds": 2, "intervals": "normalised", **settings}
+    cube = town(days=26, begin=begin, gaps=name != "fuels")
+    fitted = Forecaster(method, **settings).fit(cube)
+    # In service, the last state of a model forecasts, from whatever history.
+    forecaster = Forecaster.load(fitted.save(tmp_path))
+    model, out = forecaster.model_, tmp_path / "model.onnx"
+    n_steps = min(fewest_steps(model), cube.sizes["time"])
+    assert export_onnx(model, out, n_steps) == n_steps
+    series = forecaster.read(cube.isel(time=slice(-n_steps, None)))
+    graph = runtime.InferenceSession(out)
+    found = graph.run(None, graph_inputs(model, series, n_steps))
+    expected = [forecaster.predict(series), *forecaster.predict_interval(series)]
+    for ours, theirs in zip(found, expected, strict=True):
+        size = np.abs(theirs.to_numpy()).max(axis=0)
+        assert (np.abs(ours - theirs.to_numpy()) <= 1e-5 * size).all()
+    names = [node.name for node in graph.get_outputs()]
+    assert names == ["forecast", "lower", "upper"]
+    about = graph.get_modelmeta().custom_metadata_map
+    assert about["cells"].split("\n") == ["7", "8", "9"]
+    assert int(about["steps"]) == n_steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"method": "ridge"}, "ridge is no network"),
+        ({"method": "fedavg", "model": "linear", "target": "day"}, "it learns differences"),
+        ({"method": "fedavg", "model": "linear", "clients": "all"}, "clients have several cells"),
+        ({"method": "fedavg", "model": "linear", "impute": "last-week"}, "gaps by last-week"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_says_why(settings, reason):
+    rounds = {} if settings["method"] == "ridge" else {"rounds": 1}
+    forecaster = Forecaster(split="days:8,3,3", **rounds, **settings).fit(town(14))
+    with pytest.raises(InputError, match=reason):
+        check_exportable(forecaster.model_)
+
+
+def test_too_short_a_graph_or_history_is_refused(tmp_path):
+    forecaster = Forecaster("fedavg", model="linear", rounds=1, split="days:8,3,3").fit(town(14))
+    with pytest.raises(InputError, match="reads at least 72"):
+        export_onnx(forecaster.model_, tmp_path / "m.onnx", 10)
+    with pytest.raises(InputError, match="the graph reads 1000"):
+        graph_inputs(forecaster.model_, forecaster.data_.series, 1000)

@@ -1,0 +1,90 @@
+"""A page that begins with the coming span: what it says, and how it is drawn and printed."""
+
+import base64
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.outlook import make_outlook
+from stforecast.report.write import ReportPage, write_report
+
+CELLS = ("calm", "busy", "between")
+
+
+@pytest.fixture(scope="module")
+def town_ahead():
+    hours = pd.date_range("2024-03-01", periods=24 * 14, freq="h")
+    noise = np.random.default_rng(0).normal(size=(len(hours), 3))
+    wave = np.sin(2 * np.pi * hours.hour.to_numpy() / 24)[:, None]
+    table = pd.DataFrame((10 + 4 * wave + noise) * [1, 3, 2], hours, CELLS)
+    settings = {"split": "days:8,3,3", "horizon": 6, "intervals": "normalised"}
+    forecaster = Forecaster("seasonal_day", **settings).fit(table)
+    series = forecaster.read(table)
+    correlation = np.eye(6)
+    return series, make_outlook(forecaster, series, threshold=30.0, correlation=correlation)
+
+
+@pytest.fixture
+def page(tested, town_ahead, tmp_path):
+    y = np.random.default_rng(0).normal(size=(3, 48, 1)) + 10
+    run = tested("a", y + 1, y, naive=y + 2, data="town.nc", cells=np.array(CELLS))
+    return write_report([run], tmp_path / "report.html", metric="raw_mae", ahead=town_ahead)
+
+
+def test_cells_that_will_exceed_come_first_the_likeliest_first(page, tested, town_ahead):
+    text = page.read_text()
+    order = ["The coming 6 hours", "Cells that will exceed", ">Plan<", "How good it was lately"]
+    assert sorted(order, key=text.index) == order
+    assert "Telecom" not in text
+    plan = town_ahead[1].plan
+    assert plan["probability"].idxmax() == "busy"
+    assert text.index('data-cell="busy"') < text.index('data-cell="between"')
+
+
+def test_the_forecast_is_drawn_before_the_load_event(browser, page):
+    browser.ask("Page.navigate", url=page.resolve().as_uri())
+    browser.until("document.readyState === 'complete' && !!document.querySelector('footer')")
+    names = browser.run(
+        "document.querySelector('#ahead [data-chart=series]').data.map(t => t.name)"
+    )
+    assert names[1:] == ["bounds", "observed", "forecast", "threshold"]
+    assert browser.run("document.querySelector('#ahead input.cell').value") == "busy"
+    assert browser.run("document.querySelectorAll('#task-0 .main-svg').length") > 0
+    assert browser.problems == []
+
+
+def test_on_paper_nothing_is_cut_and_the_colours_stay(browser, page):
+    browser.open(page, dark=True)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride",
+        width=703, height=1000, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    wide = "[...document.querySelectorAll('table, .main-svg, .legend')].filter(one => "
+    wide += "one.getBoundingClientRect().right > 703).length"
+    assert browser.run(wide) == 0
+    bar = "getComputedStyle(document.querySelector('.legend .bar')).printColorAdjust"
+    assert browser.run(bar) == "exact"
+    assert browser.run("document.documentElement.dataset.theme") == "light"
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    browser.ask("Emulation.setEmulatedMedia", media="")
+    assert browser.run("document.documentElement.dataset.theme") == "dark"
+    printed = browser.ask("Page.printToPDF")["data"]
+    assert base64.b64decode(printed).startswith(b"%PDF")
+    assert browser.problems == []
+
+
+def test_without_a_threshold_the_busiest_cell_comes_first(town_ahead, tested):
+    series, found = town_ahead
+    plan = found.plan[["busy_hour", "busy_hour_mean", "peak", "peak_time"]]
+    y = np.ones((3, 4, 1))
+    run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
+    made = ReportPage()
+    made.add_outlook(run, series, type(found)(found.forecast, None, plan, None))
+    assert [table.caption for table in made.ahead.tables] == ["Plan"]
+    assert made.ahead.tables[0].rows[0]["cell"] == "busy"
+    assert "Highest forecast" in made.ahead.claims[1]
+    assert "lower" not in made.ahead.charts["series"]
