@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.bench.ray import cluster
-from stforecast.federated.engine.actors import Lost, Part
+from stforecast.federated.engine.actors import Lost, PartTrainer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class RayActors:
         """Return the number of actors."""
         return self._n
 
-    def start(self, i: int, make: Callable[[], Part]) -> None:
+    def start(self, i: int, make: Callable[[], PartTrainer]) -> None:
         """Start an actor and let it make its part."""
         self._end(i)
         self.handles[i] = self._type.remote(self._threads)
@@ -95,7 +95,7 @@ class _Process:
         torch.set_num_threads(threads)
         send_as_arrays(ray)
 
-    def begin(self, make: Callable[[], Part]) -> None:
+    def begin(self, make: Callable[[], PartTrainer]) -> None:
         self._part = make()
 
     def call(self, name: str, *args: Any) -> Any:

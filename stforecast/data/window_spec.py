@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -20,6 +21,9 @@ from stforecast.federated.core.options import CheckedOptions, ReadIf
 
 AUTO = "auto"
 """Value of `extra_lags`, `calendar` and `profile` that chooses them from the data."""
+
+AUTO_DAYS = "auto-days"
+"""Value of `extra_lags` that reads each target's value of one day and one week before."""
 
 AUTO_WEEKDAYS = "auto-weekdays"
 """Value of `calendar` that chooses an indicator of each weekday where training is long enough."""
@@ -67,6 +71,25 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
     return ",".join(ranges)
 
 
+def days_lags(step: pd.Timedelta, horizon: int, n_training: int, taken: Sequence[int] = ()) -> str:
+    """Choose the lags of each target one day and one week before, and those an hour beside them.
+
+    Those that no training window can read are left out, and `taken` ones, which windows read
+    already.
+
+    >>> days_lags(pd.Timedelta("1h"), horizon=1, n_training=480, taken=(24,))
+    '23,25,167,168,169'
+    """
+    hour = max(1, HOUR // step)
+    found = {
+        lag
+        for span in (max(1, DAY // step), max(1, WEEK // step))
+        for lag in (span + hour, *range(span - horizon + 1, span + 1), span - horizon + 1 - hour)
+        if 0 < lag < n_training
+    }
+    return ",".join(map(str, sorted(found - set(taken))))
+
+
 def auto_calendar(
     step: pd.Timedelta, n_training: int, kind: str = AUTO
 ) -> Literal["day", "week", "weekdays"]:
@@ -85,7 +108,7 @@ def auto_calendar(
 
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
-LAGS = rf"({LAG}(, *{LAG})*|{AUTO})?"
+LAGS = rf"({LAG}(, *{LAG})*|{AUTO}|{AUTO_DAYS})?"
 """Format of `extra_lags`."""
 
 MOST_STEPS = 10**6
@@ -117,7 +140,8 @@ class WindowSpec(CheckedOptions):
         extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
             or "145-168", or times, as in "30min,23h,7d". Lags before the series count as missing,
             so they cost no training windows. `auto` chooses them from the step and the length of
-            the training part, see `stforecast.data.window_spec`.
+            the training part, auto-days those of each target one day and one week before; see
+            `stforecast.data.window_spec`.
         calendar: inputs from the local time of the first target: none, day (sine and cosine of one
             and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
             (as day, and an indicator of each weekday); or chosen like the lags: auto takes day or
@@ -175,7 +199,7 @@ class WindowSpec(CheckedOptions):
             raise InputError(
                 f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
                 f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
-                "; or auto"
+                "; or auto or auto-days"
             )
         if not self.closeness and not self.periods:
             raise InputError("closeness and periods are both 0: a window needs at least one input")
@@ -191,6 +215,9 @@ class WindowSpec(CheckedOptions):
         spec = self
         if spec.extra_lags == AUTO:
             lags = auto_lags(step, spec.horizon, n_training, spec.closeness)
+            spec = dataclasses.replace(spec, extra_lags=lags)
+        if spec.extra_lags == AUTO_DAYS:
+            lags = days_lags(step, spec.horizon, n_training, spec.at(step).lags)
             spec = dataclasses.replace(spec, extra_lags=lags)
         if spec.calendar in (AUTO, AUTO_WEEKDAYS):
             calendar = auto_calendar(step, n_training, spec.calendar)
@@ -217,7 +244,7 @@ class WindowSpec(CheckedOptions):
         if self.period and not any(map(unit_of, self._lag_texts())):
             return self
         lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
-        lags = AUTO if self.extra_lags == AUTO else lags
+        lags = self.extra_lags if self.extra_lags in (AUTO, AUTO_DAYS) else lags
         period = self.period or natural_period(step)
         return dataclasses.replace(self, period=period, extra_lags=lags)
 
@@ -237,7 +264,7 @@ class WindowSpec(CheckedOptions):
         return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
     def _lag_texts(self) -> list[str]:
-        if self.extra_lags in ("", AUTO):
+        if self.extra_lags in ("", AUTO, AUTO_DAYS):
             return []
         return [text.strip() for text in self.extra_lags.split(",")]
 

@@ -16,7 +16,7 @@ from data_prep.base.files import atomic_path
 from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
-from stforecast.data.window_spec import AUTO, AUTO_WEEKDAYS
+from stforecast.data.window_spec import AUTO, AUTO_DAYS, AUTO_WEEKDAYS
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
@@ -209,7 +209,8 @@ def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     asked = forecaster.asked.at(forecaster.step).for_cells(len(forecaster.cells))
     read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
     del found["events"]  # The table became the names of its kinds; nothing was chosen.
-    return {n: v for n, v in found.items() if read.get(n, v) not in (v, AUTO, AUTO_WEEKDAYS)}
+    automatic = AUTO, AUTO_DAYS, AUTO_WEEKDAYS
+    return {n: v for n, v in found.items() if read.get(n, v) not in (v, *automatic)}
 
 
 def _privacy(forecaster: Forecaster) -> dict[str, Any]:

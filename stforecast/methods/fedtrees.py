@@ -128,7 +128,7 @@ class FedTrees(Method):
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "linear",
         "closeness": 6,
-        "extra_lags": "23h,25h,167h,168h,169h",
+        "extra_lags": "auto-days",
         "calendar": "week",
         "loss": "huber",
         "rounds": 601,

@@ -220,7 +220,7 @@ def test_other_samples_are_scored_here(federate, spread):
     assert others.evaluate(others.validation, others.best) == pytest.approx(
         min(r.validation_loss for r in others.reports), rel=ROUNDING
     )
-    assert {name for name, *_ in actors.calls} == {"ready"}
+    assert {name for name, *_ in actors.calls} <= {"ready"}
 
 
 @pytest.mark.parametrize("cohort", [1, 3, 8, 50])

@@ -35,7 +35,7 @@ from stforecast.federated.core.tensors import Params, Payload, take
 from stforecast.federated.engine.trainer import Trained, Trainer
 
 
-class Part:
+class PartTrainer:
     """Trainer of a range of a run's clients, from number `first`; an actor holds one."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Actors(Protocol):
         """Return the number of actors."""
         ...
 
-    def start(self, i: int, make: Callable[[], Part]) -> None:
+    def start(self, i: int, make: Callable[[], PartTrainer]) -> None:
         """Start the actor `i`, which makes its part, in place of one that may be lost."""
         ...
 
@@ -166,13 +166,13 @@ class SpreadParts:
         self._missing, self._stale = set(range(n)), set(range(n))
         self.predicting = trainer.state
 
-    def _make(self, part: range) -> Callable[[], Part]:
+    def _make(self, part: range) -> Callable[[], PartTrainer]:
         """Return what makes a part, with the samples of its clients only."""
         ids, whole = torch.tensor(part), self.trainer
         stages = Stream([stage.take(ids) for stage in whole.stream.stages], whole.stream.order)
         validation = None if whole.validation is None else whole.validation.take(ids)
         method, options = whole.method, self._options
-        return lambda: Part(method, stages, validation, part.start, **options)
+        return lambda: PartTrainer(method, stages, validation, part.start, **options)
 
     def train(self, ids: Tensor) -> Trained:
         """Train some clients for a round; keep the rows of their new state."""

@@ -289,7 +289,7 @@ class SecureSum:
             (masking.commitment, of.own) if stays else (masking.public, self.keys[i].mask)
         )
         with contextlib.suppress(ValueError):  # The shares belong to no secret.
-            secret = masking.combine(dict(list(shares.items())[: self.threshold]))
+            secret = masking.rejoin(dict(list(shares.items())[: self.threshold]))
             if derive(secret) == expected:
                 return secret
         raise SumLost(

@@ -160,7 +160,7 @@ def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, by
     """Split a secret of `SECRET` bytes; `threshold` of the holders' shares give it again.
 
     >>> shares = split(b"x" * SECRET, range(5), threshold=3)
-    >>> combine({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
+    >>> rejoin({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
     True
     """
     terms = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
@@ -175,7 +175,7 @@ def _value(terms: list[int], x: int) -> int:
     return value
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
+def rejoin(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret of `threshold` shares by their holders, by Lagrange's interpolation at 0.
 
     Raises:

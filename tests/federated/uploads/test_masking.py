@@ -15,12 +15,12 @@ from stforecast.federated.uploads.masking import (
     SECRET,
     SHARE,
     agreed,
-    combine,
     mask_of,
     masked,
     new_key,
     pair_mask,
     public,
+    rejoin,
     seal,
     split,
     unseal,
@@ -42,7 +42,7 @@ def test_enough_shares_give_the_secret(secret, threshold, holders):
     shares = split(secret, holders, threshold)
     assert {len(s) for s in shares.values()} == {SHARE}
     for some in list(combinations(sorted(holders), threshold))[:5]:
-        assert combine({i: shares[i] for i in some}) == secret
+        assert rejoin({i: shares[i] for i in some}) == secret
 
 
 def test_fewer_shares_fit_every_secret():
@@ -52,14 +52,14 @@ def test_fewer_shares_fit_every_secret():
     for other in (bytes(SECRET), b"\xff" * SECRET):
         # The parabola through the secret at 0 and the two shares at 1 and 2, at 3.
         third = (int.from_bytes(other) - 3 * two[0] + 3 * two[1]) % PRIME
-        assert combine({0: shares[0], 1: shares[1], 2: third.to_bytes(SHARE)}) == other
+        assert rejoin({0: shares[0], 1: shares[1], 2: third.to_bytes(SHARE)}) == other
 
 
 def test_wrong_shares_give_another_secret_or_none():
     shares = split(b"s" * SECRET, range(2), threshold=2)
-    assert combine({0: shares[0], 1: b"\0" * SHARE}) != b"s" * SECRET
+    assert rejoin({0: shares[0], 1: b"\0" * SHARE}) != b"s" * SECRET
     with pytest.raises(ValueError, match="not shares of a secret"):
-        combine({0: (PRIME - 1).to_bytes(SHARE), 1: (PRIME - 1).to_bytes(SHARE)})
+        rejoin({0: (PRIME - 1).to_bytes(SHARE), 1: (PRIME - 1).to_bytes(SHARE)})
 
 
 def test_two_keys_agree_and_others_do_not():

@@ -1,7 +1,13 @@
 import pandas as pd
 import pytest
 
-from stforecast.data.window_spec import AUTO_WEEKDAYS, WindowSpec, auto_calendar, auto_lags
+from stforecast.data.window_spec import (
+    AUTO_WEEKDAYS,
+    WindowSpec,
+    auto_calendar,
+    auto_lags,
+    days_lags,
+)
 
 DAYS = {"5min": 288, "10min": 144, "15min": 96, "30min": 48, "1h": 24, "2h": 12, "6h": 4}
 
@@ -57,3 +63,16 @@ def test_lags_never_repeat_and_lie_in_the_training_part(step, days, horizon):
     lags = (*spec.lags, *spec.further_lags)
     assert len(set(lags)) == len(lags)
     assert max(lags) <= max(36, n_training)
+
+
+@pytest.mark.parametrize("step", DAYS)
+@pytest.mark.parametrize("horizon", [1, 5, 30])
+def test_each_target_has_its_value_of_a_day_and_a_week_before(step, horizon):
+    length, day = pd.Timedelta(step), DAYS[step]
+    lags = {int(lag) for lag in days_lags(length, horizon, 60 * day).split(",")}
+    of_targets = {span - ahead for span in (day, 7 * day) for ahead in range(horizon)}
+    assert {lag for lag in of_targets if lag > 0} <= lags
+    spec = WindowSpec(horizon=horizon, extra_lags="auto-days").at(length).chosen(length, 60 * day)
+    assert not set(spec.lags) & set(spec.further_lags)
+    assert set(spec.lags) | set(spec.further_lags) == set(spec.lags) | lags
+    assert max(map(int, days_lags(length, horizon, 2 * day).split(","))) < 2 * day

@@ -176,6 +176,6 @@ def test_the_servers_state_of_the_same_clients_is_unchanged(method, fitted):
 
 
 def test_a_new_client_of_fedlean_has_a_penalty_that_counts_its_windows(fitted):
-    method = fitted("fedlean").model_.predictor.method
+    method = fitted("fedlean").model_.predictor.models[-1].method
     assert method.for_share(0.25).options.shrinkage == 4 * method.options.shrinkage
     assert method.for_share(0.25).options.ridge == method.options.ridge
