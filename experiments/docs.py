@@ -68,6 +68,7 @@ PARTS: dict[str, Part] = {
     "secure sums": ("performance.md", guides.secure_sum_table),
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
+    "city": ("performance.md", guides.city_table),
     "few cells": ("results/default.md", few_cells_list),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
