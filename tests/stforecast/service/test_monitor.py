@@ -91,10 +91,9 @@ def test_each_threshold_has_its_alarm(watched, table, begin):
 
 
 def test_the_command_ends_with_the_alarm_and_its_line(watched, capsys):
+    off = "missing_share = 1\ncells_share = 1\nmost_mase = 0\nmost_bias = 0\ncoverage_below = 0\n"
+    (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n{off}")
     for late, code in (("2024-02-12T03:00", 0), ("2024-02-14T03:00", ALARM)):
-        (watched / "service.toml").write_text(
-            RULE + "\n[monitor]\nmissing_share = 1\ncells_share = 1"
-        )
         with pytest.raises(SystemExit) as end:
             main(["monitor", str(watched), "--now", late])
         shown = capsys.readouterr()
