@@ -8,10 +8,10 @@ The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
 A benchmark goes beside the page of `docs/results/` that names it in its line
 `<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
-docs/results/performance, of few cells, in docs/results/default, and of changes of the clock, in
-docs/results/daylight.csv, goes to the pages of security, federation, performance, the default
-method and data. Tests fail if a page differs from the registries or
-from the results.
+docs/results/performance, of few cells, in docs/results/default, of changes of the clock, in
+docs/results/daylight.csv, and of days replayed, in docs/results/replay.csv, goes to the pages of
+security, federation, performance, the default method, data and operation. Tests fail if a page
+differs from the registries or from the results.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import click
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
+from experiments.benchmarks.replay import replay_table
 from experiments.site import guides
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
@@ -67,9 +68,11 @@ PARTS: dict[str, Part] = {
     "secure sums": ("performance.md", guides.secure_sum_table),
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
+    "city": ("performance.md", guides.city_table),
     "few cells": ("results/default.md", few_cells_list),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
+    "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
 }
 """Page and generator of each generated part, by name."""
 

@@ -71,6 +71,7 @@ SHORTER = {
     },
     "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
+    "docs/operate.md": {"--horizon 24 --out town/": "--horizon 24 --method ridge --out town/"},
 }
 """What is typed in place of what stands in a document, so that it takes seconds."""
 

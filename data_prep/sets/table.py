@@ -45,7 +45,8 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
 from data_prep.cube import services_of, write_read
-from data_prep.readers.columns import KeyColumns, Origin, is_text, unit_of
+from data_prep.preparation import as_attribute
+from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text, unit_of
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.exports import TIME, TOTAL, files_of, read_export
 from data_prep.readers.files import whole_numbers
@@ -128,7 +129,7 @@ def read(
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
-    raw = Path(raw)
+    given, raw = dict(locals()), Path(raw)
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
     resampling = Resampling.of(resample, agg)
@@ -164,7 +165,18 @@ def read(
     else:
         ds = _long(df, found, cells, options)
     ds = ds if cells else _without_totals(ds, origin)
+    given["layout"] = found.kind if kind == layout else layout
+    given["time_format"] = time_format or _format_of_dates(df[found.time])
+    if found.kind == "wide":
+        given["values"] = None  # Its columns are cells, of which a later table may have others.
+    ds = ds.assign_attrs(as_attribute("table", given))
     return ds if sites is None else add_sites(ds, Path(sites), crs)
+
+
+def _format_of_dates(column: pd.Series) -> str:
+    """Return the only format of dates as text, of which a short later table may allow two."""
+    known = date_formats(column.dropna().unique().tolist()) if is_text(column) else []
+    return known[0][1] if len(known) == 1 else ""
 
 
 prepare = partial(write_read, read)

@@ -191,4 +191,6 @@ def city_table(rows: Sequence[dict[str, Any]]) -> str:
     by_run = found.groupby(keys, sort=False)
     totals = by_run.agg({"cpu": "sum", "wall": "sum", "peak": "max"})
     phases = found.pivot_table(index=keys, columns="phase", values="cpu")
-    return frame.table(totals.join(phases).reset_index().to_dict("records"), COLUMNS)  # type: ignore[arg-type]
+    found = totals.join(phases).reset_index()
+    records = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
+    return frame.table(records, COLUMNS)

@@ -105,6 +105,15 @@ def growth_figure() -> bytes:
     return as_png(draw_growth(_results("growth")["rows"]))
 
 
+def city_table() -> str:
+    """Tabulate the CPU seconds of whole runs on generated cities, phase by phase."""
+    from experiments.benchmarks.city import city_table as table_of
+
+    found = _results("city")
+    told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
+    return _measured(told, found, table_of(found["rows"]))
+
+
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
     from experiments.benchmarks.prepare import COLUMNS

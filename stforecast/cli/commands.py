@@ -241,14 +241,15 @@ def to_json(about: Any) -> str:
       "a"
     ]
     """
-    return json.dumps(_without_nan(about), indent=2, default=str, allow_nan=False)
+    return json.dumps(without_nan(about), indent=2, default=str, allow_nan=False)
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Return a value for JSON, with None for NaN and infinity."""
     if isinstance(value, Mapping):
-        return {name: _without_nan(item) for name, item in value.items()}
+        return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -25,6 +25,7 @@ from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt_command, predict
 from stforecast.cli.run import compare_command, report
 from stforecast.cli.serve import export, serve_command
+from stforecast.cli.service import monitor_command, update_command
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +93,18 @@ BROUGHT: Registry[click.Command] = Registry(
 
 OF_DATA = (data.simulate_command, data.download_command, data.prepare, export, info)
 OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
-OF_MODELS = (forecast_command, predict, adapt_command, serve_command)
+OF_MODELS = (forecast_command, predict, adapt_command)
+OF_SERVICE = (update_command, monitor_command, serve_command)
 OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
 
-for command in (*OF_DATA, *OF_RUNS, *OF_MODELS, *OF_BENCHMARKS_AND_NODES, *BROUGHT.values()):
+for command in (
+    *OF_DATA,
+    *OF_RUNS,
+    *OF_MODELS,
+    *OF_SERVICE,
+    *OF_BENCHMARKS_AND_NODES,
+    *BROUGHT.values(),
+):
     cli.add_command(command)
 
 

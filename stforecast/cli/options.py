@@ -247,6 +247,13 @@ def check_cubes(args: list[str], flag: str = "--data") -> None:
                 raise no_file(path, "cube", "write one with `stforecast prepare`")
 
 
+def check_history(path: Path) -> None:
+    """Refuse a path where nothing is, before slow packages are imported."""
+    if not path.exists():
+        remedy = "give a cube, or records like those that the run's data were prepared from"
+        raise no_file(path, "history", remedy)
+
+
 def check_run(folder: Path) -> None:
     """Refuse a path that is no folder, before slow packages are imported."""
     if not folder.is_dir():

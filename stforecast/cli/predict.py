@@ -16,8 +16,8 @@ from stforecast.cli.options import (
     JSON,
     LIMITS,
     SuggestingChoice,
-    check_cubes,
     check_ending,
+    check_history,
     check_run,
     from_dataclass,
 )
@@ -70,7 +70,8 @@ def predict(
     horizon. Busy hours are the clock hours with the highest mean forecast.
 
     Options:
-        history: cube to forecast from, after its end.
+        history: cube to forecast from, after its end; or a table or raw days like those that the
+            run's data were prepared from, which are opened with the same options.
         out: table to write, .csv or .xlsx: time, cell, service, and bounds.
         steps: steps to forecast; by default the model's horizon.
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
@@ -83,7 +84,7 @@ def predict(
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv", ".xlsx")
     check_run(run)
-    check_cubes(["--history", str(history)], "--history")
+    check_history(history)
     from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
@@ -225,7 +226,7 @@ def adapt_command(
         out: folder of the model to write.
     """
     check_run(run)
-    check_cubes(["--history", str(history)], "--history")
+    check_history(history)
     from stforecast.federated.runs.run_folder import check_new
     from stforecast.forecasting.forecaster import Forecaster
 

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import check_finite, check_values, observed
+from data_prep.preparation import preparation_of
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.cubes import Data, choose_service, name_of, open_cube
@@ -51,6 +53,7 @@ class Series:
         zone: time zone of the index of forecasts, as that of the data; None for times without one.
         columns: name to `(cells,)` values of the cube that are the same at all times: `lon`, `lat`
             and others, such as an operator.
+        preparation: how the cube was prepared, see `data_prep.preparation`; empty if not known.
     """
 
     values: np.ndarray
@@ -65,6 +68,7 @@ class Series:
     covariates: Covariates | None = None
     zone: str | datetime.tzinfo | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    preparation: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def clock(self) -> str:
@@ -214,6 +218,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
         covariates=read_covariates(cube, str(values.name), window, columns, name),
         zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
         columns=columns,
+        preparation=preparation_of(cube),
     )
 
 

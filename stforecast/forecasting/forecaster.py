@@ -34,11 +34,18 @@ from stforecast.forecasting.config import Config, check_covariates, check_read, 
 from stforecast.forecasting.description import as_html, one_line
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
-from stforecast.forecasting.history import read_series, warn_of_level
+from stforecast.forecasting.history import open_history, read_series, warn_of_level
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
 from stforecast.forecasting.tables import Interval, tidy
+from stforecast.forecasting.update import (
+    How,
+    calibrated,
+    split_before,
+    trained_further,
+    trial_steps,
+)
 from stforecast.tracking import Callback, call_all, errors_by_name
 
 if TYPE_CHECKING:
@@ -503,6 +510,41 @@ class Forecaster:
         options = AdaptOptions(days, rounds, fine_tune)
         series = read_series(history, self._fitted(), self._events(history, events))
         return self._holding(adapt(self.model_, series, options))
+
+    def update(
+        self,
+        history: Data,
+        how: How = "trained further",
+        days: float = 14.0,
+        *,
+        events: AnyPath | None = None,
+    ) -> Forecaster:
+        """Make a forecaster of the same cells that is renewed with a newer history.
+
+        The last days are left out of its training: they calibrate its bounds, and on them it can be
+        compared with this one, which stays as it is. `stforecast update` does all of this.
+
+        Args:
+            history: as for `predict`, long enough to train on.
+            how: `calibrated`: bounds alone; `trained further`: three rounds (`refit_rounds`, with
+                `refit`) from the present weights; `trained anew`: a fit with the same settings.
+            days: days at the end to leave out; at least four horizons are.
+            events: table of the events in the history, for a model that reads events.
+
+        Raises:
+            InputError: if the history is too short, or as `predict` and `fit`.
+        """
+        if how not in get_args(How):
+            raise choose("how", how, get_args(How))
+        model = self.model_
+        series = self.read(history, events)
+        n_steps = trial_steps(model, series, days)
+        if how != "trained anew":
+            renew = calibrated if how == "calibrated" else trained_further
+            return self._holding(renew(model, series, n_steps))
+        settings = {**self.asked.flat(), "split": split_before(series, n_steps)}
+        settings |= {"events": os.fspath(events)} if events else {}
+        return Forecaster.recorded(settings).fit(open_history(history, model))
 
     def backtest(
         self,

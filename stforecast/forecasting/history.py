@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes
-from stforecast.data.cubes import Data, is_table, open_cube
+from data_prep.preparation import open_again
+from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series, as_text
 from stforecast.data.window_spec import WindowSpec
@@ -71,6 +73,13 @@ def read_history(
     return known
 
 
+def open_history(history: Data, model: FittedModel) -> xr.Dataset | pd.DataFrame:
+    """Open the file of a history, a table or raw days as the model's own data were prepared."""
+    if isinstance(history, xr.Dataset | pd.DataFrame):
+        return history
+    return open_again(history, model.preparation) if model.preparation else open_cube(history)
+
+
 def read_series(
     history: Data | Series, model: FittedModel, events: str | os.PathLike[str] | None = None
 ) -> Series:
@@ -83,12 +92,13 @@ def read_series(
     if isinstance(history, Series):
         series = history
     else:
-        data, named = history, not is_table(history)
-        if is_table(history) and not isinstance(history, pd.DataFrame):
-            data = open_cube(history)
-            named = model.service in data
+        data = open_history(history, model)
+        named = not isinstance(data, pd.DataFrame) and (
+            bool(model.preparation) or not is_table(history) or model.service in data
+        )
         series = as_series(data, model.service if named else None, window)
-        if is_table(history):
+        series = dataclasses.replace(series, name=name_of(history))
+        if is_table(history) and not (named and model.preparation):
             units = str(getattr(history, "attrs", {}).get("units", model.units))
             series = dataclasses.replace(series, units=units)
     if series.calendar.step != step:

@@ -48,6 +48,7 @@ ENTRIES = {
     "adapted": bool,
     "trained_on": dict,
     "time_zone": str,
+    "preparation": dict,
 }
 """Attributes of a model that its description holds as they are, and their types."""
 
@@ -71,6 +72,8 @@ class FittedModel:
         trained_on: `data`, their name, and `first` and `last` target that it was trained on, in
             local time; empty if that is not known.
         time_zone: zone of its data, as `Series.time_zone`; None if it was saved without it.
+        preparation: how its data were prepared, see `data_prep.preparation`; histories that are no
+            cubes are opened in this way.
     """
 
     config: Config
@@ -86,6 +89,7 @@ class FittedModel:
     adapted: bool = False
     trained_on: Mapping[str, str] = field(default_factory=dict)
     time_zone: str | None = None
+    preparation: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Config, data: PreparedSeries, predictor: Predictor) -> Self:
@@ -97,7 +101,7 @@ class FittedModel:
             config, series.cells, series.calendar.step, series.service, series.units, data.scaler,
             predictor, data.clients, non_negative=data.non_negative,
             trained_on={"data": series.name, **trained},
-            time_zone=series.time_zone,
+            time_zone=series.time_zone, preparation=series.preparation,
         )  # fmt: skip
 
     @property

@@ -23,7 +23,8 @@ import torch
 
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.core.state import State
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Participants, State
 from stforecast.federated.core.training import kept_moments
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -107,7 +108,7 @@ def roll(
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model as the settings say; return the models, and the costs of each refit."""
     since = _cuts(config.rolling.refit, data)
-    refit = _kept(checkpointer, _timed(_continue)) if config.federated else _timed(_again)
+    refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
     for cut in since:
         known = np.arange(data.split.train[0], cut + 1 - config.window.horizon)
@@ -161,17 +162,21 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
     return kept
 
 
-def _again(
+def fit_again(
     config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
 ) -> tuple[Predictor, dict[str, Any]]:
     """Fit a reference forecaster to the known windows; it sends nothing."""
     return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
 
 
-def _continue(
+def go_on(
     config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
 ) -> tuple[TrainedMethod, dict[str, Any]]:
-    """Train further rounds on the known windows; return the method and its traffic."""
+    """Train further rounds on the known windows; return the method and its traffic.
+
+    A saved model lacks what prediction does not need: copies of the shared model are received
+    again, other memory and the optimiser begin anew.
+    """
     options = config.rolling
     method = copy.copy(fitted.method)
     training = config.training
@@ -179,7 +184,7 @@ def _continue(
         training, schedule="constant", lr=RATES[training.schedule] * training.lr
     )
     federation = federate(config, method, data, train=known, validation=known[:0])
-    state = _resumed(fitted.snapshot, federation.state, method.training)
+    state = _resumed(fitted.snapshot, federation.state, method)
     state.clients.memory |= method.sample_memory(federation.train)
     federation.state = state
     if method.sums_first:
@@ -197,13 +202,20 @@ def _continue(
     return fitted.refitted(federation.ready()), cost
 
 
-def _resumed(state: State, fresh: State, training: Any) -> State:
+def _resumed(state: State, fresh: State, method: Method) -> State:
     """Return the state with the sample sizes of new data and the moments that clients keep.
 
     The best round's state is saved without moments, so its optimiser starts with zero moments.
     """
     resumed = copy.deepcopy(state)
+    own = dict(resumed.clients.groups())
+    everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
+    received = method.broadcast(state.server, everyone)
+    for group in ("params", "buffers", "memory"):
+        for name, t in dict(fresh.clients.groups())[group].items():
+            if name not in own[group]:
+                own[group][name] = (t if group == "memory" else received.get(name, t)).clone()
     resumed.clients.sizes = fresh.clients.sizes
     if not resumed.clients.moments:
-        resumed.clients.moments = kept_moments(resumed.clients.params, training)
+        resumed.clients.moments = kept_moments(resumed.clients.params, method.training)
     return resumed

@@ -17,7 +17,7 @@ days of training.
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
    head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
    overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
-   than `participants` clients, a round trains that many, drawn anew. Each tenth is validated; of
+   than `participants` clients, a round trains that many, drawn anew. Each 20th is validated; of
    more than five times `participants` clients, the last one alone.
    A model that subtracts r itself must not here: `--model linear` needs `--normalise none`.
 3. Windows of two weeks of training or more also read the cell's weekly profile and how far the
@@ -170,8 +170,8 @@ PRODUCTS, MOMENTS = "products", "moments"
 FACTOR, KNOWN = "factor", "known"
 """Names under which a process keeps what of corrections and training depends on windows and W."""
 
-VALIDATED = 10
-"""Every so many rounds are validated, and the last one: corrections take as long as a round."""
+VALIDATED = 20
+"""Every so many rounds are validated, and the last one: corrections take longer than a round."""
 
 SELDOM = 0.2
 """Share of the clients in a round below which they keep no moments and few rounds are validated."""
@@ -399,13 +399,13 @@ class FedLean(FedAvg):
         return (n - n_profile, n) if n_profile else (n,)
 
     def validates(self, round: int) -> bool:
-        """Return whether a round is validated: each tenth; all for early stopping.
+        """Return whether a round is validated: each 20th; all for early stopping.
 
         Of clients that seldom take part, the last round alone: it would take longer than all.
         """
         training = self.training
-        tenth = round % VALIDATED == 1 and training.participation >= SELDOM
-        return bool(training.patience) or tenth or round == training.rounds
+        in_turn = round % VALIDATED == 1 and training.participation >= SELDOM
+        return bool(training.patience) or in_turn or round == training.rounds
 
     def for_share(self, share: float) -> Self:
         """Return the method with a penalty of Dₙ that counts windows as those of other clients.

@@ -87,6 +87,8 @@ def test_the_cube_is_what_its_docs_say(raw, out):
         },
         checksums=json.loads(ds.attrs["source_checksums"]),
     )
+    how = {"data_set": "milan", "options": {"allow_gaps": False, "step": "10min"}}
+    assert json.loads(ds.attrs.pop("preparation")) == how
     xr.testing.assert_identical(ds, expected)
     assert list(json.loads(ds.attrs["source_checksums"])) == [
         f"{PREFIX}2013-11-01.txt",

@@ -23,6 +23,7 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.files import check_target
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
+from data_prep.preparation import as_attribute
 from data_prep.sets.telecom_italia import folder, hourly_copy
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.cells import CellGrid, Selection, read_grid
@@ -100,6 +101,7 @@ class TelecomItalia:
                 invalid; names the file and line, or the option.
         """
         check_target(out)
+        about = as_attribute(self.name, {"step": step, "allow_gaps": allow_gaps})
         selection = Selection(cells, sample, seed)
         per_step = intervals_per_step(step)
         places = read_grid(grid) if grid else None
@@ -109,7 +111,8 @@ class TelecomItalia:
             days_of_copy = hourly_copy.read_days(hourly, self.prefix, known, allow_gaps)
             occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
             chosen = selection.choose(occurring, known if grid else None)
-            return write_cube(self._hourly_cube(days_of_copy, chosen, per_step, places), out)
+            cube = self._hourly_cube(days_of_copy, chosen, per_step, places)
+            return write_cube(cube.assign_attrs(about), out)
         raw_days = folder.find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
         folder.check_dates(raw_days, self.name, allow_gaps)
@@ -122,7 +125,7 @@ class TelecomItalia:
                 days.append(day)
                 bar.update()
         chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
-        cube = self._describe(days, chosen, per_step, places=places, **origin)
+        cube = self._describe(days, chosen, per_step, places=places, **origin).assign_attrs(about)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out

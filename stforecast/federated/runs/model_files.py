@@ -20,6 +20,9 @@ from stforecast.federated.core.state import Participants, State
 FORMAT = 1
 """Version of the saved layout."""
 
+IN_SERVICE = Path("service") / "current" / "model"
+"""Folder in a run's of the model that `stforecast update` has put in its place."""
+
 STATE = "state.safetensors"
 """File of the arrays."""
 
@@ -47,7 +50,7 @@ def read_model(
     Raises:
         InputError: if a file is missing, damaged, of another model or of another version.
     """
-    folder = folder / "model" if (folder / "model").is_dir() else folder
+    folder = model_folder(folder)
     about = read_description(folder / name, saver)
     path, expected = folder / STATE, about.get("state")
     with reading(path, "as arrays", AGAIN):
@@ -58,6 +61,13 @@ def read_model(
                 f"{AGAIN}"
             )
         return folder, about, load_file(path)
+
+
+def model_folder(folder: Path) -> Path:
+    """Return the folder of a model from that of its run: the one in service, else the run's own."""
+    if (folder / IN_SERVICE).is_dir():
+        return (folder / IN_SERVICE).resolve()
+    return folder / "model" if (folder / "model").is_dir() else folder
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def test_a_run_that_was_killed_while_it_tried_a_target_goes_on_with_it(
 def killed_in_refits(monkeypatch):
     """Runs of two refits are killed in the second one; tells which were begun since."""
     begun = []
-    refit = rolling._continue
+    refit = rolling.go_on
 
     def watched(config, fitted, data, known):
         begun.append(len(data.z))
@@ -124,7 +124,7 @@ def killed_in_refits(monkeypatch):
         return refit(config, fitted, data, known)
 
     def watch():
-        monkeypatch.setattr(rolling, "_continue", watched)
+        monkeypatch.setattr(rolling, "go_on", watched)
         return begun
 
     return watch

@@ -1,0 +1,94 @@
+"""How a cube was prepared, kept in its attributes, to open later records in the same way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import xarray as xr
+
+from data_prep import DATA_SETS
+from data_prep.base.errors import InputError, reading
+from data_prep.cube import open_cube
+
+ATTRIBUTE = "preparation"
+"""Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
+
+OF_FIRST_FILE = (
+    "raw", "out", "cells", "sample", "seed", "grid", "sites", "crs", "spread", "progress",
+)  # fmt: skip
+"""Options that later records are opened without: their cells are those of the first file."""
+
+log = logging.getLogger(__name__)
+
+
+def as_attribute(data_set: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the attribute that says how a cube was prepared."""
+    kept = {n: v for n, v in options.items() if v is not None and n not in OF_FIRST_FILE}
+    return {ATTRIBUTE: json.dumps({"data_set": data_set, "options": kept}, sort_keys=True)}
+
+
+def preparation_of(cube: xr.Dataset) -> dict[str, Any]:
+    """Return what `as_attribute` noted; empty if the cube does not say.
+
+    Raises:
+        InputError: if the attribute is damaged.
+    """
+    remedy = "prepare the cube again"
+    with reading(cube.encoding.get("source", "the cube"), f"at {ATTRIBUTE}", remedy):
+        found = json.loads(cube.attrs.get(ATTRIBUTE, "{}"))
+        if not found:
+            return {}
+        return {**found, "options": {**found["options"]}, "cell": cube["cell"].to_numpy()[0].item()}
+
+
+def open_again(path: str | os.PathLike[str], preparation: Mapping[str, Any]) -> xr.Dataset:
+    """Open later records as the first ones were: a cube as it is, others by their preparation.
+
+    Missing rows are left NaN, with a warning, since nobody may be there to allow it.
+
+    Args:
+        path: a cube, or records like those that were prepared.
+        preparation: result of `preparation_of`, not empty.
+
+    Raises:
+        InputError: if the records cannot be read in this way.
+    """
+    path = Path(path)
+    if path.suffix == ".nc" or (path.is_file() and h5py.is_hdf5(path)):
+        return open_cube(path)
+    data_set, options = DATA_SETS.find(preparation["data_set"]), dict(preparation["options"])
+    if "start" in options:
+        raise InputError(
+            f"{path}: the times of the first table were counted from {options['start']}, so those "
+            "of a later one are not known; give a table with times, or a cube"
+        )
+    if "allow_gaps" in options:
+        options["allow_gaps"] = True
+    try:
+        return _opened(path, data_set, options, preparation["cell"])
+    except InputError as e:
+        how = ", ".join(f"{name} {value!r}" for name, value in options.items())
+        raise InputError(
+            e,
+            f" (it was read as the first records were, by {preparation['data_set']} with {how}; "
+            "if it differs, prepare it, and give the cube)",
+        ) from e
+
+
+def _opened(path: Path, data_set: Any, options: dict[str, Any], cell: Any) -> xr.Dataset:
+    if read := getattr(data_set, "read", None):
+        cube: xr.Dataset = read(path, **options)
+        # A table of services is of one cell, which is named like its first file.
+        of_one = options.get("layout") == "services"
+        return cube.assign_coords(cell=[cell]) if of_one else cube
+    with tempfile.TemporaryDirectory() as folder:
+        made = data_set.prepare(path, Path(folder) / "records.nc", **options)
+        with open_cube(made) as ds:
+            return ds.load().drop_encoding()  # It names a file that is gone.

@@ -1,0 +1,176 @@
+"""Replay days of records through `stforecast update`, without a person."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.sets.table import prepare
+from experiments.benchmarks.frame import Results, benchmark, table, timed
+from stforecast.data.cubes import open_cube as open_data
+from stforecast.forecasting import runs
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.tables import Interval
+from stforecast.service.settings import FILE
+from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, update
+
+HORIZON, SPLIT = 24, "time:0.7,0.15,0.15"
+
+RULES = {
+    "update": "",
+    "bounds alone": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\n",
+    "never": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\ncoverage_tolerance = 1\n",
+}
+"""Settings under `[update]` of each way that is replayed, besides training anew every day."""
+
+DAILY = "anew every day"
+
+MISSING = 0.05
+"""A column of which more is missing is left out."""
+
+
+@benchmark("replay.csv", goes_on=True)
+def replay(
+    results: Results,
+    *data: Path,
+    since: str = "",
+    train_days: int = 35,
+    days: int = 60,
+    cells: int = 0,
+    zone: str = "Europe/Rome",
+    name: str = "milan",
+    method: str = "fedlean",
+    ways: str = ",".join((*RULES, DAILY)),
+) -> str:
+    """Replay a table of hours day by day, and compare with never training and training every day.
+
+    A run is made of the first days. Then each further day is a table of its own that `update` gets,
+    as in service. The results get a row for each way and day: what it did, and the errors of the
+    forecast that it made of the next day.
+
+    Args:
+        results: gets the rows.
+        *data: a wide table of hours on the wall clock.
+        since: first day; by default that of the table.
+        train_days: days of the run that the service begins with.
+        days: days to replay, at most.
+        cells: columns to take, the first; 0 for all.
+        zone: time zone of the table.
+        name: name of the data in the results.
+        method: method of the run.
+        ways: what to replay, of these four.
+    """
+    wide = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[since or None :]
+    wide = wide.iloc[: 24 * (train_days + days)]
+    wide = wide.loc[:, wide.isna().mean() < MISSING].iloc[:, : cells or None]
+    logging.getLogger("stforecast").setLevel(logging.ERROR)
+    for way in ways.split(","):
+        if results.has(data=name, way=way):
+            continue
+        found = (_every_day if way == DAILY else _in_service)(wide, way, train_days, zone, method)
+        results.add(*({"data": name, "way": way, **row} for row in found))
+    if not results.rows:
+        raise InputError(f"{data[0]}: no day to replay after {train_days} days")
+    return replay_table(pd.DataFrame(results.rows))
+
+
+def _in_service(
+    wide: pd.DataFrame, way: str, train_days: int, zone: str, method: str
+) -> Iterator[dict[str, object]]:
+    """Replay the commands; yield a row for each day."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, run = Path(folder) / "first.csv", Path(folder) / "run"
+        begin = 24 * train_days
+        wide.iloc[:begin].to_csv(first)
+        cube = prepare(
+            first, Path(folder) / "first.nc", layout="wide", clock="local", time_zone=zone,
+            allow_gaps=True,
+        )  # fmt: skip
+        runs.run(method, cube, run, _settings())
+        (run / FILE).write_text(f"[update]\n{RULES[way]}")
+        for day in range(begin, len(wide) - 23, 24):
+            new = Path(folder) / f"{day}.csv"
+            wide.iloc[day : day + 24].to_csv(new)
+            done = timed(update, run, new)
+            of = done.value
+            yield _row(wide, of.forecast, of.interval, of.action, done.cpu_seconds)
+
+
+def _every_day(
+    wide: pd.DataFrame, way: str, train_days: int, zone: str, method: str
+) -> Iterator[dict[str, object]]:
+    """Train anew each day on as many days as a service keeps; yield a row for each day."""
+    for day in range(24 * train_days, len(wide) - 23, 24):
+        part = wide.iloc[day + 24 - 24 * train_days : day + 24]
+        known = open_data(part, clock="local", time_zone=zone, allow_gaps=True)
+        done = timed(_anew, method, known)
+        forecast, interval = done.value
+        yield _row(wide, forecast, interval, ANEW, done.cpu_seconds)
+
+
+def _anew(method: str, known: xr.Dataset) -> tuple[pd.DataFrame, Interval | None]:
+    forecaster = Forecaster(method, **_settings()).fit(known)
+    return forecaster.predict(known), forecaster.predict_interval(known)
+
+
+def _settings() -> dict[str, object]:
+    return {"horizon": HORIZON, "split": SPLIT, "intervals": "normalised"}
+
+
+def _row(
+    wide: pd.DataFrame,
+    forecast: pd.DataFrame,
+    interval: Interval | None,
+    action: str,
+    seconds: float,
+) -> dict[str, object]:
+    """Return the errors of the forecast of a day."""
+    local = pd.DatetimeIndex(forecast.index).tz_localize(None)
+    values = wide.reindex(local)[[type(wide.columns[0])(c) for c in forecast.columns]].to_numpy()
+    error, inside = forecast.to_numpy() - values, np.nan
+    seen = np.isfinite(error)
+    before = wide.reindex(local - pd.Timedelta(days=1)).to_numpy()
+    row = {"day": f"{local[0]:%Y-%m-%d}", "action": action, "cpu_seconds": round(seconds, 2)}
+    if not seen.any():
+        return {**row, "n": 0}
+    if interval is not None:
+        lower, upper = (bound.to_numpy() for bound in interval)
+        inside = float(((lower <= values) & (values <= upper))[seen].mean())
+    naive = float(np.nanmean(np.abs(before - values)))
+    return {
+        **row, "n": int(seen.sum()), "mae": float(np.abs(error[seen]).mean()), "naive": naive,
+        "coverage": inside, "width": float(np.nanmean(upper - lower)),
+    }  # fmt: skip
+
+
+def replay_table(rows: pd.DataFrame) -> str:
+    """Tabulate errors, coverage, its range over weeks, trainings and seconds of each way."""
+    found = []
+    for (data, way), own in rows.groupby(["data", "way"], sort=False):
+        known, counts = own[own["n"] > 0], own["action"].value_counts()
+        by_week = known.groupby(np.arange(len(known)) // 7)["coverage"].mean()
+        by_week = 100 * by_week[: len(known) // 7]
+        error, naive = known["mae"].mean(), known["naive"].mean()
+        found.append({
+            "data": data, "way": way, "days": len(known), "mae": error,
+            "below": 100 * (1 - error / naive), "coverage": 100 * known["coverage"].mean(),
+            "weeks": f"{by_week.min():.1f} to {by_week.max():.1f}", "width": known["width"].mean(),
+            "calibrated": int(counts.get(CALIBRATED, 0)),
+            "trained": int(sum(counts.get(a, 0) for a in (FURTHER, ANEW, KEPT))),
+            "won": int(sum(counts.get(a, 0) for a in (FURTHER, ANEW))),
+            "cpu": own["cpu_seconds"].mean(),
+        })  # fmt: skip
+    heads = {
+        "data": ("data", ""), "way": ("way", ""), "days": ("days", ""), "mae": ("MAE", ".2f"),
+        "below": ("below the day before, %", ".1f"), "coverage": ("coverage of 90 %", ".1f"),
+        "weeks": ("by week", ""), "width": ("width", ".1f"), "calibrated": ("calibrated", ""),
+        "trained": ("trained", ""), "won": ("won", ""), "cpu": ("CPU s a day", ".1f"),
+    }  # fmt: skip
+    return table(found, heads)

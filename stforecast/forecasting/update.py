@@ -1,0 +1,99 @@
+"""Renewal of a fitted model with a newer history: calibrated, trained further, or trained anew.
+
+The last steps of the history are a trial. No renewed model is trained on them: they show whether it
+forecasts better than the model in use, and calibrate its bounds. The first half of the trial is
+what is known when the second begins, see `stforecast.intervals.calibration`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from data_prep.base.errors import InputError, Words
+from stforecast.data.dates import DAY
+from stforecast.data.prepared import PreparedSeries
+from stforecast.data.series import Series
+from stforecast.data.splits import Split, first_training_start
+from stforecast.forecasting.evaluate import Evaluation
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.rolling import Refit, Rolling, fit_again, go_on
+
+How = Literal["calibrated", "trained further", "trained anew"]
+"""Ways to renew a model."""
+
+LEAST_HORIZONS = 4
+"""Length of a trial in horizons, at least: its first half must hold windows before the second."""
+
+
+def trial_steps(model: FittedModel, series: Series, days: float) -> int:
+    """Return the steps of a trial of about so many days, before which the model can be trained.
+
+    Raises:
+        InputError: if the history is too short for it.
+    """
+    horizon = model.config.window.horizon
+    n_steps = max(round(days * (DAY / model.step)), LEAST_HORIZONS * horizon)
+    needed = n_steps + model.reach + horizon
+    if len(series.values) < needed:
+        raise InputError(
+            f"{series.name} has {len(series.values)} steps, a trial of {n_steps} steps needs "
+            f"{needed}; ",
+            Words("give a longer history or fewer {days}"),
+        )
+    return n_steps
+
+
+def in_trial(model: FittedModel, series: Series, n_steps: int) -> PreparedSeries:
+    """Return a history whose validation and test part are the halves of a trial."""
+    n, horizon = len(series.values), model.config.window.horizon
+    begin, half = n - n_steps, n - n_steps // 2
+    starts = np.arange(max(begin, model.reach), n - horizon + 1)
+    validation, test = starts[starts < half], starts[starts >= half]
+    split = Split(starts[:0], validation, test, slice(0, max(begin, 1)))
+    z = model.scaler.transform(series.values)
+    return PreparedSeries(series, model.config.window, split, model.scaler, z, model.clients)
+
+
+def calibrated(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
+    """Return the model with bounds calibrated on the last steps of a history."""
+    if not model.config.has_intervals:
+        return model
+    data = in_trial(model, series, n_steps)
+    calibration = Evaluation(dataclasses.replace(model, calibration=None), data).calibration()
+    return dataclasses.replace(model, calibration=calibration)
+
+
+def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
+    """Return the model after some rounds from its present weights, on all but the last steps.
+
+    Shared and personal parts go on; the scaling stays. A forecaster without rounds is fitted again.
+    """
+    stop, config, window = len(series.values) - n_steps, model.config, model.config.window
+    local_times = series.calendar.local_times(np.arange(len(series.values)))
+    first = first_training_start(local_times, model.step, window)
+    known = np.arange(first, stop + 1 - window.horizon)
+    if not len(known):
+        raise InputError(
+            f"{series.name}: no window to train on before the last {n_steps} steps; ",
+            Words("give a longer history or fewer {days}"),
+        )
+    split = Split(known, known[:0], known[:0], slice(0, stop))
+    z = model.scaler.transform(series.values)
+    data = PreparedSeries(series, window, split, model.scaler, z, model.clients).until(stop)
+    predictor = model.predictor
+    if isinstance(predictor, Rolling):
+        predictor = predictor.models[-1]
+    train: Refit = go_on if config.federated else fit_again
+    trained, _ = train(config, predictor, data, known)
+    about = {**model.trained_on, "last": str(local_times[stop - 1])}
+    further = dataclasses.replace(model, predictor=trained, trained_on=about)
+    return calibrated(further, series, n_steps)
+
+
+def split_before(series: Series, n_steps: int) -> str:
+    """Return the split whose test part is a trial, with a validation part of half its length."""
+    n, half = len(series.values), n_steps // 2
+    return f"time:{n - n_steps - half}/{n},{half}/{n},{n_steps}/{n}"

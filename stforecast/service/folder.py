@@ -1,0 +1,170 @@
+"""The folder of a service: one complete state after each update, of which the last is `current`.
+
+`RUN/service/current` is a link to the state after the last update, a folder with
+
+- `model/`: the model in service, which `Forecaster.load(RUN)` prefers to that of the run;
+- `history.nc`: the records that inputs, calibration and training need, a cube;
+- `issued.nc`: the forecasts made before, with what came, in the layout of a run's `forecasts.nc`;
+- `forecast.csv`: the forecast of the coming span, with bounds;
+- `service.csv`: a row for each update;
+- `state.json`: when the model was trained, and the error that it promised.
+
+An update writes a new folder and then moves the link: a killed one leaves everything as it was. The
+state before the last is kept for readers that are still in it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shlex import quote
+
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError, reading
+from data_prep.base.files import file_lock
+from data_prep.cube import open_cube, write_cube
+from data_prep.netcdf import dump, netcdf_target
+from stforecast.data.cubes import open_cube as open_data
+from stforecast.federated.runs.model_files import IN_SERVICE
+from stforecast.federated.runs.run_folder import read_csv, write_csv
+from stforecast.forecasting.results import ForecastRun, data_of
+
+AGAIN = "delete the folder service in the run to begin anew from the run"
+"""Remedy for a damaged state."""
+
+KEPT = 2
+"""States that are kept."""
+
+
+@dataclass
+class Standing:
+    """What an update remembers; times are on the clock of the history.
+
+    Attributes:
+        promised: lowest MASE of a model in service in its trial, or of the run in its test part.
+        trained: end of the history at the last training of a challenger, or of the run.
+        anew: end of the history when one was last trained anew, or that of the run.
+        lost: the way in which the last challenger was renewed, if it lost; else empty.
+    """
+
+    promised: float
+    trained: str
+    anew: str
+    lost: str = ""
+
+
+@dataclass
+class ServiceState:
+    """A state of a service in memory.
+
+    Attributes:
+        history: the records, a cube.
+        issued: the forecasts made before, `(cell, time, horizon)`.
+        standing: what else an update remembers.
+        log: the rows of `service.csv`.
+    """
+
+    history: xr.Dataset
+    issued: xr.Dataset
+    standing: Standing
+    log: pd.DataFrame
+
+    @property
+    def end(self) -> pd.Timestamp:
+        """Start of the history's last step."""
+        return pd.Timestamp(self.history.indexes["time"][-1])
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Let only one process update a run at a time."""
+    with file_lock(run / ".service.lock", run):
+        yield
+
+
+def current(run: Path) -> Path | None:
+    """Return the folder of the last state; None before the first update."""
+    link = run / IN_SERVICE.parent
+    if link.exists() and not link.is_symlink():
+        raise InputError(
+            f"{link}: a folder, expected a link to the last state, as a copy that follows links "
+            f"makes it; `cd {quote(str(link.parent))} && mv current 1 && ln -s 1 current` mends it"
+        )
+    return link.resolve() if link.exists() else None
+
+
+def read_state(folder: Path) -> ServiceState:
+    """Read a state.
+
+    Raises:
+        InputError: if a file is missing or damaged.
+    """
+    with reading(folder, "as the state of a service", AGAIN):
+        standing = Standing(**json.loads((folder / "state.json").read_text()))
+        with open_cube(folder / "history.nc") as cube:
+            history = cube.load()
+        with xr.open_dataset(folder / "issued.nc", engine="h5netcdf") as ds:
+            issued = ds.load()
+        return ServiceState(history, issued, standing, read_csv(folder / "service.csv", ()))
+
+
+def write_state(state: ServiceState, folder: Path) -> None:
+    """Write a state without its model."""
+    write_cube(state.history, folder / "history.nc")
+    with netcdf_target(folder / "issued.nc") as target:
+        dump(state.issued, target)
+    write_csv(state.log, folder / "service.csv")
+    (folder / "state.json").write_text(json.dumps(asdict(state.standing), indent=2) + "\n")
+
+
+@contextmanager
+def next_state(run: Path) -> Iterator[Path]:
+    """Yield the folder of the next state, which becomes the current one if the block succeeds."""
+    service, before = run / IN_SERVICE.parts[0], current(run)
+    number = int(before.name) + 1 if before else 1
+    part = service / f".{number}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    yield part
+    shutil.rmtree(service / str(number), ignore_errors=True)  # Of an update that was killed.
+    part.rename(service / str(number))
+    link = service / ".current"
+    link.unlink(missing_ok=True)
+    link.symlink_to(str(number))
+    link.replace(service / IN_SERVICE.parts[1])
+    for old in service.iterdir():
+        if old.name.isdigit() and int(old.name) <= number - KEPT:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def first_state(run: ForecastRun, services: list[str]) -> ServiceState:
+    """Return the state before the first update: the run's data and the scales of its errors.
+
+    Args:
+        run: the finished run.
+        services: variables that its model reads.
+
+    Raises:
+        InputError: if the run's data are gone.
+    """
+    try:
+        with open_data(data_of(run.about)) as cube:
+            kept = [name for name, v in cube.data_vars.items() if "time" not in v.dims]
+            history = cube[[*services, *kept]].load()
+    except InputError as e:
+        raise InputError(
+            e,
+            f"; the first update begins with the data of {run.folder}: put them back at this path",
+        ) from e
+    forecasts = run.forecasts()
+    keep = [n for n in ("y_hat", "y", "lower", "upper", "seasonal_naive") if n in forecasts]
+    scales = [str(name) for name, v in forecasts.items() if v.dims == ("cell",)]
+    issued = forecasts[keep + scales].isel(time=slice(0))
+    end = str(history.indexes["time"][-1])
+    return ServiceState(history, issued, Standing(run.score("mase"), end, end), pd.DataFrame())

@@ -1,0 +1,192 @@
+"""What watches a service: errors, coverage, drift of the inputs, missing, stuck and late records.
+
+Drift is the distance of Kolmogorov and Smirnov between a cell's values of the last 7 days and those
+before. Its p-values would be far too small, since readings follow each other: thresholds are of the
+distance itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from scipy.stats import ks_2samp
+
+from data_prep.base.errors import InputError, some
+from data_prep.base.files import atomic_path
+from data_prep.cube import local_time, observed, step_of
+from stforecast.federated.runs.run_folder import write_csv
+from stforecast.flower.standing import family
+from stforecast.forecasting.results import ForecastRun
+from stforecast.service import folder
+from stforecast.service.scores import Scores, scores, since
+from stforecast.service.settings import MonitorOptions, ServiceSettings
+
+SPANS = (1, 7, 28)
+"""Days back over which errors are told."""
+
+JUDGED = 7
+"""Days back over which they are judged, and of the inputs whose drift is."""
+
+TABLE, METRICS = "monitor.csv", "metrics.prom"
+"""Files in the folder `service` of the run: a row for each cell, and metrics for Prometheus."""
+
+SHOWN = ("mase", "bias", "coverage")
+"""Errors that are told."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watch:
+    """What a service's forecasts and records look like.
+
+    Attributes:
+        errors: errors over all cells by days back.
+        cells: a row for each cell: its errors over the days of `SPANS`, `missing` share of the last
+            day, `stuck` hours, and `drift`.
+        late_hours: hours since the end of the records' last step.
+        nominal: nominal coverage; NaN without bounds.
+        end: start of the last step in local time.
+        alarms: what is beyond its threshold, as sentences.
+    """
+
+    errors: dict[int, Scores]
+    cells: pd.DataFrame
+    late_hours: float
+    nominal: float
+    end: pd.Timestamp
+    alarms: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all but the cells, for one line of JSON."""
+        spans = {
+            f"{days}d": {name: float(getattr(of, name)) for name in SHOWN} | {"n": int(of.n)}
+            for days, of in self.errors.items()
+        }
+        return {"until": str(self.end), "late_hours": round(self.late_hours, 2), "errors": spans,
+                "alarms": list(self.alarms)}  # fmt: skip
+
+    def metrics(self) -> str:
+        """Return the metrics in Prometheus's text format."""
+
+        def of_spans(name: str) -> dict[str, float]:
+            values = {d: float(getattr(of, name)) for d, of in self.errors.items()}
+            return {f'{{days="{d}"}}': v for d, v in values.items() if np.isfinite(v)}
+
+        worst = {n: float(self.cells[n].max()) for n in ("missing", "stuck", "drift")}
+        table = [
+            ("mase", "Mean absolute error by that of the day before.", of_spans("mase")),
+            ("bias", "Mean of forecast less value, in the data's units.", of_spans("bias")),
+            ("coverage", "Share of the values within their bounds.", of_spans("coverage")),
+            ("scored_values", "Values that forecasts were scored by.", of_spans("n")),
+            ("late_hours", "Hours since the end of the last records.", round(self.late_hours, 3)),
+            ("missing_share_max", "Largest share of a day that a cell lacks.", worst["missing"]),
+            ("stuck_hours_max", "Longest time for which a cell reports one value.", worst["stuck"]),
+            ("drift_max", "Largest drift of a cell's values.", worst["drift"]),
+            ("alarms", "Alarms.", len(self.alarms)),
+        ]  # fmt: skip
+        return "".join(family(f"stforecast_service_{name}", text, of) for name, text, of in table)
+
+
+def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Watch:
+    """Look at a run's service, and write `monitor.csv` and `metrics.prom` into its folder.
+
+    Args:
+        run: folder of a run that was updated.
+        now: time in UTC at which records may be late; by default the present.
+
+    Raises:
+        InputError: if the run was never updated, or its state is damaged.
+    """
+    path = Path(run)
+    ForecastRun.open(path)
+    options, where = ServiceSettings.read(path).monitor, folder.current(path)
+    if where is None:
+        raise InputError(
+            f"{path}: not in service yet; give it records by `stforecast update {path} --new FILE`"
+        )
+    state = folder.read_state(where)
+    errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
+    watch = Watch(
+        errors, _cells(state.history, state.issued, options), _late(state.history, now),
+        float(state.issued.attrs.get("coverage", np.nan)), local_time(state.history)[-1], (),
+    )  # fmt: skip
+    watch = Watch(**{**vars(watch), "alarms": tuple(_alarms(watch, options))})
+    service = path / folder.IN_SERVICE.parts[0]
+    write_csv(watch.cells, service / TABLE)
+    with atomic_path(service / METRICS) as part:
+        part.write_text(watch.metrics())
+    return watch
+
+
+def _late(history: xr.Dataset, now: pd.Timestamp | None) -> float:
+    """Return the hours since the end of the last step."""
+    present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
+    zone = history.attrs.get("time_zone", "UTC") if history.attrs.get("clock") == "local" else "UTC"
+    end = history.indexes["time"][-1] + step_of(history)
+    return float((present.tz_convert(zone).tz_localize(None) - end) / pd.Timedelta(hours=1))
+
+
+def _cells(history: xr.Dataset, issued: xr.Dataset, options: MonitorOptions) -> pd.DataFrame:
+    """Return a row for each cell of the forecasts."""
+    end, step = history.indexes["time"][-1], step_of(history)
+    rows: dict[str, Any] = {"cell": issued["cell"].to_numpy()}
+    for days in SPANS:
+        of = scores(since(issued, end, days), by_cell=True)
+        rows |= {f"{name}_{days}d": getattr(of, name) for name in SHOWN}
+    service = str(issued.attrs["service"])
+    values = observed(history, service).sel(cell=issued["cell"]).to_numpy()
+    day, week = (round(pd.Timedelta(days=n) / step) for n in (1, JUDGED))
+    rows["missing"] = np.isnan(values[-day:]).mean(axis=0)
+    rows["stuck"] = [_stuck(v) * (step / pd.Timedelta(hours=1)) for v in values.T]
+    rows["drift"] = [_drift(v[-week:], v[:-week]) for v in values.T]
+    return pd.DataFrame(rows).round(4)
+
+
+def _stuck(values: np.ndarray) -> int:
+    """Return for how many steps the last known value has been the same; 0 if it is 0 or alone."""
+    known = values[np.isfinite(values)]
+    if not len(known) or known[-1] == 0:
+        return 0
+    other = np.flatnonzero(known != known[-1])
+    n = len(known) - 1 - (other[-1] if len(other) else -1)
+    return n if n > 1 else 0
+
+
+def _drift(recent: np.ndarray, earlier: np.ndarray) -> float:
+    """Return the distance of Kolmogorov and Smirnov; NaN without values."""
+    one, other = (v[np.isfinite(v)] for v in (recent, earlier))
+    return float(ks_2samp(one, other).statistic) if len(one) and len(other) else float("nan")
+
+
+def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
+    """Return a sentence for each threshold that is exceeded."""
+    found, of, cells = [], watch.errors[JUDGED], watch.cells
+    mase, mean, coverage = float(of.mase), float(of.mean), float(of.coverage)
+    if options.most_mase and mase > options.most_mase:
+        found.append(f"MASE {mase:.3g} over {JUDGED} days, at most {options.most_mase:g} is wanted")
+    if options.most_bias and mean and abs(of.bias / mean) > options.most_bias:
+        found.append(
+            f"bias {of.bias / mean:+.0%} of the mean value over {JUDGED} days, at most "
+            f"{options.most_bias:.0%} is wanted"
+        )
+    if options.coverage_below and coverage < watch.nominal - options.coverage_below:
+        found.append(f"coverage {coverage:.1%} over {JUDGED} days, nominal {watch.nominal:.0%}")
+    if options.late_hours and watch.late_hours > options.late_hours:
+        found.append(
+            f"records end {watch.late_hours:.1f} hours ago, at most {options.late_hours:g} is "
+            "wanted"
+        )
+    for name, limit, what in (
+        ("missing", options.missing_share, "lack more of the last day than"),
+        ("stuck", options.stuck_hours, "have reported one value for more hours than"),
+        ("drift", options.drift, "have drifted by more than"),
+    ):
+        beyond = cells["cell"][cells[name] > limit].tolist() if limit else []
+        if len(beyond) > options.cells_share * len(cells):
+            found.append(f"{len(beyond)} of {len(cells)} cells {what} {limit:g}: {some(beyond)}")
+    return found

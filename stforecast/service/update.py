@@ -1,0 +1,291 @@
+"""One update of a service: new records in, yesterday's forecast scored, the next one out.
+
+The rule that decides on the model is `decide`; its settings are `UpdateOptions`. A challenger is
+trained without the trial's days, and replaces the model in service only if it wins on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import InputError
+from data_prep.preparation import open_again
+from stforecast.bench.statistics.estimate import ErrorSums, Estimate, with_ends
+from stforecast.comparison.errors import model_errors
+from stforecast.comparison.leaderboard import neighbours, resample
+from stforecast.data.cubes import open_cube
+from stforecast.data.series import Series
+from stforecast.federated.runs.run_folder import write_csv
+from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.tables import Interval, long_table
+from stforecast.forecasting.update import How, in_trial, trial_steps
+from stforecast.service import folder
+from stforecast.service.folder import ServiceState
+from stforecast.service.records import Change, append
+from stforecast.service.scores import issue, rounded, scores, since, with_values
+from stforecast.service.settings import ServiceSettings, UpdateOptions
+
+log = logging.getLogger(__name__)
+
+UNCHANGED, WENT_ON, KEPT = "unchanged", "went on", "challenger lost"
+CALIBRATED: How = "calibrated"
+FURTHER: How = "trained further"
+ANEW: How = "trained anew"
+
+CODES = {WENT_ON: 0, UNCHANGED: 10, CALIBRATED: 11, FURTHER: 12, ANEW: 13, KEPT: 14}
+"""Exit code of each thing that an update may have done with the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Updated:
+    """What an update did.
+
+    Attributes:
+        action: one of `CODES`.
+        about: the same and its reasons, numbers and files, as one line of JSON has them.
+        forecast: `(time, cell)` table of the coming span.
+        interval: its bounds; None without.
+    """
+
+    action: str
+    about: dict[str, Any]
+    forecast: pd.DataFrame
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether to train a challenger, and why.
+
+    Attributes:
+        how: `FURTHER` or `ANEW`; None for no challenger.
+        calibrate: whether the bounds are calibrated again, unless a challenger replaces the model.
+        reason: why, in words.
+    """
+
+    how: How | None
+    calibrate: bool
+    reason: str
+
+
+def decide(state: ServiceState, options: UpdateOptions, nominal: float) -> Decision:
+    """Decide what to do with the model, from the forecasts of the last days.
+
+    1. Nothing, before `check_days` have been forecast.
+    2. Train anew after `anew_days`, or where errors grew and training further has lost already.
+    3. Train further after `further_days`, or where errors grew by more than `error_tolerance`.
+       Neither before `rest_days` are over.
+    4. Calibrate where coverage is off by more than `coverage_tolerance`.
+
+    Args:
+        state: the state, with the new records.
+        options: the settings.
+        nominal: nominal coverage of the bounds; 0 without.
+    """
+    day = pd.Timedelta(days=1)
+    begun = state.issued.indexes["time"].min()
+    if pd.isna(begun) or (state.end - begun) / day < options.check_days - 1:
+        return Decision(None, False, f"less than {options.check_days:g} days were forecast")
+    found = scores(since(state.issued, state.end, options.check_days))
+    trained, anew = (
+        (state.end - pd.Timestamp(t)) / day for t in (state.standing.trained, state.standing.anew)
+    )
+    grown = float(found.mase) / state.standing.promised - 1
+    worse = grown > options.error_tolerance
+    off = float(found.coverage) - nominal
+    calibrate = bool(nominal) and abs(off) > options.coverage_tolerance
+    errors = f"MASE {found.mase:.3g}, {grown:+.0%} against the trial"
+    covered = f"coverage {found.coverage:.1%} of {nominal:.0%}"
+    if trained >= options.rest_days:
+        if options.anew_days and anew >= options.anew_days:
+            return Decision(ANEW, calibrate, f"{anew:.0f} days since it was trained anew")
+        if worse:
+            return Decision(ANEW if state.standing.lost else FURTHER, calibrate, errors)
+        if options.further_days and trained >= options.further_days:
+            return Decision(FURTHER, calibrate, f"{trained:.0f} days since the last training")
+    return Decision(None, calibrate, covered if calibrate else f"{errors}; {covered}")
+
+
+def update(
+    run: str | os.PathLike[str],
+    new: str | os.PathLike[str],
+    events: str | os.PathLike[str] | None = None,
+) -> Updated:
+    """Take new records into a run's service, score, forecast, and renew the model where it pays.
+
+    A second process waits for nobody: it is refused. A killed update changes nothing.
+
+    Args:
+        run: folder of a finished run.
+        new: records, opened as the run's own were prepared; or a cube.
+        events: table of the events known for these times, for a model that reads events.
+
+    Raises:
+        InputError: if the records cannot be used, or the run's data or state are damaged.
+    """
+    began, path = time.perf_counter(), Path(run)
+    opened, settings = ForecastRun.open(path), ServiceSettings.read(path)
+    with folder.locked(path):
+        forecaster, before = Forecaster.load(path), folder.current(path)
+        model = forecaster.model_
+        state = (
+            folder.read_state(before)
+            if before
+            else folder.first_state(opened, [model.service, *model.config.window.services])
+        )
+        records = open_again(new, model.preparation) if model.preparation else open_cube(new)
+        history, change = append(state.history, records, str(new))
+        for note in change.notes:
+            log.warning("%s: %s", new, note)
+        if before and not change.steps and not change.changed:
+            about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
+            return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
+        keep = _kept_steps(forecaster, state.history, settings.update)
+        history = history.isel(time=slice(-keep, None))
+        state = dataclasses.replace(state, history=history)
+        updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
+        with folder.next_state(path) as part:
+            forecaster.save(part / "model")
+            folder.write_state(state, part)
+            write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
+    seconds = round(time.perf_counter() - began, 2)
+    file = path / folder.IN_SERVICE.parent / "forecast.csv"
+    return dataclasses.replace(
+        updated, about={**updated.about, "file": str(file), "seconds": seconds}
+    )
+
+
+def _kept_steps(forecaster: Forecaster, history: xr.Dataset, options: UpdateOptions) -> int:
+    """Return the steps of records to keep."""
+    if not options.history_days:
+        return history.sizes["time"]
+    model, day = forecaster.model_, pd.Timedelta(days=1)
+    horizon = model.config.window.horizon
+    trial = max(round(options.trial_days * (day / model.step)), 4 * horizon)
+    season = round(7 * day / model.step)
+    return max(round(options.history_days * (day / model.step)), trial + model.reach + season)
+
+
+def _renewed(
+    forecaster: Forecaster,
+    state: ServiceState,
+    change: Change,
+    options: UpdateOptions,
+    events: str | os.PathLike[str] | None,
+) -> tuple[Updated, Forecaster]:
+    """Score, decide, renew and forecast; change the state."""
+    series = forecaster.read(state.history, events)
+    state.issued = with_values(state.issued, series)
+    nominal = forecaster.config.coverage if forecaster.model_.calibration else 0.0
+    decision = decide(state, options, nominal)
+    found = rounded(scores(since(state.issued, state.end, 1.0)))
+    done = _Renewal(forecaster, WENT_ON, decision.reason)
+    if decision.how is not None:
+        done = _challenged(forecaster, series, state, decision, options, events)
+    if done.forecaster is forecaster and decision.calibrate:
+        forecaster = forecaster.update(state.history, CALIBRATED, options.trial_days, events=events)
+        action = CALIBRATED if done.action == WENT_ON else done.action
+        done = dataclasses.replace(done, forecaster=forecaster, action=action)
+    table = done.forecaster.predict(series)
+    interval = done.forecaster.predict_interval(series)
+    state.issued = issue(state.issued, series, table, interval)
+    about = {
+        "update": len(state.log) + 1,
+        "until": str(_local(series, -1)),
+        "steps": change.steps,
+        "changed": change.changed,
+        **{f"day_{name}": value for name, value in found.items()},
+        "action": done.action,
+        "reason": done.reason,
+        **with_ends({"against_champion": done.against}),
+    }
+    state.log = pd.concat([state.log, pd.DataFrame([about])], ignore_index=True)
+    about |= {"from": str(table.index[0]), "to": str(table.index[-1]), "cells": table.shape[1]}
+    about["notes"] = list(change.notes)
+    return Updated(done.action, about, table, interval), done.forecaster
+
+
+def _local(series: Series, step: int) -> pd.Timestamp:
+    """Return the local time of a step, counted from the end."""
+    return series.calendar.local_times(np.array([len(series.values) + step]))[0]
+
+
+@dataclass(frozen=True)
+class _Renewal:
+    """What became of the model: the one in service, what happened, why, and by how much it won."""
+
+    forecaster: Forecaster
+    action: str
+    reason: str
+    against: Estimate | None = None
+
+
+def _challenged(
+    forecaster: Forecaster,
+    series: Series,
+    state: ServiceState,
+    decision: Decision,
+    options: UpdateOptions,
+    events: str | os.PathLike[str] | None,
+) -> _Renewal:
+    """Train a challenger and let the winner stay; note it in the state."""
+    standing, end, how = state.standing, str(state.end), decision.how
+    assert how is not None
+    try:
+        n_steps = trial_steps(forecaster.model_, series, options.trial_days)
+        last = forecaster.model_.trained_on.get("last", "1970-01-01")
+        if pd.Timestamp(last) >= _local(series, -n_steps):
+            reason = f"{decision.reason}; the model was trained on days of the trial, so it waits"
+            return _Renewal(forecaster, WENT_ON, reason)
+        challenger = forecaster.update(state.history, how, options.trial_days, events=events)
+        both = {"champion": forecaster.model_, "challenger": challenger.model_}
+        against, promised = compare(both, series, state, n_steps, options.level)
+    except InputError as e:
+        log.warning("no challenger was trained: %s", e)
+        standing.trained = end
+        return _Renewal(forecaster, WENT_ON, f"{decision.reason}; not trained: {e}")
+    standing.trained, standing.anew = end, end if how == ANEW else standing.anew
+    won = against.high < 0
+    # A winner of little promises no more errors: else it would stop the search for a better one.
+    standing.promised = float(np.fmin(standing.promised, promised)) if won else standing.promised
+    standing.lost = "" if won else how
+    reason = f"{decision.reason}; {how}, its MASE is {against} % above that of the model in service"
+    winner = challenger if won else forecaster
+    return _Renewal(winner, how if won else KEPT, reason, against)
+
+
+def compare(
+    models: dict[str, FittedModel], series: Series, state: ServiceState, n_steps: int, level: float
+) -> tuple[Estimate, float]:
+    """Compare a challenger with the champion on the last steps.
+
+    Returns:
+        By how many per cent the MASE of the challenger is above that of the champion, with an
+        interval over the days of the trial, and the MASE of the challenger.
+    """
+    sums = {}
+    for name, model in models.items():
+        data = in_trial(model, model.read(series), n_steps)
+        starts = np.concatenate([data.split.validation, data.split.test])
+        split = dataclasses.replace(data.split, validation=starts[:0], test=starts)
+        evaluation = Evaluation(model, dataclasses.replace(data, split=split))
+        forecasts = forecasts_dataset({"last": evaluation}, "last")
+        forecasts = forecasts.assign(seasonal_mae=state.issued["seasonal_mae"])
+        total, weight = model_errors(forecasts, "mase").by_day()
+        sums[name] = ErrorSums(total[None], weight[None])
+    drawn = dataclasses.replace(resample(sums, "mase", neighbours(series.locations)), level=level)
+    difference = drawn.relative_difference("challenger", "champion")
+    return difference, drawn.error("challenger").value

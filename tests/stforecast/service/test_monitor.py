@@ -1,0 +1,144 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from in_service import DAYS, RULE, values, write
+from scipy.stats import ks_2samp
+
+from data_prep.base.errors import InputError
+from stforecast.cli.main import main
+from stforecast.cli.service import ALARM
+from stforecast.service.folder import current, read_state
+from stforecast.service.monitor import METRICS, TABLE, _stuck, monitor
+from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
+from stforecast.service.update import update
+
+MORNING = pd.Timestamp("2024-02-12 03:00")
+"""Three hours after the second new day has ended, in UTC, which is an hour less in Rome."""
+
+
+@pytest.fixture
+def watched(service, tmp_path):
+    """A run after two days, of which cell b reports one value and cell c less than half."""
+    run, day = service
+    update(run, day(DAYS))
+    wide = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].copy()
+    wide["b"] = 51.25
+    wide.iloc[5:20, 2] = np.nan
+    update(run, write(wide, tmp_path / "odd.csv"))
+    return run
+
+
+def test_errors_by_span_are_those_of_the_values_that_came(watched):
+    watch = monitor(watched, MORNING)
+    issued = read_state(current(watched)).issued
+    error = (issued["y_hat"] - issued["y"]).to_numpy()
+    scale = issued["seasonal_mae"].to_numpy()[:, None, None]
+    assert watch.errors[1].mase == pytest.approx(np.nanmean(np.abs(error) / scale))
+    assert watch.errors[7].bias == pytest.approx(np.nanmean(error))
+    assert watch.errors[28].n == 72 - 15
+    by_cell = pd.read_csv(watched / "service" / TABLE)
+    assert by_cell["cell"].tolist() == ["a", "b", "c"]
+    np.testing.assert_allclose(by_cell["bias_7d"], np.nanmean(error, axis=(1, 2)), atol=1e-4)
+    # Each cell alone is as far from its own scale as all are on average.
+    assert by_cell["mase_1d"].min() < float(watch.errors[1].mase) < by_cell["mase_1d"].max()
+
+
+def test_missing_stuck_and_late_records(watched):
+    watch = monitor(watched, MORNING)
+    cells = watch.cells.set_index("cell")
+    assert cells["missing"].tolist() == [0, 0, 15 / 24]
+    assert cells["stuck"].tolist() == [0, 24, 0]
+    assert watch.late_hours == 4.0
+    assert monitor(watched, MORNING + pd.Timedelta(days=2)).late_hours == 52.0
+
+
+def test_drift_is_the_distance_of_the_last_week_from_before(watched):
+    history = read_state(current(watched)).history["load"].to_numpy()
+    a = history[:, 0]
+    expected = ks_2samp(a[-168:], a[:-168]).statistic
+    assert monitor(watched, MORNING).cells["drift"][0] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("known", "steps"),
+    [([1, 2, 2, 2], 3), ([2, 2, 2], 3), ([1, 2], 0), ([1, 0, 0, 0], 0), ([], 0),
+     ([3, np.nan, 3, 3], 3)],
+)  # fmt: skip
+def test_a_stuck_value(known, steps):
+    assert _stuck(np.array(known, dtype=float)) == steps
+
+
+@pytest.mark.parametrize(
+    ("table", "begin"),
+    [
+        ("missing_share = 0.5\ncells_share = 0", "1 of 3 cells lack more of the last day than 0.5"),
+        ("stuck_hours = 20\ncells_share = 0", "1 of 3 cells have reported one value"),
+        ("late_hours = 3", "records end 4.0 hours ago"),
+        ("most_mase = 0.01", "MASE "),
+        ("most_bias = 1e-9", "bias "),
+        ("drift = 0.0001\ncells_share = 0", "3 of 3 cells have drifted"),
+    ],
+)
+def test_each_threshold_has_its_alarm(watched, table, begin):
+    off = "most_mase = 0\nmost_bias = 0\ncoverage_below = 0\nlate_hours = 0\nmissing_share = 1\n"
+    off += "stuck_hours = 0\ndrift = 0\n"
+    kept = [line for line in off.splitlines() if line.split(" = ")[0] not in table]
+    (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n" + "\n".join([*kept, table]))
+    (alarm,) = monitor(watched, MORNING).alarms
+    assert alarm.startswith(begin)
+
+
+def test_the_command_ends_with_the_alarm_and_its_line(watched, capsys):
+    off = "missing_share = 1\ncells_share = 1\nmost_mase = 0\nmost_bias = 0\ncoverage_below = 0\n"
+    (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n{off}")
+    for late, code in (("2024-02-12T03:00", 0), ("2024-02-14T03:00", ALARM)):
+        with pytest.raises(SystemExit) as end:
+            main(["monitor", str(watched), "--now", late])
+        shown = capsys.readouterr()
+        assert (end.value.code or 0) == code
+        assert bool(json.loads(shown.out)["alarms"]) == bool(code)
+        assert ("records end" in shown.err) == bool(code)
+
+
+def test_metrics_are_those_that_prometheus_reads(watched):
+    monitor(watched, MORNING)
+    text = (watched / "service" / METRICS).read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    assert found["stforecast_service_late_hours"] == 4.0
+    assert found['stforecast_service_scored_values{days="1"}'] == 57
+    assert text.count("# TYPE stforecast_service_mase gauge") == 1
+
+
+def test_a_run_that_was_never_updated_is_not_in_service(service):
+    run, _ = service
+    with pytest.raises(InputError, match="not in service yet"):
+        monitor(run)
+
+
+def test_the_settings_file_says_what_each_means_and_is_read_back(tmp_path):
+    assert ServiceSettings.read(tmp_path) == ServiceSettings()
+    text = (tmp_path / "service.toml").read_text()
+    assert "# days back over which errors and coverage are judged" in text
+    path = tmp_path / "service.toml"
+    path.write_text(text.replace("check_days = 7.0", "check_days = 3"))
+    assert ServiceSettings.read(tmp_path) == ServiceSettings(UpdateOptions(check_days=3.0))
+    path.write_text("[monitor]\ndrift = 0.2\n")
+    assert ServiceSettings.read(tmp_path).monitor == MonitorOptions(drift=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[update]\ncheck_day = 3", "check_day"),
+        ("[updates]", "unknown table in"),
+        ("[update]\nlevel = 2", "level"),
+        ("[update", "cannot be read as TOML"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, text, message):
+    (tmp_path / "service.toml").write_text(text)
+    with pytest.raises(InputError, match=message):
+        ServiceSettings.read(tmp_path)

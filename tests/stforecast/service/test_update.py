@@ -1,0 +1,325 @@
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from in_service import DAYS, RULE, values, write
+
+from data_prep.base.errors import InputError
+from data_prep.cube import open_cube, write_cube
+from data_prep.sets.table import prepare
+from stforecast.cli.main import main
+from stforecast.forecasting import runs
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.service import folder
+from stforecast.service import update as module
+from stforecast.service.folder import ServiceState, Standing, current, read_state
+from stforecast.service.settings import UpdateOptions
+from stforecast.service.update import ANEW, CODES, FURTHER, KEPT, UNCHANGED, compare, decide, update
+
+
+def contents(run):
+    """All files of the state, by name."""
+    where = current(run)
+    return {str(p.relative_to(where)): p.read_bytes() for p in where.rglob("*") if p.is_file()}
+
+
+def test_an_update_appends_the_records_and_forecasts_what_follows(service, tmp_path):
+    run, day = service
+    done = update(run, day(DAYS))
+    assert done.about["steps"] == 24
+    assert done.about["changed"] == 72
+    history = read_state(current(run)).history
+    wide = values().iloc[24 : 24 * (DAYS + 1)]
+    # As many days are kept as the run was made of, in the town's zone.
+    expected = wide.iloc[-24 * DAYS :].to_numpy()
+    np.testing.assert_array_equal(history["load"].to_numpy()[-24 * 20 :], expected[-24 * 20 :])
+    assert history.sizes["time"] == 24 * DAYS
+    cube = write_cube(history, tmp_path / "kept.nc")
+    forecast = Forecaster.load(run).predict(cube)
+    pd.testing.assert_frame_equal(done.forecast, forecast)
+    assert forecast.index[0] == pd.Timestamp("2024-02-11", tz="Europe/Rome")
+    table = pd.read_csv(current(run) / "forecast.csv")
+    assert list(table) == ["time", "cell", "load", "lower", "upper"]
+    assert len(table) == 72
+
+
+def test_the_same_day_twice_changes_nothing(service):
+    run, day = service
+    update(run, day(DAYS))
+    before = contents(run)
+    assert update(run, day(DAYS)).action == UNCHANGED
+    assert contents(run) == before
+
+
+def test_a_corrected_day_replaces_and_is_scored_again(service, tmp_path):
+    run, day = service
+    for n in (DAYS, DAYS + 1):
+        update(run, day(n))
+    scored = read_state(current(run)).issued["y"].to_numpy()
+    wide = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].copy()
+    wide.loc[wide.index[5], "b"] = 77.0
+    done = update(run, write(wide, tmp_path / "corrected.csv"))
+    assert (done.about["changed"], done.about["steps"]) == (1, 0)
+    state = read_state(current(run))
+    differs = (state.issued["y"].to_numpy() != scored) & np.isfinite(scored)
+    assert differs.sum() == 1
+    assert state.issued["y"].to_numpy()[differs] == [77.0]
+    assert state.issued.sizes["time"] == 2
+
+
+def test_scores_are_those_of_the_forecast_of_that_day(service):
+    run, day = service
+    first = update(run, day(DAYS))
+    about = update(run, day(DAYS + 1)).about
+    truth = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].to_numpy()
+    error = first.forecast.to_numpy() - truth
+    inside = (first.interval.lower.to_numpy() <= truth) & (truth <= first.interval.upper.to_numpy())
+    assert about["day_n"] == 72
+    assert about["day_mae"] == pytest.approx(np.abs(error).mean(), rel=1e-3)
+    assert about["day_bias"] == pytest.approx(error.mean(), rel=1e-2, abs=1e-3)
+    assert about["day_coverage"] == pytest.approx(inside.mean(), abs=1e-4)
+    assert len(pd.read_csv(current(run) / "service.csv")) == 2
+
+
+def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_path, caplog):
+    run, _ = service
+    wide = values().iloc[24 * (DAYS + 7) : 24 * (DAYS + 8)]
+    later = wide.assign(new=1.0).drop(columns="b").rename_axis("Station", axis=1)
+    with caplog.at_level(logging.WARNING):
+        done = update(run, write(later, tmp_path / "later.csv"))
+    notes = " ".join(done.about["notes"])
+    assert "168 steps between the history's end" in notes
+    assert "1 cell that the model does not know: new" in notes
+    assert "1 cell of the model without records: b" in notes
+    assert done.about["steps"] == 24 * 8
+    assert np.isfinite(done.forecast[["a", "c"]].to_numpy()).all()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda wide: wide.add_prefix("other "), "none of its 3 cells, such as other a"),
+        (lambda wide: wide.iloc[::2], "steps of 120 minutes, those of the history have 60"),
+        (lambda wide: wide.shift(freq="30min"), "is not on the steps of 60 minutes"),
+        (lambda wide: wide.shift(freq="3650D"), "longer than the history"),
+        (lambda wide: wide.rename_axis("Date"), "no column 'When'"),
+    ],
+)
+def test_records_that_do_not_fit_change_nothing(service, tmp_path, edit, message):
+    run, day = service
+    update(run, day(DAYS))
+    before = contents(run)
+    wide = edit(values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)])
+    wide.columns.name = "Station"
+    time_name = wide.index.name
+    path = tmp_path / "odd.csv"
+    write(wide.rename_axis("When"), path)
+    path.write_text(path.read_text().replace("When", time_name, 1))
+    with pytest.raises(InputError, match=message):
+        update(run, path)
+    assert contents(run) == before
+
+
+def test_a_cut_file_and_another_unit(service, tmp_path):
+    run, day = service
+    text = day(DAYS).read_text()
+    cut = tmp_path / "cut.csv"
+    cut.write_text(text[: len(text) // 2] + ";;")
+    with pytest.raises(InputError, match=r"cut\.csv"):
+        update(run, cut)
+    assert current(run) is None
+    with open_cube(json.loads((run / "run.json").read_text())["data_path"]) as ds:
+        later = ds.load().isel(time=slice(-24, None))
+    later = later.assign_coords(time=later["time"] + np.timedelta64(24, "h"))
+    later["load"] = (later["load"] * 1000).assign_attrs(units="MB")
+    update(run, write_cube(later, tmp_path / "mb.nc"))
+    kept = read_state(current(run)).history["load"].to_numpy()
+    np.testing.assert_allclose(kept[-24:], kept[-48:-24])
+
+
+def test_a_killed_update_changes_nothing(service, monkeypatch):
+    run, day = service
+    update(run, day(DAYS))
+    before = contents(run)
+    written = folder.write_state
+
+    def killed(state, where):
+        written(state, where)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder, "write_state", killed)
+    with pytest.raises(KeyboardInterrupt):
+        update(run, day(DAYS + 1))
+    assert contents(run) == before
+    monkeypatch.undo()
+    again = update(run, day(DAYS + 1))
+    assert again.about["update"] == 2
+    assert sorted(p.name for p in (run / "service").iterdir()) == ["1", "2", "current"]
+
+
+@pytest.mark.slow
+def test_kills_at_random_change_nothing(service, tmp_path):
+    """A replay of which each update is killed at a random time ends as an undisturbed one."""
+    run, day = service
+    calm = tmp_path / "calm"
+    subprocess.run(["cp", "-r", run, calm], check=True)
+    last, dice, kills = DAYS + 6, random.Random(5), 0
+    for n in range(DAYS, last):
+        update(calm, day(n))
+        command = [sys.executable, "-m", "stforecast", "update", str(run), "--new", str(day(n))]
+        begin = time.monotonic()
+        subprocess.run(command, check=False, env={**os.environ}, capture_output=True)
+        took = time.monotonic() - begin
+        # The day is done; the next is killed at any time of what the last took.
+        if n + 1 < last:
+            command[-1] = str(day(n + 1))
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            time.sleep(dice.uniform(0.3, 1.0) * took)
+            process.send_signal(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
+    assert kills
+    assert contents(run) == contents(calm)
+
+
+def test_two_updates_at_a_time_are_refused(service):
+    run, day = service
+    with folder.locked(run), pytest.raises(InputError, match="is writing there"):
+        update(run, day(DAYS))
+
+
+def test_exit_codes_and_one_line_of_json(service, capsys):
+    run, day = service
+    for expected in ("went on", UNCHANGED):
+        with pytest.raises(SystemExit) as end:
+            main(["update", str(run), "--new", str(day(DAYS))])
+        assert end.value.code == CODES[expected]
+        (line,) = capsys.readouterr().out.splitlines()
+        assert json.loads(line)["action"] == expected
+
+
+def test_predict_opens_a_table_as_the_run_was_prepared(service, tmp_path):
+    run, _ = service
+    forecaster = Forecaster.load(run)
+    assert forecaster.model_.preparation["options"]["time_format"] == "%d/%m/%Y %H:%M"
+    # 7/02 to 10/02 may be days of February, or of four months.
+    days = values().iloc[24 * (DAYS - 3) : 24 * (DAYS + 1)]
+    forecast = forecaster.predict(write(days, tmp_path / "days.csv"))
+    assert forecast.index[0] == pd.Timestamp("2024-02-11", tz="Europe/Rome")
+    assert forecast.attrs["units"] == "GB"
+
+
+def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
+    run, day = service
+    (run / "service.toml").write_text(RULE.replace("further_days = 0", "further_days = 3"))
+    actions = [update(run, day(n)).action for n in range(DAYS, DAYS + 8)]
+    state = read_state(current(run))
+    # Ridge on the same kind of days learns nothing new: no difference, so the champion stays.
+    assert KEPT in actions
+    assert FURTHER not in actions
+    assert state.standing.lost == FURTHER
+    assert np.isfinite(state.standing.promised)
+
+
+def test_a_change_of_the_world_brings_a_new_model(tmp_path):
+    """A model of noise alone meets days with a daily wave; nothing but training helps."""
+    wide = values()
+    level = wide.iloc[: 24 * DAYS].to_numpy().reshape(DAYS, 24, 3)
+    wide.iloc[: 24 * DAYS] = (level / level.mean(axis=0) * level.mean(axis=(0, 1))).reshape(-1, 3)
+    options = {"time": "When", "time_zone": "Europe/Rome", "clock": "local"}
+    first = write(wide.iloc[: 24 * DAYS], tmp_path / "first.csv")
+    settings = {"split": "time:0.7,0.15,0.15", "horizon": 24, "intervals": "conformal"}
+    run = tmp_path / "run"
+    runs.run("ridge", prepare(first, tmp_path / "first.nc", **options), run, settings)
+    (run / "service.toml").write_text(RULE)
+    for n in range(DAYS, 32):
+        update(run, write(wide.iloc[24 * n : 24 * n + 24], tmp_path / "day.csv"))
+    log = pd.read_csv(current(run) / "service.csv")
+    won = log["action"].isin([FURTHER, ANEW])
+    assert won.any()
+    assert (log["against_champion_high"][won] < 0).all()
+    assert log["day_mase"].iloc[-1] < log["day_mase"].iloc[1:4].min() / 2
+
+
+def state_of(mase, coverage, *, trained=10, anew=10, lost="", days=8):
+    """A state of one cell whose forecasts have these errors, after so many days."""
+    times = pd.date_range("2024-03-01", periods=days, freq="D")
+    shape = (1, days, 24)
+    y = np.zeros(shape)
+    y_hat = np.full(shape, float(mase))
+    inside = np.zeros(24 * days)
+    inside[: round(coverage * 24 * days)] = 1
+    inside = np.random.default_rng(0).permutation(inside).reshape(shape)
+    upper = np.where(inside == 1, 99.0, -1.0)
+    dims = ("cell", "time", "horizon")
+    issued = xr.Dataset(
+        {"y": (dims, y), "y_hat": (dims, y_hat), "lower": (dims, upper - 200),
+         "upper": (dims, upper), "seasonal_mae": ("cell", [1.0])},
+        {"time": times, "cell": [1], "horizon": np.arange(1, 25)},
+        {"step_minutes": 60.0},
+    )  # fmt: skip
+    end = times[-1] + pd.Timedelta(hours=23)
+    history = xr.Dataset(coords={"time": pd.date_range(end=end, periods=3, freq="h")})
+
+    def ago(n):
+        return str(end - pd.Timedelta(days=n))
+
+    standing = Standing(1.0, ago(trained), ago(anew), lost)
+    return ServiceState(history, issued, standing, pd.DataFrame())
+
+
+RULES = UpdateOptions(
+    check_days=7, coverage_tolerance=0.05, error_tolerance=0.1, further_days=14, anew_days=28,
+    rest_days=3,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "how", "calibrate"),
+    [
+        (state_of(1.0, 0.9), None, False),
+        (state_of(9.0, 0.1, days=5), None, False),
+        (state_of(1.0, 0.7), None, True),
+        (state_of(1.0, 1.0), None, True),
+        (state_of(1.2, 0.9), FURTHER, False),
+        (state_of(1.2, 0.9, lost=FURTHER), ANEW, False),
+        (state_of(1.2, 0.9, trained=2), None, False),
+        (state_of(1.0, 0.9, trained=14), FURTHER, False),
+        (state_of(1.0, 0.9, trained=14, anew=28), ANEW, False),
+        (state_of(1.2, 0.7), FURTHER, True),
+    ],
+)
+def test_the_rule(state, how, calibrate):
+    found = decide(state, RULES, 0.9)
+    assert (found.how, found.calibrate) == (how, calibrate)
+    assert found.reason
+
+
+def test_a_better_model_wins_and_an_equal_one_does_not(service):
+    run, day = service
+    update(run, day(DAYS))
+    forecaster, state = Forecaster.load(run), read_state(current(run))
+    series, model = forecaster.read(state.history), forecaster.model_
+    against, equal = compare({"champion": model, "challenger": model}, series, state, 96, 0.95)
+    assert (against.value, against.high) == (0.0, 0.0)
+
+    class Zero:
+        """Forecasts the mean."""
+
+        reads_windows, levels = True, ()
+
+        def quantiles(self, z, starts, calendar):
+            return np.zeros((3, len(starts), 24, 1))
+
+    worse = module.dataclasses.replace(model, predictor=Zero())
+    against, better = compare({"champion": worse, "challenger": model}, series, state, 96, 0.95)
+    assert against.high < 0
+    assert better == pytest.approx(equal)
