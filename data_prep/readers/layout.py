@@ -336,7 +336,7 @@ def _show(kind: str, columns: list[str], reason: str, origin: Origin) -> None:
     choose = Words("pass {values} to choose columns")
     if reason:
         choose = Words(
-            f"{reason}; pass {{layout:{other}}} for the other reading, {{values}} to choose"
+            "{}; pass {layout} for the other reading, {values} to choose", reason, layout=other
         )
     log.info(
         "%s: using %d columns as %s: %s; %s",

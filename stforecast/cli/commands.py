@@ -208,7 +208,7 @@ def key_of(option: click.Parameter) -> str:
 def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[str]:
     """Return the words of a command line for an option of a file in a folder.
 
-    >>> option_words(click.Option(["--data"], type=PATH), "north.nc", Path("/etc"))
+    >>> option_words(click.Option(["--data"], type=click.Path()), "north.nc", Path("/etc"))
     ['--data=/etc/north.nc']
     """
     flag = max(option.opts, key=len)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -58,17 +59,17 @@ def info(path: Path, *, as_json: bool) -> None:
 
 def describe(path: Path) -> Description:
     """Describe whatever is at a path."""
+    if path.is_dir():
+        return _folder(path)
+    if not (path.is_file() or glob.has_magic(str(path))):
+        raise InputError(f"{path}: no such file or folder; {_beside(path)}")
+    if path.is_file() and path.suffix == ".nc":
+        return _cube(path)
     from data_prep.readers.columns import SUFFIXES
     from data_prep.readers.exports import is_pattern
 
-    if path.is_dir():
-        return _folder(path)
-    if is_pattern(path) or (path.is_file() and path.name.endswith(SUFFIXES)):
+    if is_pattern(path) or path.name.endswith(SUFFIXES):
         return _table(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file or folder; {_beside(path)}")
-    if path.suffix == ".nc":
-        return _cube(path)
     if path.suffix in ARRAYS:
         return _arrays(path)
     raise InputError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from stforecast.cli.options import title
 
-TEXT_WIDTH = 71
+TEXT_WIDTH = 66
 """Maximum width of a text in a list, so that a line fits in 100 columns."""
 
 Names = Mapping[str, Any]

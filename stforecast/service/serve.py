@@ -24,7 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from data_prep.base.errors import InputError, choose, some
+from data_prep.base.errors import InputError, Words, choose, some
 from stforecast.data.series import Series
 from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
 from stforecast.flower.standing import family
@@ -178,7 +178,7 @@ class ForecastService:
         if (kept := self.run / STATE / HISTORY).exists():
             return kept.resolve()
         if is_model(self.run):
-            raise InputError(f"{self.run}: a model without its data; give its history (--history)")
+            raise InputError(f"{self.run}: a model without its data; ", Words("give {history}"))
         return data_of(read_about(self.run, "stforecast run"))
 
     def _stamp(self) -> tuple[Any, ...]:
@@ -325,8 +325,8 @@ def check_address(host: str, token: str) -> None:
         )
     if host not in LOOPBACK and not token:
         raise InputError(
-            f"host is {host!r}, which others can reach; give a token in a file (--token-file), or "
-            f"leave out --host for {LOOPBACK[0]}"
+            f"host is {host!r}, which others can reach; ",
+            Words("give {token_file}, or leave out {host} for {}", LOOPBACK[0]),
         )
 
 

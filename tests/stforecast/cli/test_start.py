@@ -51,7 +51,7 @@ PROCESSES = {
         ("compare nowhere", 2, set()),
         ("report nowhere --out r.html", 2, set()),
         ("plot bars nowhere --out f.png", 2, set()),
-        ("info TOWN", 0, {*CUBES, "tabulate"}),
+        ("info TOWN", 0, {*CUBES, "scipy", "tabulate"}),
     ],
     "that looks for a table": [
         ("forecast nowhere.csv --out f", 2, {*CUBES, "polars", "tqdm"}),

@@ -162,7 +162,7 @@ def test_fit_open_and_forecast_take_the_same(table, tmp_path):
     for group in (opened, map(np.asarray, each), map(np.asarray, others), map(np.asarray, quick)):
         first, *rest = group
         for found in rest:
-            np.testing.assert_array_equal(found, first)
+            np.testing.assert_allclose(found, first, rtol=1e-12)
     with pytest.raises(InputError, match="option of open_cube"):
         stforecast.open_cube(tmp_path / "cells.csv", unit="MB")
     with pytest.raises(InputError, match="units is an option of tables"):

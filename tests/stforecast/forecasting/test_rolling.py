@@ -56,7 +56,7 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     known = np.arange(24, 24 * 9 + 1 - horizon)
     again.fit(z[: 24 * 9], known, never.config.window, evaluation.data.calendar)
     starts = np.arange(24 * 9, 24 * 10 + 1 - horizon)
-    expected = evaluation.raw(again.predict(z, starts, evaluation.data.calendar))
+    expected = evaluation.raw(again.predict(z, starts, evaluation.data.calendar), slice(None))
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 
