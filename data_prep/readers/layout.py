@@ -273,7 +273,9 @@ def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> l
         return [f"{a},{b}" for a, b in pairs[:1]]
     counts = {c: df[c].nunique() for c in single}
     fewest = [c for c in single if counts[c] == min(counts.values())]
-    fewest.sort(key=lambda c: (str(df[c].iloc[0]).isdigit(), "cell" not in c.lower()))
+    fewest.sort(
+        key=lambda c: (df[c].head(1).astype(str).str.isdigit().any(), "cell" not in c.lower())
+    )
     first, *rest = fewest
     return [first, *(c for c in rest if len(df[[first, c]].drop_duplicates()) > counts[c])]
 

@@ -159,6 +159,7 @@ def check_table(tmp_path, data, name, **options):
 
 @few
 @given(data=csv_text | st.binary(max_size=200), gaps=st.booleans())
+@example(data=b"datetime,cellid", gaps=False)
 @example(data=b'time,cell,v\n"2024-01-01\n', gaps=False)
 @example(data=b"time,cell,v\n,," + b"7" * 30, gaps=False)
 def test_any_csv(tmp_path, data, gaps):
@@ -168,6 +169,7 @@ def test_any_csv(tmp_path, data, gaps):
 @pytest.mark.slow
 @many
 @given(data=csv_text | st.binary(max_size=200), gaps=st.booleans())
+@example(data=b"datetime,cellid", gaps=False)
 def test_any_csv_many_times(tmp_path, data, gaps):
     check_table(tmp_path, data, "t.csv", allow_gaps=gaps)
 
