@@ -192,5 +192,5 @@ def city_table(rows: Sequence[dict[str, Any]]) -> str:
     totals = by_run.agg({"cpu": "sum", "wall": "sum", "peak": "max"})
     phases = found.pivot_table(index=keys, columns="phase", values="cpu")
     found = totals.join(phases).reset_index()
-    records = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
+    records: list[Any] = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
     return frame.table(records, COLUMNS)
