@@ -190,7 +190,7 @@ def make_plan(
         assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (setting rounds={most})"
     if defaults(method).get("refit") == "once":
         settings["refit"] = "final"
-        assumed["newest data"] = "learnt after the check (setting refit=once leaves them out)"
+        assumed["newest"] = "learnt too, after the check (setting refit=once leaves it out)"
     if given.get("events"):
         assumed["events"] = Words("those in {}, and no others ({events})", given["events"])
     missing = describe_service(cube, name)["missing"]
