@@ -332,6 +332,13 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_quantiles_are_forecast_without_the_profile(table):
+    settings = {"loss": "quantile", "rounds": 2, "device": "cpu", "horizon": 2, "split": SPLIT}
+    forecaster = Forecaster("fedlean", **settings).fit(table)
+    assert forecaster.config.window.profile == "none"
+    assert np.isfinite(forecaster.predict(table)).all().all()
+
+
 def test_a_correction_moves_the_quantiles_of_a_step_together(table):
     settings = {"loss": "quantile", "rounds": 3, **SMALL}
     corrected = Forecaster("fedlean", shrinkage=0.1, **settings).fit(table)
