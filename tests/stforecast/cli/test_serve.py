@@ -98,7 +98,7 @@ def test_a_token_is_asked_for_except_by_health(run):
 def test_other_hosts_need_a_token_and_other_names_of_the_loopback_are_refused(client):
     check_address("127.0.0.1", "")
     check_address("0.0.0.0", TOKEN)
-    with pytest.raises(InputError, match="others can reach; give a token"):
+    with pytest.raises(InputError, match="others can reach; give token_file"):
         check_address("0.0.0.0", "")
     with pytest.raises(InputError, match="3 characters, expected at least 16"):
         check_address("127.0.0.1", "abc")
