@@ -58,10 +58,13 @@ def test_words_are_templates_whose_fields_are_parameters():
     for place, call in calls_of_words():
         template = call.args[0]
         if isinstance(template, ast.IfExp):
-            template = template.body
-        if not isinstance(template, ast.Constant):
+            templates = [template.body, template.orelse]
+        else:
+            templates = [template]
+        if not all(isinstance(t, ast.Constant) for t in templates):
             wrong += [(place, "not a plain text")] * (place.partition(":")[0] not in BUILT)
             continue
+        template = ast.Constant("".join(t.value for t in templates))
         fields = [name for _, name, _, _ in string.Formatter().parse(template.value) if name]
         wrong += [(place, name) for name in fields if name not in options | NO_COMMANDS]
         assert {k.arg for k in call.keywords} <= set(fields), place

@@ -26,12 +26,12 @@ def test_time_within_a_phase_is_not_that_of_the_phase_around_it():
     usage = Usage()
     with usage.phase("outer"), usage.phase("inner"):
         time.sleep(0.02)
-        held = bytearray(30_000_000)
+        held = bytearray(100_000_000)  # So large that the allocator gives it back.
     del held
     with usage.phase("after"):
         pass
     assert usage.of["inner"]["wall"] >= 0.02 > usage.of["outer"]["wall"] >= 0
-    assert usage.of["inner"]["peak"] >= usage.of["after"]["peak"] > 0
+    assert usage.of["inner"]["peak"] > usage.of["after"]["peak"] > 0
 
 
 def test_each_phase_of_a_run_is_measured(tmp_path):

@@ -159,7 +159,8 @@ def test_fit_open_and_forecast_take_the_same(table, tmp_path):
     quick = [stforecast.forecast(data, 1, method="seasonal_day").forecast for data in kinds]
     others = [fitted[0].predict(data) for data in kinds]
     each = [f.predict(data) for f, data in zip(fitted, kinds, strict=True)]
-    for group in (opened, map(np.asarray, each), map(np.asarray, others), map(np.asarray, quick)):
+    assert all(np.array_equal(found, opened[0]) for found in opened)
+    for group in (map(np.asarray, each), map(np.asarray, others), map(np.asarray, quick)):
         first, *rest = group
         for found in rest:
             np.testing.assert_allclose(found, first, rtol=1e-12)
