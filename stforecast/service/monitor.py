@@ -20,7 +20,7 @@ from data_prep.base.errors import InputError, some
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.standing import family
+from stforecast.flower.telemetry import family
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service import folder
 from stforecast.service.scores import Scores, scores, since
