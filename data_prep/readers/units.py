@@ -7,6 +7,8 @@ import re
 import numpy as np
 import polars as pl
 
+from data_prep.base.errors import InputError
+
 _UNITS = {
     **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
        [("B", "B"), ("byte", "B"), ("bytes", "B"), ("bit", "bit"), ("bps", "bit/s"),
@@ -45,22 +47,44 @@ def canonical(unit: str) -> str:
     return _UNITS.get(unit.lower(), "")
 
 
-_PREFIXES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
-_TIMES = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+PREFIXES = {"": 1.0} | {
+    prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)
+    for i, prefix in enumerate("kMGTP")
+    for binary in ("", "i")
+}
+"""Factors of prefixes: k, M, ... of 1,000 and ki, Mi, ... of 1,024."""
+
+BASES = {"B": ("volume", 8.0), "bit": ("volume", 1.0)}
+BASES |= {f"{unit}/s": ("rate", bits) for unit, (_, bits) in BASES.items()}
+BASES |= {"bps": ("rate", 1.0)}
+"""What a unit without a prefix measures, and its bits."""
 
 
 def scale_of(unit: str) -> tuple[str, float]:
-    """Return the base of a unit in its usual spelling, and its size in it.
+    """Return a unit without its prefix, and the factor of the prefix.
 
-    >>> scale_of("GB"), scale_of("KiB"), scale_of("Mbit/s"), scale_of("min"), scale_of("%")
-    (('B', 1000000000.0), ('B', 1024.0), ('bit/s', 1000000.0), ('s', 60.0), ('%', 1.0))
+    >>> scale_of("GB"), scale_of("KiB"), scale_of("Mbit/s"), scale_of("%")
+    (('B', 1000000000.0), ('B', 1024.0), ('bit/s', 1000000.0), ('%', 1.0))
     """
-    if unit in _BINARY or unit in _TIMES:
-        return ("B", _BINARY[unit]) if unit in _BINARY else ("s", _TIMES[unit])
-    if unit[:1] in _PREFIXES and unit[1:] in ("B", "bit", "B/s", "bit/s", "Hz", "W"):
-        return unit[1:], _PREFIXES[unit[0]]
+    text = unit.strip().replace("K", "k")
+    for base in BASES:
+        if text.endswith(base) and (prefix := text.removesuffix(base)) in PREFIXES:
+            return base, PREFIXES[prefix]
     return unit, 1.0
+
+
+def factor(of: str, to: str) -> float:
+    """Return what to multiply values in one unit by to have them in another.
+
+    >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B")
+    (1000.0, 125.0, 1024.0)
+    """
+    (base, size), (other, other_size) = scale_of(of), scale_of(to)
+    quantity, bits = BASES.get(base, ("", 1.0))
+    known, other_bits = BASES.get(other, ("", 1.0))
+    if not quantity or quantity != known:
+        raise InputError(f"no factor is known from {of!r} to {to!r}")
+    return size * bits / (other_size * other_bits)
 
 
 def unit_of(name: str) -> str:
