@@ -16,9 +16,10 @@ import click
 import numpy as np
 import torch
 
+from data_prep.base.docstrings import help_text
 from stforecast.bench.tables import markdown
 from stforecast.cli.commands import Sectioned
-from stforecast.cli.options import from_dataclass, help_text
+from stforecast.cli.options import from_dataclass
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task, overridden
 from stforecast.federated.core.population import Population, SplitModel
