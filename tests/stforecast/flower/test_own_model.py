@@ -76,5 +76,5 @@ def test_a_node_replaces_its_model_if_the_new_one_wins(model, cube_path, monkeyp
 
 
 def test_a_trial_on_days_of_training_is_refused(model, cube_path):
-    with pytest.raises(InputError, match="the model was trained until 2013-11-05 .* newer data"):
+    with pytest.raises(InputError, match=r"the model was trained until 2013-11-05 .* newer data"):
         train_alone(model, cube_path, 7, 0.9)
