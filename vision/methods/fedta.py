@@ -48,9 +48,9 @@ read; "related code" is that of FedMGP, by the same first author):
 - The cross-entropy is among the classes of the client's present task (`within_task`), as in the
   related code and in L2P's. Predictions are evaluated among all, and among the task's (masks).
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
-  the related code. The heads start at zero, as those of all methods on a frozen backbone do here, so
-  a class that no task has had scores 0; the anchors must not start at zero too, or concatenated
-  ones would get no gradient from the cross-entropy.
+  the related code. The heads start at zero, as those of all methods on a frozen backbone do
+  here, so a class that no task has had scores 0; the anchors must not start at zero too, or
+  concatenated ones would get no gradient from the cross-entropy.
 - Only the pulls reach the keys. Under Adam, all λ₁ and λ₃ above 0 therefore have the same effect on
   them, apart from the clipping of gradients. A pull moves a selected key towards all queries that
   select it. A client that chooses fewer anchors than its task has classes logs a warning.
