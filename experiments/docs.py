@@ -24,6 +24,7 @@ from pathlib import Path
 
 import click
 
+from data_prep.base.docstrings import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
@@ -38,7 +39,7 @@ from experiments.site.results import gather, write_pages
 from experiments.site.tables import chosen
 from experiments.site.tutorials import pictures, refreshed
 from stforecast.cli.lists import methods_table
-from stforecast.cli.options import HELP, help_text
+from stforecast.cli.options import HELP
 from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]

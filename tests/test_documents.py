@@ -462,7 +462,8 @@ def milan(tmp_path_factory):
 def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
-    start("docs/papers/fuels.md", method, "", unread)
+    fewer = "--epochs 1 --closeness 24" if "epochs" in defaults(method) else ""
+    start("docs/papers/fuels.md", method, fewer, unread)
     assert Path("run/run.json").exists()
 
 

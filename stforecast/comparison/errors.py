@@ -18,10 +18,10 @@ from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 
 SEASONAL = "seasonal naive"
-"""Name of the model that repeats the day before, which every run forecasts with."""
+"""Name of the model that repeats the day or the week before, which every run forecasts with."""
 
-SEASONAL_METHOD = "seasonal_day"
-"""Method that forecasts as seasonal naive."""
+SEASONAL_METHODS = ("seasonal_day", "seasonal_week")
+"""Methods, one of which forecasts as seasonal naive."""
 
 SCALES = MappingProxyType({"mae": "seasonal_mae", "rmse": "seasonal_rmse"})
 """Variables of `forecasts.nc` that scaled metrics divide by."""
@@ -140,6 +140,13 @@ def variables(forecasts: xr.Dataset) -> dict[str, str]:
         for selection in filter(None, str(values.attrs.get("selection", "")).split(", "))
     }
     return found | ({SEASONAL: "seasonal_naive"} if "seasonal_naive" in forecasts else {})
+
+
+def naive_name(forecasts: xr.Dataset) -> str:
+    """Return what seasonal naive repeats, such as "value one week before"."""
+    return str(
+        forecasts[variables(forecasts)[SEASONAL]].attrs.get("long_name", "value one day before")
+    )
 
 
 def _variable(forecasts: xr.Dataset, selection: str | None) -> str:

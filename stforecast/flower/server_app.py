@@ -24,7 +24,8 @@ from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_c
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import EVENTS, RESULTS, JsonLines, MetricsFile, show_log
+from stforecast.flower.standing import EVENTS, RESULTS
+from stforecast.flower.telemetry import JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
 from stforecast.forecasting.trained_method import build_method
 

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import ks_2samp
 
 from data_prep.base.errors import InputError, some
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.standing import family
+from stforecast.flower.telemetry import family
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service import folder
 from stforecast.service.scores import Scores, scores, since
@@ -159,6 +158,8 @@ def _stuck(values: np.ndarray) -> int:
 
 def _drift(recent: np.ndarray, earlier: np.ndarray) -> float:
     """Return the distance of Kolmogorov and Smirnov; NaN without values."""
+    from scipy.stats import ks_2samp  # slow to import
+
     one, other = (v[np.isfinite(v)] for v in (recent, earlier))
     return float(ks_2samp(one, other).statistic) if len(one) and len(other) else float("nan")
 

@@ -124,7 +124,7 @@ def test_the_check_compares_with_the_day_before():
         pd.Timestamp("2013-11-02 02:00"),
     )
     assert "75% below that of the value one day before (4)" in str(check)
-    assert "no day before" in str(check_forecasts(ds.drop_vars("seasonal_naive")))
+    assert "nothing before" in str(check_forecasts(ds.drop_vars("seasonal_naive")))
     exact = check_forecasts(ds.assign(seasonal_naive=ds["y"]))
     assert str(exact).endswith("error 1; the value one day before has none")
 
