@@ -39,7 +39,6 @@ from pydantic import NonNegativeFloat, PositiveInt
 from scipy.optimize import nnls
 from torch import Tensor
 
-from stforecast.federated.core.method import Sums
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import PrototypeMeans, instance_distance
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
@@ -78,7 +77,7 @@ class FedPac(FedPer):
     paper = "Xu et al., ICLR 2023"
     guards = ()
     keeps_apart = True
-    sums: ClassVar[Sums] = "none"
+    sums = "none"
     sends_counts = True
     needs_each = "its server mixes the clients' heads for each of them"
     needs: ClassVar[tuple[str, ...]] = ("equal initial weights", "keys")
