@@ -28,6 +28,9 @@ PATH = click.Path(path_type=Path)
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
+ALARM = 20
+"""Exit code of a command that has done its work and found something wrong."""
+
 RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
 
 EVENTS = click.Option(

@@ -10,12 +10,9 @@ import click
 
 from data_prep.base.errors import InputError
 from stforecast.cli.commands import command, without_nan
-from stforecast.cli.options import EVENTS, check_history, check_run
+from stforecast.cli.options import ALARM, EVENTS, check_history, check_run
 
 log = logging.getLogger(__name__)
-
-ALARM = 20
-"""Exit code of `monitor` with alarms."""
 
 
 @command(EVENTS)

@@ -6,6 +6,7 @@ A benchmark's file states the claims of a paper:
 says = "GLDP is the best global model, by 4 points (Table 2)"
 row = "gldp (global averaged)"
 over = ["fedavg", "creff"]             # it is above each of these rows …
+better = true                          # … all with the better of a method's models
 by = 4.0                               # … by more points than this; 0 by default
 
 [[claims]]
@@ -221,6 +222,7 @@ class Claim(CheckedOptions):
         over: labels of the rows that it is claimed to be above.
         by: number of points by which it is claimed to be above each of them.
         least: claimed least value of the measure, in per cent; instead of `over`.
+        better: whether a label stands for the most accurate model of its method, not for its own.
         measure: measure of the rows.
         among: classes that predictions choose from.
         why: why it cannot be told, instead of a row.
@@ -231,6 +233,7 @@ class Claim(CheckedOptions):
     over: tuple[str, ...] = ()
     by: float = 0.0
     least: float | None = None
+    better: bool = False
     measure: Literal["accuracy", "KR_t", "KR_s"] = "accuracy"
     among: tuple[str, ...] = MASKS[:1]
     why: str = ""
@@ -298,15 +301,24 @@ def _answers(
 
 def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
     """Return what was found, and the answer."""
-    row = rows[claim.row]
+    row, *others = (
+        _better(rows, label, mask) if claim.better else rows[label]
+        for label in (claim.row, *claim.over)
+    )
     own = level(row, mask, claim.measure)
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
-    here = f"{claim.row}: {unit}{own}"
+    here = f"{row.name}: {unit}{own}"
     if claim.least is not None:
         return here, verdict([own], claim.least)
-    above = {name: points_above(row, rows[name], mask, claim.measure) for name in claim.over}
+    above = {other.name: points_above(row, other, mask, claim.measure) for other in others}
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     return f"{here}; points above {listed}", verdict(above.values(), claim.by)
+
+
+def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
+    """Return the most accurate model of the method of a row."""
+    models = [row for row in rows.values() if row.group is rows[label].group]
+    return max(models, key=lambda row: level(row, mask).value)
 
 
 def verdict(found: Collection[Estimate | None], least: float) -> str:

@@ -8,7 +8,7 @@ from scipy.stats import ks_2samp
 
 from data_prep.base.errors import InputError
 from stforecast.cli.main import main
-from stforecast.cli.service import ALARM
+from stforecast.cli.options import ALARM
 from stforecast.service.folder import current, read_state
 from stforecast.service.monitor import METRICS, TABLE, _stuck, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
