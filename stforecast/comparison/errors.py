@@ -149,6 +149,15 @@ def naive_name(forecasts: xr.Dataset) -> str:
     )
 
 
+def bias_in_words(share: float) -> str:
+    """Return by how much sums of forecasts are off, as a share of the sum of the values' sizes.
+
+    >>> bias_in_words(-0.0312), bias_in_words(0.02)
+    ('sums are 3.1% too low', 'sums are 2.0% too high')
+    """
+    return f"sums are {abs(share):.1%} too {'high' if share >= 0 else 'low'}"
+
+
 def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
     known = variables(forecasts)
     if selection is None:

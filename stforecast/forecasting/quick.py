@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
-from stforecast.comparison.errors import SEASONAL, naive_name, variables
+from stforecast.comparison.errors import SEASONAL, bias_in_words, naive_name, variables
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
@@ -59,6 +59,7 @@ class Check(NamedTuple):
         first: first step of the part, in local time.
         last: last step.
         yardstick: what `naive` is the error of.
+        bias: by which share the sum of the forecasts is above that of the values; NaN without any.
     """
 
     mae: float
@@ -66,6 +67,7 @@ class Check(NamedTuple):
     first: pd.Timestamp
     last: pd.Timestamp
     yardstick: str = "value one day before"
+    bias: float = float("nan")
 
     @property
     def skill(self) -> float:
@@ -74,15 +76,15 @@ class Check(NamedTuple):
 
     def __str__(self) -> str:
         days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
+        said = f"{days}: mean absolute error {self.mae:.4g}"
         if np.isnan(self.naive):
-            return f"{days}: mean absolute error {self.mae:.4g} (nothing before to compare with)"
-        if not self.naive:
-            return f"{days}: mean absolute error {self.mae:.4g}; the {self.yardstick} has none"
-        way = "below" if self.skill >= 0 else "above"
-        return (
-            f"{days}: mean absolute error {self.mae:.4g}, {abs(self.skill):.0%} {way} that of the "
-            f"{self.yardstick} ({self.naive:.4g})"
-        )
+            said += " (nothing before to compare with)"
+        elif not self.naive:
+            said += f"; the {self.yardstick} has none"
+        else:
+            way = "below" if self.skill >= 0 else "above"
+            said += f", {abs(self.skill):.0%} {way} that of the {self.yardstick} ({self.naive:.4g})"
+        return said + (f"; {bias_in_words(self.bias)}" if np.isfinite(self.bias) else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +258,8 @@ def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | W
 def check_forecasts(forecasts: xr.Dataset) -> Check:
     """Return the errors of tested forecasts and of seasonal naive, where both are known."""
     y = forecasts["y"].to_numpy()
-    found, named = {"mae": forecasts["y_hat"].to_numpy()}, {}
+    found: dict[str, np.ndarray] = {"mae": forecasts["y_hat"].to_numpy()}
+    named: dict[str, Any] = {}
     known = np.isfinite(y) & np.isfinite(found["mae"])
     if SEASONAL in variables(forecasts):
         found["naive"] = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
@@ -266,6 +269,8 @@ def check_forecasts(forecasts: xr.Dataset) -> Check:
         name: float(np.abs(y_hat - y)[known].mean()) if known.any() else float("nan")
         for name, y_hat in found.items()
     }
+    if known.any() and np.nansum(np.abs(y[known])):
+        named["bias"] = float((found["mae"] - y)[known].sum() / np.abs(y[known]).sum())
     times = pd.DatetimeIndex(forecasts.indexes["time"])
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
     zone = forecasts.attrs.get("time_zone")
