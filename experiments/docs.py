@@ -71,6 +71,7 @@ PARTS: dict[str, Part] = {
     "readers": ("performance.md", guides.prepare_table),
     "city": ("performance.md", guides.city_table),
     "few cells": ("results/default.md", few_cells_list),
+    "exceedance": ("results/intervals.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
@@ -90,6 +91,7 @@ def write_parts(parts: Mapping[str, Part]) -> None:
         path = DOCS / page
         path.write_text(replaced(path.read_text(), name, make))
     (FIGURES / "growth.png").write_bytes(guides.growth_figure())
+    (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
     (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
 
 
