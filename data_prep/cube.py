@@ -218,6 +218,8 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
         check_axes(file, path)
     with reading(path, "as netCDF4", remedy):
         ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False, phony_dims="access")
+        # xarray does not write that a name with a space is one of a coordinate.
+        ds = ds.set_coords([name for name, v in ds.data_vars.items() if v.dims == ("cell",)])
         return check_cube(ds, str(path))
 
 

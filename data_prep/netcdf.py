@@ -9,6 +9,7 @@ names of cells, have none.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +94,10 @@ def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | No
         for name, v in ds.variables.items()
         if v.size and v.ndim and v.dtype.kind in "iufbM"
     }
-    ds.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
+    with warnings.catch_warnings():
+        # A cube's coordinates of cells are known by their dimension, whatever their names.
+        warnings.filterwarnings("ignore", ".*has a space in its name", xr.SerializationWarning)
+        ds.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
 
 
 Shape = tuple[int, ...]

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import click
 
+from data_prep.base.docstrings import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.replay import replay_table
-from experiments.site import guides
+from experiments.site import guides, images
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
 from experiments.site.markdown import replaced, shrunk
@@ -38,7 +39,7 @@ from experiments.site.results import gather, write_pages
 from experiments.site.tables import chosen
 from experiments.site.tutorials import pictures, refreshed
 from stforecast.cli.lists import methods_table
-from stforecast.cli.options import HELP, help_text
+from stforecast.cli.options import HELP
 from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +70,8 @@ PARTS: dict[str, Part] = {
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
     "city": ("performance.md", guides.city_table),
+    "plain images": ("results/index.md", images.plain_rivals),
+    "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),

@@ -106,6 +106,8 @@ NOT_RUN = {
         "stforecast federate status": "of a run on the server; test_federate_command.py shows one",
         "stforecast federate resume": "of a run on the server; test_federate_command.py goes back",
         "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
+        "stforecast federate check": "of a finished node; test_own_model.py checks one",
+        "stforecast federate update": "of a finished run; test_node.py and test_own_model.py go on",
     },
     "docs/serve.md": {
         "stforecast serve": "a server that stays; tests/stforecast/cli/test_serve.py asks one",
@@ -462,7 +464,8 @@ def milan(tmp_path_factory):
 def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
-    start("docs/papers/fuels.md", method, "", unread)
+    fewer = "--epochs 1 --closeness 24" if "epochs" in defaults(method) else ""
+    start("docs/papers/fuels.md", method, fewer, unread)
     assert Path("run/run.json").exists()
 
 

@@ -136,50 +136,6 @@ class Origin:
 
 
 _MONTH = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
-_UNITS = {
-    **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
-       [("B", "B"), ("byte", "B"), ("bytes", "B"), ("bit", "bit"), ("bps", "bit/s"),
-        ("bit/s", "bit/s"), ("b/s", "bit/s"), ("B/s", "B/s")]},
-    "bytes": "B", "byte": "B", "bps": "bit/s", "%": "%", "percent": "%", "pct": "%", "erl": "Erl",
-    "erlang": "Erl", "ms": "ms", "s": "s", "sec": "s", "min": "min", "h": "h", "km/h": "km/h",
-    "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
-    "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
-    "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
-    "count": "1", "number": "1", "times": "1", "bit": "bit", "bits": "bit", "minute": "min",
-    "minutes": "min", "hour": "h", "hours": "h", "second": "s", "seconds": "s",
-}  # fmt: skip
-_KPI = frozenset({
-    "traffic", "throughput", "thrput", "thp", "volume", "vol", "user", "users", "ue", "ues",
-    "util", "utilization", "utilisation", "prb", "drop", "rate", "ratio", "erlang", "erl", "dl",
-    "ul", "downlink", "uplink", "download", "upload", "rx", "tx", "speed", "flow", "occupancy",
-    "rsrp", "rsrq", "sinr", "cqi", "latency", "delay", "packet", "packets", "bytes", "session",
-    "sessions", "call", "calls", "attempt", "attempts", "att", "success", "succ", "fail",
-    "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
-    "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
-    "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
-    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime",
-})  # fmt: skip
-"""Words in names of what cells measure."""
-
-
-def unit_of(name: str) -> str:
-    """Return the unit that a column's name ends in; empty without one.
-
-    >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
-    ('GB', 'Mbit/s', '%', '')
-    """
-    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
-    bare = re.search(r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$", name)
-    match = found or bare
-    return _UNITS.get(match[1].lower(), "") if match else ""
-
-
-def is_service(name: str) -> bool:
-    """Return whether a column is named like a quantity: by a unit, or a word such as throughput."""
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
-    return bool(unit_of(name)) or any(word.lower() in _KPI for word in words)
-
-
 _DATE = re.compile(
     rf"(\d{{1,4}})([/. -])(\d{{1,2}}|(?:{_MONTH})[a-z]*)([/., -])(\d{{1,4}})(?![^\s T_,])(.*)",
     re.DOTALL | re.IGNORECASE,
@@ -190,24 +146,30 @@ _CLOCKS = {
     r"\d{1,2}:\d{2}": "%H:%M",
     r"\d{1,2}:\d{2}:\d{2}": "%H:%M:%S",
     r"\d{1,2}:\d{2}:\d{2}\.\d{1,6}": "%H:%M:%S.%f",
+    r"\d{1,2} ?[AP]M": "%I %p",
     r"\d{1,2}:\d{2} ?[AP]M": "%I:%M %p",
     r"\d{1,2}:\d{2}:\d{2} ?[AP]M": "%I:%M:%S %p",
 }
 _FORMS = {"day/month/year": "dmy", "month/day/year": "mdy", "year/month/day": "ymd"}
+_WEEKDAY = r"(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]? "
 TIME_LIKE = (
-    r"^\s*((\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+    rf"^\s*(({_WEEKDAY})?(\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}"
+    r"|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
     rf"|\d{{1,2}}[-/. ](?i:{_MONTH})[a-z]*[-/., ]+\d{{2,4}}"
     rf"|(?i:{_MONTH})[a-z]*\.? \d{{1,2}},? \d{{4}})([T_ ,].*)?"
     r"|(19|20)\d{6}([T ]?\d{2,6}Z?)?|1\d{9}(\.0+)?|1\d{12})\s*$"
 )
 """Pattern of a date, with or without a time of day, or of a number since 1970."""
 
-CLOCK_LIKE = r"^\s*([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP][mM])?(\s*-.*)?\s*$"
+CLOCK_LIKE = (
+    r"^\s*(([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP][mM])?"
+    r"|(0?\d|1[0-2]) ?[aApP][mM])(\s*(-|–|to|bis)\s*\d.*)?\s*$"
+)
 """Pattern of a time of day, or of a span that begins with one."""
 
 
 def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
-    """Return times without marks of summer and ends of spans, and what to add to each.
+    """Return times without weekdays, marks of summer, ends of spans, and what to add to each.
 
     Names of months have three letters, after the day; 24:00 is 0:00 of the next day.
 
@@ -218,6 +180,7 @@ def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     (['1.5.2024 00:00', '1.5.2024 01:00'], [1, 0])
     """
     plain = texts.str.strip().str.replace(r"\s+(DST|ST)$", "", regex=True)
+    plain = plain.str.replace(f"^{_WEEKDAY}", "", regex=True)
     end = r"(\d:\d{2}(?: ?[AP]M)?)\s*(-|–|to|bis)\s*\d.*$"
     plain = plain.str.replace(end, r"\1", regex=True)
     plain = plain.str.replace(rf"(?i)\b({_MONTH})[a-z]*\.?", r"\1", regex=True)
@@ -235,7 +198,7 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     >>> date_formats(["01/02/2017", "02/02/2017"])
     [('day/month/year', '%d/%m/%Y'), ('month/day/year', '%m/%d/%Y')]
     >>> date_formats(["31-Jan-24 10 PM"]), date_formats(["31-Jan-24 10:00 PM"])
-    ([], [('day/month/year', '%d-%b-%y %I:%M %p')])
+    ([('day/month/year', '%d-%b-%y %I %p')], [('day/month/year', '%d-%b-%y %I:%M %p')])
     """
     found = [_DATE.fullmatch(text.strip()) for text in texts]
     dates = [match for match in found if match]
@@ -342,7 +305,7 @@ def value_columns(
     for c in columns if values else others:
         _refuse_commas(df[c], origin)
     if values is None:
-        columns = _without_calendar(columns, origin)
+        columns = _values_among(columns, origin)
     if not columns:
         raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
     if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
@@ -350,18 +313,24 @@ def value_columns(
     return columns
 
 
-def _without_calendar(columns: list[str], origin: Origin) -> list[str]:
+def without_calendar(columns: Iterable[str]) -> list[str]:
+    """Return the columns that are none of the calendar, of periods and of places."""
+    usual = CALENDAR | TIMES | LONGITUDES | LATITUDES
+    return [c for c in columns if not (isinstance(c, str) and named([c], usual))]
+
+
+def _values_among(columns: list[str], origin: Origin) -> list[str]:
     """Leave out columns of the calendar, of periods and of places, with a notice."""
-    names = [c for c in columns if isinstance(c, str)]
-    known = named(names, CALENDAR | TIMES | LONGITUDES | LATITUDES)
-    if known and len(known) < len(columns):
+    left = without_calendar(columns)
+    known = [c for c in columns if c not in left]
+    if known and left:
         log.info(
             "%s: not taken as values: %s; %s",
             origin.name,
             ", ".join(known),
             Words("pass {values} to choose columns"),
         )
-        return [c for c in columns if c not in known]
+        return left
     return columns
 
 

@@ -9,18 +9,18 @@ import csv
 import io
 import logging
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TextIO
 
 import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, choose, counted, some
 from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.readers.columns import TIME_LIKE, WITH_COMMA, Origin, has_comma
+from data_prep.readers.columns import TIME_LIKE, Origin, has_comma
 from data_prep.readers.head import (
     LINES,
     MISSING,
@@ -32,129 +32,13 @@ from data_prep.readers.head import (
     find_encoding,
     find_head,
     find_separator,
+    is_data,
+    times_across,
     usual_width,
 )
-
-Decimal = Literal["auto", "point", "comma"]
-DECIMALS = ("auto", "point", "comma")
-
-_POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
-# Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
-_SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
-DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
-"""Pattern of a date of countries that write decimal commas."""
-
-_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
+from data_prep.readers.written_numbers import DECIMALS, Decimal
 
 log = logging.getLogger(__name__)
-
-
-def decide_decimal(
-    table: pl.DataFrame, dialect: Dialect, keys: Container[str], origin: Origin
-) -> Decimal:
-    """Return the decimal mark of a dialect, or of a table that was read with points.
-
-    It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
-    thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
-    """
-    if dialect.decimal != "auto":
-        return dialect.decimal
-    unclear: str | None = None
-    for name, texts in _texts_of_numbers(table, keys):
-        with_comma = texts.filter(texts.str.contains(",", literal=True))
-        if not len(with_comma) or not texts.str.contains(WITH_COMMA).all():
-            continue
-        if texts.str.contains(_SURELY).any():
-            log.info(
-                "%s: decimal commas, such as %r in column %r; %s",
-                origin.name,
-                with_comma[0],
-                name,
-                Words("pass {decimal:point} if they separate thousands"),
-            )
-            return "comma"
-        unclear = unclear or f"column {name!r} holds {with_comma[0]!r}"
-    columns = _texts_of_numbers(table, keys) if unclear else ()
-    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
-        log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
-        return "point"
-    dotted = [c for c in table.columns if unclear and c in keys and table[c].dtype == pl.String]
-    if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
-        log.info("%s: %s: a decimal comma, as dates have points", origin.name, unclear)
-        return "comma"
-    if unclear:
-        raise InputError(
-            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
-            Words(
-                "pass {decimal:comma} if it is decimal, {decimal:point} if it separates thousands"
-            ),
-        )
-    return "point"
-
-
-def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:
-    """Yield the columns of text that are no keys, without empty fields and spaces in numbers."""
-    for column in table.iter_columns():
-        if column.dtype == pl.String and column.name not in keys:
-            yield column.name, plain_numbers(column.drop_nulls())
-
-
-def plain_numbers(texts: pl.Series) -> pl.Series:
-    """Return texts without spaces or apostrophes between thousands, and without one common unit.
-
-    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7", "2 b"])).to_list()
-    ['1234,5', '12000', '7', '2 b']
-    >>> plain_numbers(pl.Series(["7 %", "8 %"])).to_list()
-    ['7', '8']
-    """
-    start = texts.drop_nulls().head(1).str.extract(UNIT_AFTER, 2)
-    if len(start) and start[0]:
-        same = texts.drop_nulls().str.extract(UNIT_AFTER, 2) == start[0]
-        if same.fill_null(False).all():
-            texts = texts.str.replace(UNIT_AFTER, "$1")
-    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*[\s'’]\d{3}").any():
-        return texts
-    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*$")
-    return texts.zip_with(~grouped, texts.str.replace_all(r"[\s'’]", ""))
-
-
-UNIT_AFTER = r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
-"""Pattern of a number and a unit after it."""
-
-
-def to_numbers(
-    table: pl.DataFrame, decimal: Decimal, keys: Container[str], origin: Origin
-) -> pl.DataFrame:
-    """Convert the columns of text that hold numbers only, with separators of thousands or without.
-
-    >>> table = pl.DataFrame({"a": ["1.234,5", None], "b": ["x", "1,5"]})
-    >>> to_numbers(table, "comma", [], Origin())["a"].to_list()
-    [1234.5, None]
-    """
-    pattern, thousands = (WITH_COMMA, ".") if decimal == "comma" else (_POINT, ",")
-    converted, grouped = [], []
-    for name, texts in _texts_of_numbers(table, keys):
-        if len(texts) and texts.str.contains(pattern).all():
-            if decimal == "comma" and texts.str.contains(".", literal=True).any():
-                grouped.append(name)
-            plain = plain_numbers(table[name]).str.strip_chars()
-            plain = plain.str.replace_all(thousands, "", literal=True)
-            converted.append(plain.str.replace(",", ".", literal=True).cast(pl.Float64))
-        elif len(texts) and decimal == "comma" and texts.str.contains(_POINT).all():
-            other = texts.filter(~texts.str.contains(pattern))[0]
-            raise InputError(
-                f"{origin.name}: column {name!r} holds {other!r}, which has a decimal "
-                "point, expected decimal commas as in the rest of the table; write all numbers "
-                "with the same decimal mark"
-            )
-    if grouped:
-        log.warning(
-            "%s: points are read as separators of thousands in columns %s, since the table has "
-            "decimal commas",
-            origin.name,
-            some(map(repr, grouped)),
-        )
-    return table.with_columns(converted)
 
 
 MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
@@ -258,6 +142,18 @@ def _start(path: Path, content: bytes | None) -> bytes:
     with path.open("rb") as file:
         start = file.read(SAMPLE)
         return start if start.count(b"\n") > MIN_LINES else start + file.read(MAX_HEADER)
+
+
+def may_have_times(path: Path, content: bytes | None) -> bool:
+    """Return whether a file may hold rows with a time: not if it is a text without one."""
+    if content is None and not (path.suffix in (".csv", ".tsv", ".txt") and path.is_file()):
+        return True
+    start = _start(path, content)
+    text = start.decode("utf-16" if b"\0" in start[:40] else "utf-8-sig", errors="replace")
+    lines = [line for line in text.splitlines()[:LINES] if line.strip()]
+    rows = list(csv.reader(lines, delimiter=find_separator(lines))) if lines else []
+    width, _ = usual_width(rows)
+    return any(is_data(row, width) or times_across(row) for row in rows)
 
 
 def _read(

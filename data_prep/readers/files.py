@@ -25,6 +25,7 @@ from data_prep.base.limits import check_expansion
 from data_prep.readers import delimited
 from data_prep.readers.columns import SUFFIXES, Origin
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
+from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 
 def sheets_of(path: Path) -> list[str]:
@@ -253,11 +254,12 @@ def read_table(
     An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
     table, origin = read_file(path, text_columns, dialect)
-    mark = delimited.decide_decimal(table, dialect, text_columns, origin)
+    mark = decide_decimal(table, dialect.decimal, text_columns, origin)
     if mark == "comma" and not origin.as_text:
         comma = dataclasses.replace(dialect, decimal=mark)
         return read_table(path, text_columns=text_columns, dialect=comma)
-    return to_pandas(delimited.to_numbers(table, mark, text_columns, origin)), origin
+    table, origin = to_numbers(table, mark, text_columns, origin)
+    return to_pandas(table), origin
 
 
 def read_file(

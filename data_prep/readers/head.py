@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from charset_normalizer import from_bytes
 
 from data_prep.base.errors import InputError, Words, some
-from data_prep.readers.columns import TIME_LIKE, looks_like_values, unit_of
+from data_prep.readers.columns import TIME_LIKE, looks_like_values
+from data_prep.readers.units import unit_of
 
 SEPARATORS = ",;\t|"
 SAMPLE = 2**17

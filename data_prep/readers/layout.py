@@ -21,13 +21,14 @@ from data_prep.readers.columns import (
     MAX_NAMES,
     Origin,
     has_comma,
-    is_service,
     is_text,
     named,
     number_cells,
     value_columns,
     which_of,
+    without_calendar,
 )
+from data_prep.readers.units import is_service
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
 
     Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
     are the columns of times and cells; those after them are no properties. Numbers are properties
-    if they differ between cells, each of which has many rows. A series has the cells as index.
+    if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
+    named like a quantity, beside numbers that change. A series has the cells as index.
     """
     if keys[1] not in df:
         return {}
@@ -87,13 +89,14 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
         if not (by_cell.nunique() == 1).all():
             continue
         is_id = bool(named([name], CELLS))
-        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups) and column.nunique() > 1
-        if is_text(column) or is_id or many:
+        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups)
+        apart = column.nunique() > 1 or not (is_service(name) or (column == 0).all())
+        if is_text(column) or is_id or (many and apart):
             found[name] = by_cell.first()
     rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
-    if rest or len(keys) > 2:
+    if len(keys) > 2 or any(df[c].nunique() > 1 for c in without_calendar(rest)):
         return found
-    return {name: values for name, values in found.items() if is_text(values)}
+    return {n: v for n, v in found.items() if is_text(v) or (rest and v.nunique() > 1)}
 
 
 MANY_ROWS = 24

@@ -46,14 +46,16 @@ from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
 from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
-from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text, unit_of
+from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text
 from data_prep.readers.delimited import Dialect
-from data_prep.readers.exports import TIME, TOTAL, files_of, read_export
+from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
+from data_prep.readers.time_columns import TIME, TOTAL
+from data_prep.readers.units import unit_of
 
 SOURCES: tuple[()] = ()
 
@@ -219,7 +221,7 @@ def _without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
             all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
         ):
             kept[at] = False
-            log.warning("%s: cell %r is left out: the total of the others", origin.name, ids[at])
+            log.warning("%s: cell %s is left out: the total of the others", origin.name, ids[at])
     return ds.isel(cell=kept)
 
 

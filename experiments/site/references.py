@@ -16,9 +16,10 @@ import click
 import numpy as np
 import torch
 
+from data_prep.base.docstrings import help_text
 from stforecast.bench.tables import markdown
 from stforecast.cli.commands import Sectioned
-from stforecast.cli.options import from_dataclass, help_text
+from stforecast.cli.options import from_dataclass
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task, overridden
 from stforecast.federated.core.population import Population, SplitModel
@@ -118,7 +119,7 @@ def forecasts_sent() -> str:
     from stforecast.models import MODELS
 
     def row(name: str, method: type[Method]) -> dict[str, str]:
-        own = method.defaults.get("model")  # fedlean's and fedtrees' part of the method.
+        own = method.defaults.get("model")  # A part of the method, as fedlean's.
         spec = WindowSpec(closeness=1, periods=1, period=DAY) if own else WindowSpec(period=DAY)
         steps = np.arange(spec.max_lag + spec.period)
         random = np.random.default_rng(0).normal(size=(len(steps), N_CLIENTS))

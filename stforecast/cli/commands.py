@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, choose, close_to
 from data_prep.base.registry import Registry
 from stforecast.cli import options
@@ -139,7 +140,7 @@ def command(
             name or function.__name__.removesuffix("_command"),
             params=sorted([*declared, *made], key=lambda p: places.get(str(p.name), -1)),
             callback=click.pass_context(function) if "ctx" in places else function,
-            help=options.help_text(function.__doc__),
+            help=help_text(function.__doc__),
             context_settings=options.HELP,
             **settings,
         )
@@ -314,8 +315,8 @@ def _plot_command(
         name,
         params=[runs, out, dpi, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
         callback=command,
-        help=f"{options.help_text(draw.__doc__)}\n\n{RUNS}",
-        short_help=options.title(draw.__doc__),
+        help=f"{help_text(draw.__doc__)}\n\n{RUNS}",
+        short_help=title(draw.__doc__),
         context_settings=options.HELP,
     )
 

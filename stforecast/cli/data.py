@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep import DATA_SETS
+from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, counted, in_minutes
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
@@ -124,8 +125,8 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         options.HELP,
         prepare_one,
         params,
-        options.help_text(about),
-        short_help=options.title(about),
+        help_text(about),
+        short_help=title(about),
     )
 
 

@@ -11,8 +11,17 @@ from typing import Any
 
 import click
 
-from stforecast.cli.commands import CONFIG, SectionedGroup, command
-from stforecast.cli.options import JSON, check_given, from_dataclass, given
+from stforecast.cli.commands import CONFIG, SectionedGroup, command, without_nan
+from stforecast.cli.options import (
+    ALARM,
+    JSON,
+    PATH,
+    check_given,
+    check_history,
+    check_run,
+    from_dataclass,
+    given,
+)
 from stforecast.cli.run import run_options
 from stforecast.forecasting import DEFAULT_METHOD
 
@@ -180,7 +189,87 @@ def serve_command(*, config: Path | None, **settings: Any) -> None:
     FederationServer(**settings).run()
 
 
-for subcommand in (resume_command, status, serve_command):
+@command(name="update")
+def continue_command(app: Path, *, out: Path, results: Path, rounds: int = 10) -> None:
+    """Write the Flower app that continues a finished federation with the nodes' new data.
+
+    APP is the folder that `stforecast federate --out` wrote. Server and nodes begin with their last
+    state: shared and personal parts, and optimisers. Before `flwr run`, each node's owner replaces
+    the cube by one that holds the new records, too.
+
+    Options:
+        out: folder for the new app.
+        results: folder on the server for the new results.
+        rounds: further rounds, at the learning rate of refits.
+    """
+    from stforecast.flower.server_app import prepare_continuation
+    from stforecast.flower.settings import read_app, write_app
+
+    run = prepare_continuation(read_app(app), results, rounds)
+    click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
+
+
+DATA = click.Option(
+    ["--data"],
+    type=PATH,
+    required=True,
+    help="This node's data: a cube, or records as the model's were prepared.",
+)
+
+
+@command(DATA, name="check")
+def check_command(
+    ctx: click.Context, model: Path, *, data: Path, days: float = 7.0, most_mase: float = 1.0
+) -> None:
+    """Check a model on this node's own data before it is used; nothing leaves the node.
+
+    MODEL is a saved model, or the node's folder of a run. Prints one line of JSON with the errors
+    of its forecasts in the last days, and the cells that are worse than the limit.
+
+    Exit codes: 0 accepted, 20 not accepted, 2 bad input.
+
+    Options:
+        days: days to forecast, at the end of the data.
+        most_mase: highest MASE at which the model is accepted; 1 is the error of the day before.
+    """
+    check_run(model)
+    check_history(data)
+    from stforecast.flower.own_model import check
+
+    found = check(model, data, days, most_mase)
+    click.echo(json.dumps(without_nan(found)))
+    ctx.exit(0 if found["accepted"] else ALARM)
+
+
+@command(DATA, name="update-alone")
+def alone_command(
+    ctx: click.Context, model: Path, *, data: Path, days: float = 14.0, level: float = 0.9
+) -> None:
+    """Train this node's own copy of a model some rounds further, without a server.
+
+    MODEL is the node's folder of a run. The copy is replaced if the new one has a lower MASE on the
+    last days, on which it was not trained, beyond an interval. A later federation goes on from the
+    federation's state, not from this copy. Prints one line of JSON.
+
+    Exit codes: 12 replaced, 14 the new model lost, 2 bad input.
+
+    Options:
+        days: days of the trial, at the end of the data.
+        level: confidence of the interval.
+    """
+    check_run(model)
+    check_history(data)
+    from stforecast.flower.own_model import train_alone
+    from stforecast.service.update import CODES
+
+    found = train_alone(model, data, days, level)
+    click.echo(json.dumps(without_nan(found)))
+    ctx.exit(CODES[found["action"]])
+
+
+for subcommand in (
+    resume_command, status, serve_command, continue_command, check_command, alone_command
+):  # fmt: skip
     federate_command.add_command(subcommand)
 
 log = logging.getLogger(__name__)

@@ -80,7 +80,7 @@ def _write_notices(log_format: str) -> None:
     notices = Notices()
     notices.setFormatter(CommandFormatter())
     if log_format == "json":
-        from stforecast.flower.standing import JsonLines
+        from stforecast.flower.telemetry import JsonLines
 
         notices.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[notices], force=True)

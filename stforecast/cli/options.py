@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +18,7 @@ import click
 from click.core import ParameterSource
 from click.types import OptionHelpExtra
 
+from data_prep.base.docstrings import entries
 from data_prep.base.errors import InputError, close_to, no_file
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -28,6 +27,9 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PATH = click.Path(path_type=Path)
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
+
+ALARM = 20
+"""Exit code of a command that has done its work and found something wrong."""
 
 RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
 
@@ -45,10 +47,6 @@ LIMITS = tuple(
     )
     for which in ("lower", "upper")
 )
-
-
-HELP_WIDTH = 78
-"""Width of help that is not wrapped to the terminal, such as lists, in columns."""
 
 
 def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> list[click.Option]:
@@ -112,44 +110,6 @@ def arguments(function: Callable[..., Any]) -> list[click.Argument]:
             kind = _click_type(hints[p.name])
             found.append(click.Argument([p.name], type=kind, nargs=n, required=True))
     return found
-
-
-def entries(doc: str | None, section: str) -> dict[str, str]:
-    """Return names and texts of one section of a Google-style docstring.
-
-    >>> entries(RangedOption.__doc__, "Args")
-    {'takes': 'text of the range; empty without bounds.'}
-    """
-    body = inspect.cleandoc(doc or "").partition(f"\n{section}:\n")[2]
-    body = re.split(r"\n(?=\S)", body)[0]
-    found = re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |\Z)", body, re.M | re.S)
-    return {name: " ".join(text.split()) for name, text in found}
-
-
-def help_text(doc: str | None) -> str:
-    """Return a docstring's text before its sections for click; lists and code are kept."""
-    sections = r"\n(?:Args|Attributes|Options|Returns|Raises):\n"
-    text = re.split(sections, inspect.cleandoc(doc or ""))[0]
-    paragraphs = []
-    for paragraph in text.strip().split("\n\n"):
-        if paragraph.startswith("    "):
-            paragraph = f"\b\n{paragraph}"
-        elif paragraph.startswith("- "):
-            items = re.split(r"\n(?=- )", paragraph)
-            items = [" ".join(item.split()) for item in items]
-            filled = [textwrap.fill(i, HELP_WIDTH, subsequent_indent="  ") for i in items]
-            paragraph = "\b\n" + "\n".join(filled)
-        paragraphs.append(paragraph)
-    return "\n\n".join(paragraphs)
-
-
-def title(doc: str | None) -> str:
-    """Return the first line of a docstring.
-
-    >>> title(title.__doc__)
-    'Return the first line of a docstring'
-    """
-    return inspect.cleandoc(doc or "").partition("\n")[0].rstrip(".")
 
 
 class RangedOption(click.Option):

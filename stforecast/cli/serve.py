@@ -72,8 +72,8 @@ def serve_command(
 ) -> None:
     """Serve the forecasts of a run over HTTP, as JSON and CSV.
 
-    /forecast, /cells, /health and /metrics; /docs describes them. What `stforecast update` or a new
-    run in the same folder replaces is read anew. Ctrl-C or SIGTERM ends it.
+    /forecast, /cells, /health and /metrics; /openapi.json describes them. What `stforecast update`
+    or a new run in the same folder replaces is read anew. Ctrl-C or SIGTERM ends it.
 
     Options:
         history: cube or table to forecast from; by default that of the run's last update, or the

@@ -18,10 +18,10 @@ from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 
 SEASONAL = "seasonal naive"
-"""Name of the model that repeats the day before, which every run forecasts with."""
+"""Name of the model that repeats the day or the week before, which every run forecasts with."""
 
-SEASONAL_METHOD = "seasonal_day"
-"""Method that forecasts as seasonal naive."""
+SEASONAL_METHODS = ("seasonal_day", "seasonal_week")
+"""Methods, one of which forecasts as seasonal naive."""
 
 SCALES = MappingProxyType({"mae": "seasonal_mae", "rmse": "seasonal_rmse"})
 """Variables of `forecasts.nc` that scaled metrics divide by."""
@@ -140,6 +140,22 @@ def variables(forecasts: xr.Dataset) -> dict[str, str]:
         for selection in filter(None, str(values.attrs.get("selection", "")).split(", "))
     }
     return found | ({SEASONAL: "seasonal_naive"} if "seasonal_naive" in forecasts else {})
+
+
+def naive_name(forecasts: xr.Dataset) -> str:
+    """Return what seasonal naive repeats, such as "value one week before"."""
+    return str(
+        forecasts[variables(forecasts)[SEASONAL]].attrs.get("long_name", "value one day before")
+    )
+
+
+def bias_in_words(share: float) -> str:
+    """Return by how much sums of forecasts are off, as a share of the sum of the values' sizes.
+
+    >>> bias_in_words(-0.0312), bias_in_words(0.02)
+    ('sums are 3.1% too low', 'sums are 2.0% too high')
+    """
+    return f"sums are {abs(share):.1%} too {'high' if share >= 0 else 'low'}"
 
 
 def _variable(forecasts: xr.Dataset, selection: str | None) -> str:

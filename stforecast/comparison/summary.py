@@ -10,6 +10,7 @@ import pandas as pd
 from data_prep.base.errors import counted, in_minutes
 from stforecast.bench.run_groups import group_runs, pooled
 from stforecast.bench.tables import for_terminal, privacy_sentence, traffic_sentence
+from stforecast.comparison.errors import bias_in_words, naive_name
 from stforecast.comparison.further_tables import nominal_coverage, refit_notes
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.results import further_columns
@@ -49,7 +50,11 @@ def summary(run: ForecastRun) -> str:
     (line,) = leaderboard(rows, "raw_mae").lines
     if line.skill is not None:
         found = per_cent(line.skill).replace(" [", " % [")
-        lines.append(f"skill against the value one day before, in MAE: {found}")
+        with run.open_forecasts() as forecasts:
+            lines.append(f"skill against the {naive_name(forecasts)}, in MAE: {found}")
+    bias, mae, wape = (run.score(f"raw_{n}", table=whole) for n in ("bias", "mae", "wape"))
+    if math.isfinite(share := bias * wape / mae if mae else bias):
+        lines.append(f"of the forecasts, {bias_in_words(share)}")
     if of_intervals := interval_line(run, whole):
         lines.append(of_intervals)
     lines += refit_notes(rows)

@@ -95,7 +95,8 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
     for metric in sorted({board.metric for board in boards if any(x.skill for x in board.lines)}):
         found.append(
             f"skill in {short_title(metric)}: 1 minus the geometric mean, over cells, of the "
-            "error divided by that of seasonal naive, the value one day before."
+            "error divided by that of seasonal naive: the value one day or one week before, "
+            "whichever was nearer in the training part."
         )
     if several:
         found.append(

@@ -19,11 +19,11 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import check_finite, check_values, observed
 from data_prep.preparation import preparation_of
+from data_prep.readers.units import factor
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
 from stforecast.data.cubes import Data, choose_service, name_of, open_cube
 from stforecast.data.events import Events, read_events
-from stforecast.data.units import factor
 from stforecast.data.window_spec import WindowSpec
 
 log = logging.getLogger(__name__)

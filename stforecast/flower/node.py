@@ -73,10 +73,6 @@ class Place(NamedTuple):
         `token` is the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
         changes when its server is started again.
         """
-        if not isinstance(token, str) or not TOKEN.fullmatch(token):
-            raise InputError(
-                f"the server calls the run {token!r:.40}; it may be of another version"
-            )
         try:
             data, first = Path(str(node_config["data"])), int(node_config["first-client"])
         except (KeyError, ValueError) as e:
@@ -87,7 +83,15 @@ class Place(NamedTuple):
         if not data.is_file():
             raise InputError(f"{data}: no such file; give the path of this node's cube as data")
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
-        return cls(data, first, out / f"run-{token}")
+        return cls(data, first, out).of_run(token)
+
+    def of_run(self, token: object) -> Place:
+        """Return the place with the folder of a run in its `out`."""
+        if not isinstance(token, str) or not TOKEN.fullmatch(token):
+            raise InputError(
+                f"the server calls the run {token!r:.40}; it may be of another version"
+            )
+        return self._replace(out=self.out / f"run-{token}")
 
 
 class SecureAggregationRequired(InputError):
@@ -151,7 +155,9 @@ class FlowerNode:
         )
         cube = fingerprint(*series.identity())
         about = {"settings": config.flat(), "cube": cube, **data.identity()}
-        self.node = Node(trainer, place.out / STATE, about, before, run.secure)
+        whole = place._replace(out=place.out.parent)
+        earlier = whole.of_run(run.after).out / STATE if run.after else None
+        self.node = Node(trainer, place.out / STATE, about, before, run.secure, earlier)
 
     def current(self, before: int | None) -> bool:
         """Return whether this object alone changed its files, and has not seen round `before`."""

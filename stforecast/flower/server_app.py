@@ -14,21 +14,26 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import CommandFormatter, for_command
+from data_prep.base.errors import CommandFormatter, InputError, Words, for_command
 from data_prep.base.files import atomic_path
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.messages import Finished
+from stforecast.federated.runs.checkpoint import load_checkpoint, newest_first
 from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import EVENTS, RESULTS, JsonLines, MetricsFile, show_log
+from stforecast.flower.standing import EVENTS, RESULTS
+from stforecast.flower.telemetry import JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
 from stforecast.forecasting.trained_method import build_method
 
 log = logging.getLogger(__name__)
+
+LAST, BEFORE = "last", "before"
+"""Folders in the results of the checkpoint after the last round, and of that of the run before."""
 
 SERIES = "a client's whole training series"
 
@@ -50,8 +55,8 @@ def make_server_app() -> Any:
 def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     """Run the federation; write the logs, then `rounds.csv`, and last `federation.json`.
 
-    A run that was ended goes on from `checkpoints/`, which is removed at the end. Returns what
-    `federation.json` holds.
+    A run that was ended goes on from `checkpoints/`, of which `last/` is left at the end: another
+    run may begin with it, as its `before/`. Returns what `federation.json` holds.
     """
     config, out = run.config.at(run.step), Path(run.out)
     method = build_method(config)
@@ -73,6 +78,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             owners=run.owners,
             folder=out / "checkpoints",
             run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
+            begin=load_checkpoint(out / BEFORE).state.server if run.after else None,
         )
         # Asked first, so that a missing accountant does not end a long run.
         guarantee(config.uplink, 1, SERIES)
@@ -106,8 +112,30 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
         log.info("test errors of all nodes: %s", about["test"], extra=known)
         with atomic_path(out / RESULTS) as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
+        shutil.rmtree(out / LAST, ignore_errors=True)
+        newest_first(out / "checkpoints")[0].rename(out / LAST)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     return about
+
+
+def prepare_continuation(run: RunSettings, out: Path, rounds: int) -> RunSettings:
+    """Return the settings of further rounds after a finished run; copy its last state to `out`.
+
+    Raises:
+        InputError: if the run has not finished here, or `out` holds results already.
+    """
+    last = Path(run.out) / LAST
+    if not last.is_dir():
+        raise InputError(
+            f"{last}: no state of a finished federation; finish it with `flwr run`, on the "
+            "machine of its server"
+        )
+    if (out / EVENTS).exists():
+        raise InputError(f"{out}: holds results already; ", Words("choose another {results}"))
+    found = load_checkpoint(last)
+    continued = run.continued(found.notes["token"], out, rounds)
+    shutil.copytree(last, out / BEFORE, dirs_exist_ok=True)
+    return continued
 
 
 @contextmanager

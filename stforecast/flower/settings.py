@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, Words, counted
+from data_prep.base.errors import InputError, Words, counted, reading
 from data_prep.base.files import atomic_path
 from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
@@ -24,6 +25,7 @@ from stforecast.data.anchors import CHOSEN
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.forecasting.config import Config, resolve
+from stforecast.forecasting.rolling import RATES
 from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
 
@@ -55,6 +57,7 @@ class RunSettings:
             that of its own data.
         units: unit to which all nodes convert their data; empty if each has its own.
         unsafe_open: run although strangers can run apps at the server's address.
+        after: the server's name of the finished run from which nodes go on; empty for none.
     """
 
     config: Config
@@ -67,6 +70,7 @@ class RunSettings:
     time_zone: str = ""
     units: str = ""
     unsafe_open: bool = False
+    after: str = ""
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
@@ -89,6 +93,7 @@ class RunSettings:
             "units": self.units,
             "secure-threshold": self.secure.secure_threshold if self.secure else 0.0,
             "unsafe-open": self.unsafe_open,
+            "after": self.after,
         }
 
     @classmethod
@@ -102,7 +107,7 @@ class RunSettings:
             owners = {int(n): range(*r) for n, r in json.loads(values["owners"]).items()}
             config, threshold = resolve(**settings), float(values["secure-threshold"])
             zone, units = str(values["time-zone"]), str(values["units"])
-            unsafe_open = bool(values["unsafe-open"])
+            unsafe_open, after = bool(values["unsafe-open"]), str(values["after"])
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
                 f"the run's configuration cannot be used ({e!r}); create it again"
@@ -130,7 +135,20 @@ class RunSettings:
             from stforecast.federated.nodes.node_sums import check_sums
 
             check_sums(METHODS[config.method], config.uplink, config.robust)
-        return cls(config, n_clients, patience, out, step, owners, secure, zone, units, unsafe_open)
+        further = secure, zone, units, unsafe_open, after
+        return cls(config, n_clients, patience, out, step, owners, *further)
+
+    def continued(self, after: str, out: Path, rounds: int) -> RunSettings:
+        """Return the settings of some further rounds at the learning rate of refits."""
+        training, config = self.config.training, self.config
+        training = dataclasses.replace(
+            training,
+            rounds=rounds + METHODS[config.method].sums_first,
+            schedule="constant",
+            lr=RATES[training.schedule] * training.lr,
+        )
+        config = dataclasses.replace(config, training=training)
+        return dataclasses.replace(self, config=config, after=after, out=str(out.resolve()))
 
 
 def parse_owner(text: str) -> tuple[int, range]:
@@ -270,6 +288,14 @@ def write_app(folder: Path, run: RunSettings) -> Path:
         with atomic_path(folder / name) as part:
             part.write_text(text)
     return folder
+
+
+def read_app(folder: Path) -> RunSettings:
+    """Read the settings that `write_app` wrote."""
+    path = folder / "pyproject.toml"
+    with reading(path, "as a Flower app", "give the folder that `stforecast federate` wrote"):
+        project = tomllib.loads(path.read_text())
+        return RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
 
 
 def _toml(value: Any) -> str:

@@ -22,7 +22,7 @@ from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
 from stforecast.flower.node import FlowerNode, Place, check_secure_only, in_sum
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.standing import show_log
+from stforecast.flower.telemetry import show_log
 from stforecast.flower.wire import encode, unpack
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """Evaluation of a fitted model on the validation and the test part of its data.
 
-Seasonal naive is the yardstick of skill and of scaled errors. Its season is a day; where a step
-does not divide a day, it is one step, so that the forecast is the last value.
+Seasonal naive is the yardstick of skill. Its season is a day or a week, whichever was nearer in the
+training part; where a step does not divide a day, it is one step, so that the forecast is the last
+value. Scaled errors are divided by those of a day's season, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
-from stforecast.data.dates import DAY, divides_a_day
+from stforecast.data.dates import DAY, WEEK, divides_a_day
 from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
@@ -46,19 +47,40 @@ def season_of(calendar: Calendar) -> int:
     return int(DAY // calendar.step) if divides_a_day(calendar.step) else 1
 
 
-def seasonal_forecast(data: PreparedSeries, some: slice) -> np.ndarray | None:
-    """Forecast the test part of some cells by the latest value at the same time of day, z-scored.
+def better_season(data: PreparedSeries) -> int:
+    """Return the steps of a season: a week where its values are nearer in training than a day's.
+
+    They are compared by mean absolute differences of z-scores, in training parts of two weeks or
+    more.
+    """
+    day, calendar, fit = season_of(data.calendar), data.calendar, data.split.fit
+    if not divides_a_day(calendar.step):
+        return day
+    week = calendar.steps_in(WEEK)
+    if fit.stop - fit.start < 2 * week:
+        return day
+    steps = np.arange(fit.start + week, fit.stop)
+    found, n_cells = np.zeros(2), data.z.shape[1]
+    for some in (slice(i, i + CELLS) for i in range(0, n_cells, CELLS)):
+        z = data.z[:, some]
+        off = [np.abs(z[steps] - z[calendar.before(steps, season)]) for season in (day, week)]
+        found += np.where(np.isfinite(off[0] + off[1]), off, 0.0).sum(axis=(1, 2), dtype=float)
+    return week if found[1] < found[0] else day
+
+
+def seasonal_forecast(data: PreparedSeries, some: slice, season: int) -> np.ndarray | None:
+    """Forecast the test part of some cells by the latest value at the same time, z-scored.
 
     The result is None if the first window has less than a season of history.
     """
-    season, starts = season_of(data.calendar), data.split.test
+    starts = data.split.test
     if starts.min() < season:
         return None
     return repeat_season(data.z[:, some], starts, data.window.horizon, season, data.calendar)
 
 
 def seasonal_scale(data: PreparedSeries) -> Scale:
-    """Return the errors of seasonal naive, one season ahead, on the steps to fit a scaler on.
+    """Return the errors one day ahead of seasonal naive on the steps to fit a scaler on.
 
     Hyndman and Koehler: Another Look at Measures of Forecast Accuracy, International Journal of
     Forecasting 22, 2006, equation in section 3 (MASE); Makridakis et al.: The M5 Accuracy
@@ -115,6 +137,11 @@ class Evaluation:
     def scale(self) -> Scale | None:
         """What scaled metrics divide by; None without a training part."""
         return seasonal_scale(self.data) if len(self.data.split.train) else None
+
+    @cached_property
+    def season(self) -> int:
+        """Steps of the season of seasonal naive."""
+        return better_season(self.data)
 
     @cached_property
     def _validation(self) -> Forecasts:
@@ -340,7 +367,7 @@ def forecast_values(
     for selection, evaluation in evaluations.items():
         if evaluation is not chosen:
             found[_name_of(selection)] = evaluation.forecast(some)
-    if (naive := seasonal_forecast(chosen.data, some)) is not None:
+    if (naive := seasonal_forecast(chosen.data, some, chosen.season)) is not None:
         found["seasonal_naive"] = chosen.raw(naive, some)
     return found
 
@@ -368,7 +395,7 @@ def forecasts_dataset(
     about: dict[str, dict[str, Any]] = {
         name: {**units, "long_name": LONG_NAMES[name]} for name in ("y_hat", "y")
     }
-    about["seasonal_naive"] = {**units, "long_name": "value at the same time of the day before"}
+    about["seasonal_naive"] = {**units, **_naive(chosen)}
     for selection, evaluation in evaluations.items():
         name = "y_hat" if evaluation is chosen else _name_of(selection)
         of_name = about.setdefault(name, {**units, "long_name": f"forecast, {selection}"})
@@ -398,6 +425,14 @@ def forecasts_dataset(
             **({"coverage": config.coverage} if config.has_intervals else {}),
         },
     )
+
+
+def _naive(evaluation: Evaluation) -> dict[str, Any]:
+    """Describe seasonal naive."""
+    calendar, season = evaluation.data.calendar, evaluation.season
+    span = season * calendar.step
+    of_span = {DAY: "value one day before", WEEK: "value one week before"}
+    return {"long_name": of_span.get(span, "last value"), "season_steps": season}
 
 
 def _bound(name: str, config: Config) -> dict[str, Any]:

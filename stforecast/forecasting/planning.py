@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import norm, rankdata
+from scipy.special import ndtr, ndtri
 
 from data_prep.base.errors import InputError, Words
 
@@ -89,7 +89,7 @@ def exceedance(
     0.05
     """
     places = _places(forecast, lower, upper, threshold, coverage, limits)
-    return pd.DataFrame(norm.sf(places), forecast.index, forecast.columns)
+    return pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
 
 
 def _places(
@@ -107,7 +107,7 @@ def _places(
     _check_inside(centre, forecast.columns, low, high)
     reach = np.where(limit > centre, high - centre, centre - low).clip(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        places = (limit - centre) / (reach / norm.ppf((1 + coverage) / 2))
+        places = (limit - centre) / (reach / ndtri((1 + coverage) / 2))
     places = np.where(reach == 0, np.where(centre > limit, -np.inf, np.inf), places)
     return np.where(np.isnan(low) | np.isnan(high), np.nan, places)
 
@@ -131,8 +131,8 @@ def error_correlation(forecasts: xr.Dataset) -> np.ndarray | None:
     errors = errors[np.isfinite(errors).all(axis=1)]
     if len(errors) < 2:
         return None
-    ranks = rankdata(errors, axis=0) / (len(errors) + 1)
-    return np.atleast_2d(np.corrcoef(norm.ppf(ranks), rowvar=False))
+    ranks = pd.DataFrame(errors).rank().to_numpy() / (len(errors) + 1)
+    return np.atleast_2d(np.corrcoef(ndtri(ranks), rowvar=False))
 
 
 def _in_span(places: np.ndarray, correlation: np.ndarray) -> np.ndarray:
@@ -147,9 +147,7 @@ def _in_span(places: np.ndarray, correlation: np.ndarray) -> np.ndarray:
     root = vectors * np.sqrt(values.clip(0))
     draws = np.random.default_rng(0).standard_normal((DRAWS, n)) @ root.T
     found = np.array([(draws > of_cell).any(axis=1).mean() for of_cell in places.T])
-    return np.where(
-        np.isnan(places).any(axis=0), np.nan, np.fmax(found, norm.sf(places).max(axis=0))
-    )
+    return np.where(np.isnan(places).any(axis=0), np.nan, np.fmax(found, ndtr(-places).max(axis=0)))
 
 
 def plan(
@@ -200,7 +198,7 @@ def plan(
         coverage = upper.attrs["coverage"]
         table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.clip(*limits).max(skipna=False)
         places = _places(uncut, lower, upper, threshold, coverage, limits)
-        chances = pd.DataFrame(norm.sf(places), forecast.index, forecast.columns)
+        chances = pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
         known = chances.dropna(axis="columns")
         if correlation is not None:
             table["probability"] = _in_span(places, correlation)

@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
-from stforecast.comparison.errors import SEASONAL, variables
+from stforecast.comparison.errors import SEASONAL, bias_in_words, naive_name, variables
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
@@ -55,32 +55,36 @@ class Check(NamedTuple):
 
     Attributes:
         mae: mean absolute error in the data's units.
-        naive: that of the value at the same time of the day before; NaN if there is none.
+        naive: that of the value a day or a week before, see `yardstick`; NaN if there is none.
         first: first step of the part, in local time.
         last: last step.
+        yardstick: what `naive` is the error of.
+        bias: by which share the sum of the forecasts is above that of the values; NaN without any.
     """
 
     mae: float
     naive: float
     first: pd.Timestamp
     last: pd.Timestamp
+    yardstick: str = "value one day before"
+    bias: float = float("nan")
 
     @property
     def skill(self) -> float:
-        """Share by which the error is below that of the day before."""
+        """Share by which the error is below `naive`."""
         return 1 - self.mae / self.naive if self.naive else float("nan")
 
     def __str__(self) -> str:
         days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
+        said = f"{days}: mean absolute error {self.mae:.4g}"
         if np.isnan(self.naive):
-            return f"{days}: mean absolute error {self.mae:.4g} (no day before to compare with)"
-        if not self.naive:
-            return f"{days}: mean absolute error {self.mae:.4g}; the value one day before has none"
-        way = "below" if self.skill >= 0 else "above"
-        return (
-            f"{days}: mean absolute error {self.mae:.4g}, {abs(self.skill):.0%} {way} that of the "
-            f"value one day before ({self.naive:.4g})"
-        )
+            said += " (nothing before to compare with)"
+        elif not self.naive:
+            said += f"; the {self.yardstick} has none"
+        else:
+            way = "below" if self.skill >= 0 else "above"
+            said += f", {abs(self.skill):.0%} {way} that of the {self.yardstick} ({self.naive:.4g})"
+        return said + (f"; {bias_in_words(self.bias)}" if np.isfinite(self.bias) else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,21 +256,25 @@ def _choose_service(cube: xr.Dataset, service: str | None) -> tuple[str, str | W
 
 
 def check_forecasts(forecasts: xr.Dataset) -> Check:
-    """Return the errors of tested forecasts and of the day before, where both are known."""
+    """Return the errors of tested forecasts and of seasonal naive, where both are known."""
     y = forecasts["y"].to_numpy()
-    found = {"mae": forecasts["y_hat"].to_numpy()}
+    found: dict[str, np.ndarray] = {"mae": forecasts["y_hat"].to_numpy()}
+    named: dict[str, Any] = {}
     known = np.isfinite(y) & np.isfinite(found["mae"])
     if SEASONAL in variables(forecasts):
         found["naive"] = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
         known &= np.isfinite(found["naive"])
+        named["yardstick"] = naive_name(forecasts)
     errors = {
         name: float(np.abs(y_hat - y)[known].mean()) if known.any() else float("nan")
         for name, y_hat in found.items()
     }
+    if known.any() and np.nansum(np.abs(y[known])):
+        named["bias"] = float((found["mae"] - y)[known].sum() / np.abs(y[known]).sum())
     times = pd.DatetimeIndex(forecasts.indexes["time"])
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
     zone = forecasts.attrs.get("time_zone")
     if zone:
         times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
     last = times[-1] + step * (forecasts.sizes["horizon"] - 1)
-    return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last)
+    return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last, **named)

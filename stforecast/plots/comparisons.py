@@ -252,7 +252,7 @@ def cells(
         runs: runs tested on the same targets.
         metric: error of each cell over all steps; raw_… is in the data's units.
         reference: label of the runs to compare with; by default seasonal naive, which repeats the
-            day before.
+            day or the week before.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)

@@ -61,12 +61,12 @@ def heatmap(
     """Skill or error of each method on each data set, as numbers on colours.
 
     Skill is 1 minus the geometric mean, over cells, of a method's error divided by that of seasonal
-    naive, which repeats the day before: 100 % for no error, below 0 for a larger error than that of
-    seasonal naive. Errors are pooled over cells; their colour is the ratio to the lowest of the
-    column. Both are means over seeds. Columns are the data, with the horizon if it differs; if all
-    runs have the same data, they are the times ahead and the whole horizon. Rows are sorted by the
-    geometric mean of the ratios of a row, or by the whole horizon; the best is on top. Grey: not
-    run.
+    naive, which repeats the day or the week before: 100 % for no error, below 0 for a larger error
+    than that of seasonal naive. Errors are pooled over cells; their colour is the ratio to the
+    lowest of the column. Both are means over seeds. Columns are the data, with the horizon if it
+    differs; if all runs have the same data, they are the times ahead and the whole horizon. Rows
+    are sorted by the geometric mean of the ratios of a row, or by the whole horizon; the best is on
+    top. Grey: not run.
 
     Args:
         runs: finished runs.

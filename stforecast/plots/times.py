@@ -34,7 +34,7 @@ from stforecast.bench.tables import plus_minus, short
 from stforecast.comparison import names
 from stforecast.comparison.errors import (
     SEASONAL,
-    SEASONAL_METHOD,
+    SEASONAL_METHODS,
     ModelErrors,
     busy_hours,
     hour_spans,
@@ -157,8 +157,8 @@ def horizon(
 
     Runs that differ only in the seed are drawn as their mean, with whiskers from lowest to highest.
     Curves are sorted by their mean error, the best first; more than six have a panel each. A dotted
-    grey line is seasonal naive, which repeats the day before. It is left out if the runs have
-    different targets, or if one of them is of `seasonal_day`, which is the same method.
+    grey line is seasonal naive, which repeats the day or the week before. It is left out if the
+    runs have different targets, or if one of them is of `seasonal_day` or `seasonal_week`.
 
     Args:
         runs: finished runs.
@@ -170,7 +170,7 @@ def horizon(
     order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
     curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
     name = f"test {names.error_name(metric, runs)}"
-    repeated = any(run.method == SEASONAL_METHOD for run in runs)
+    repeated = any(run.method in SEASONAL_METHODS for run in runs)
     naive = None if repeated else names.seasonal_errors(runs, metric)
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):

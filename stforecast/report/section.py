@@ -13,7 +13,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from stforecast.bench.curves import HUES, curves_of
 from stforecast.bench.run_groups import RunGroup
-from stforecast.comparison.errors import SEASONAL_METHOD, clock_of, hour_title
+from stforecast.comparison.errors import SEASONAL_METHODS, clock_of, hour_title
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title, quantity, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
@@ -175,7 +175,7 @@ def _values(
 def _curves(
     groups: Sequence[RunGroup[ForecastRun]], numbers: Sequence[MethodNumbers], zone: str
 ) -> dict[str, Any]:
-    repeated = any(group.runs[0].method == SEASONAL_METHOD for group in groups)
+    repeated = any(group.runs[0].method in SEASONAL_METHODS for group in groups)
     naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
     places, axis = axis_ahead([run], len(numbers[0].errors.by_step))

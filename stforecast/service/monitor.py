@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.stats import ks_2samp
 
 from data_prep.base.errors import InputError, some
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.flower.standing import family
+from stforecast.flower.telemetry import family
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service import folder
 from stforecast.service.scores import Scores, scores, since
@@ -92,12 +92,15 @@ class Watch:
         return "".join(family(f"stforecast_service_{name}", text, of) for name, text, of in table)
 
 
-def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Watch:
+def monitor(
+    run: str | os.PathLike[str], now: pd.Timestamp | None = None, page: Path | None = None
+) -> Watch:
     """Look at a run's service, and write `monitor.csv` and `metrics.prom` into its folder.
 
     Args:
         run: folder of a run that was updated.
         now: time in UTC at which records may be late; by default the present.
+        page: HTML file to write, too.
 
     Raises:
         InputError: if the run was never updated, or its state is damaged.
@@ -120,7 +123,23 @@ def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Wat
     write_csv(watch.cells, service / TABLE)
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
+    if page is not None:
+        _write_page(path, page, watch, state)
     return watch
+
+
+def _write_page(run: Path, page: Path, watch: Watch, state: folder.ServiceState) -> None:
+    # They import torch and plotly.
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.report.service import write_service_page
+
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(state.history)
+    command = f"stforecast monitor {quote(str(run))} --page {quote(str(page))}"
+    title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
+    found = make_outlook(forecaster, series)
+    write_service_page(page, title, watch, state, series, found, command)
 
 
 def _late(history: xr.Dataset, now: pd.Timestamp | None) -> float:
@@ -159,6 +178,8 @@ def _stuck(values: np.ndarray) -> int:
 
 def _drift(recent: np.ndarray, earlier: np.ndarray) -> float:
     """Return the distance of Kolmogorov and Smirnov; NaN without values."""
+    from scipy.stats import ks_2samp  # slow to import
+
     one, other = (v[np.isfinite(v)] for v in (recent, earlier))
     return float(ks_2samp(one, other).statistic) if len(one) and len(other) else float("nan")
 

@@ -10,7 +10,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes, some
 from data_prep.cube import observed, services_of, step_of
-from stforecast.data.units import factor
+from data_prep.readers.units import factor
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,8 @@ def issue(
     """Return the forecasts with one more, which replaces one of the same time."""
     start, horizon = len(series.values), issued.sizes["horizon"]
     begin = series.times[-1] + series.calendar.step
-    naive = repeat_season(
-        series.values, np.array([start]), horizon, season_of(series.calendar), series.calendar
-    )
+    season = issued["seasonal_naive"].attrs.get("season_steps", season_of(series.calendar))
+    naive = repeat_season(series.values, np.array([start]), horizon, int(season), series.calendar)
     found = {"y_hat": table.to_numpy().T[:, None], "seasonal_naive": naive}
     if interval is not None:
         found |= {name: bound.to_numpy().T[:, None] for name, bound in interval._asdict().items()}

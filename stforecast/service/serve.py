@@ -1,4 +1,4 @@
-"""Forecasts over HTTP: the model of a run, its newest history, and a page that describes itself.
+"""Forecasts over HTTP: the model of a run, its newest history, and a description in OpenAPI.
 
 A forecast is computed once for each history and number of steps, and kept as text for each cell. At
 each request the files' times are compared, and a model or history that was replaced is read anew;
@@ -27,7 +27,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from data_prep.base.errors import InputError, Words, choose, some
 from stforecast.data.series import Series
 from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
-from stforecast.flower.standing import family
+from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
 from stforecast.forecasting.results import data_of, is_model
@@ -223,7 +223,12 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         token: what clients must send as `Authorization: Bearer TOKEN`, except for `/health`; empty
             for none.
     """
-    app = FastAPI(title="stforecast", description=f"Forecasts of {service.run.name}.")
+    app = FastAPI(  # Its pages load scripts from a network that a server may not have.
+        title="stforecast",
+        description=f"Forecasts of {service.run.name}.",
+        docs_url=None,
+        redoc_url=None,
+    )
     if not token:  # A page elsewhere must not reach a server of the loopback by another name.
         hosts = [*LOOPBACK, "[::1]", "testserver"]
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
@@ -252,7 +257,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
     return app
 
 
-PATHS = ("/forecast", "/cells", "/health", "/metrics", "/docs", "/openapi.json")
+PATHS = ("/forecast", "/cells", "/health", "/metrics", "/openapi.json")
 """Paths that metrics name."""
 
 
@@ -336,5 +341,5 @@ def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> 
 
     check_address(host, token)
     app = make_app(ForecastService(run, history), token)
-    log.info("http://%s:%d/docs describes what is served; Ctrl-C ends it", host, port)
+    log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", host, port)
     uvicorn.run(app, host=host, port=port, log_level="warning")

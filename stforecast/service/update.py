@@ -26,7 +26,7 @@ from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.data.cubes import open_cube
 from stforecast.data.series import Series
 from stforecast.federated.runs.run_folder import write_csv
-from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset
+from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset, seasonal_scale
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.results import ForecastRun
@@ -252,7 +252,8 @@ def _challenged(
             return _Renewal(forecaster, WENT_ON, reason)
         challenger = forecaster.update(state.history, how, options.trial_days, events=events)
         both = {"champion": forecaster.model_, "challenger": challenger.model_}
-        against, promised = compare(both, series, state, n_steps, options.level)
+        scale = state.issued["seasonal_mae"].to_numpy()
+        against, promised = compare(both, series, n_steps, options.level, scale)
     except InputError as e:
         log.warning("no challenger was trained: %s", e)
         standing.trained = end
@@ -268,9 +269,13 @@ def _challenged(
 
 
 def compare(
-    models: dict[str, FittedModel], series: Series, state: ServiceState, n_steps: int, level: float
+    models: dict[str, FittedModel],
+    series: Series,
+    n_steps: int,
+    level: float,
+    scale: np.ndarray | None = None,
 ) -> tuple[Estimate, float]:
-    """Compare a challenger with the champion on the last steps.
+    """Compare a challenger with the champion on the last steps, see `trial_forecasts`.
 
     Returns:
         By how many per cent the MASE of the challenger is above that of the champion, with an
@@ -278,14 +283,31 @@ def compare(
     """
     sums = {}
     for name, model in models.items():
-        data = in_trial(model, model.read(series), n_steps)
-        starts = np.concatenate([data.split.validation, data.split.test])
-        split = dataclasses.replace(data.split, validation=starts[:0], test=starts)
-        evaluation = Evaluation(model, dataclasses.replace(data, split=split))
-        forecasts = forecasts_dataset({"last": evaluation}, "last")
-        forecasts = forecasts.assign(seasonal_mae=state.issued["seasonal_mae"])
+        forecasts = trial_forecasts(model, model.read(series), n_steps, scale)
         total, weight = model_errors(forecasts, "mase").by_day()
         sums[name] = ErrorSums(total[None], weight[None])
     drawn = dataclasses.replace(resample(sums, "mase", neighbours(series.locations)), level=level)
     difference = drawn.relative_difference("challenger", "champion")
     return difference, drawn.error("challenger").value
+
+
+def trial_forecasts(
+    model: FittedModel, series: Series, n_steps: int, scale: np.ndarray | None = None
+) -> xr.Dataset:
+    """Return a model's forecasts of the last steps of a history, as in a run's `forecasts.nc`.
+
+    Args:
+        model: the model.
+        series: a history that it has read.
+        n_steps: length of the trial.
+        scale: what MASE divides by, `(cells,)`; by default the error of the day before in the steps
+            before the trial.
+    """
+    data = in_trial(model, series, n_steps)
+    starts = np.concatenate([data.split.validation, data.split.test])
+    split = dataclasses.replace(data.split, validation=starts[:0], test=starts)
+    data = dataclasses.replace(data, split=split)
+    forecasts = forecasts_dataset({"last": Evaluation(model, data)}, "last")
+    return forecasts.assign(
+        seasonal_mae=("cell", seasonal_scale(data).mae if scale is None else scale)
+    )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
+from data_prep.readers.units import canonical, scale_of
 from data_prep.sets.table import read
 from stforecast.cli.main import cli
 from stforecast.data.cubes import open_cube as open_any
@@ -517,6 +518,85 @@ def two_columns_named_by_the_user(folder):
     return save(folder, text), truth
 
 
+@case((0,), (1,), (2,))
+def units_that_change(folder, i):
+    """Numbers with units after them, a column of units, or files in different units."""
+    truth = Truth({"Traffic": 0}, ["A", "B"])
+
+    def row(t, c, v):
+        unit, size = ("MB", 1e6) if (v > 5000 if i < 2 else t.day % 2) else ("kB", 1e3)
+        number_of = f"{v * 1e6 / size:,.3f}"
+        return f'{t},{c},"{number_of}' + (f' {unit}"' if i != 1 else f'",{unit}')
+
+    rows = [row(*one) for one in truth.long.itertuples(index=False)]
+    truth.values["Traffic"] *= 1e6
+    head = "time,cell,Traffic" + ",Unit" * (i == 1)
+    if i < 2:
+        return save(folder, "\n".join([head, *rows, ""])), truth
+    (folder / "all").mkdir()
+    for day in {t.day for t in HOURS}:
+        own = [r for r in rows if r.startswith(f"2024-05-{day}")]
+        save(folder / "all", "\n".join([head, *own, ""]), f"{day}.csv")
+    return folder / "all", truth
+
+
+@case()
+def quantities_below_each_other(folder):
+    """Each row names its quantity and its unit."""
+    truth = Truth({"DL Traffic": 0, "PRB Usage": 1}, ["A", "B"])
+    rows = [
+        f"{t},{c},{name},{number(v)},{'MB' if name == 'DL Traffic' else '%'}"
+        for name, frame in truth.values.items()
+        for (t, c), v in frame.stack().items()
+    ]
+    return save(folder, "\n".join(["Timestamp,Cell,KPI Name,Value,Unit", *rows, ""])), truth
+
+
+@case(("{:02}:00",), ("H{}",))
+def hours_across(folder, form):
+    """A row for each station and day, and a column for each hour."""
+    first = 0 if form == "{:02}:00" else 1
+    times = pd.date_range("2024-05-10", periods=72, freq="h") + pd.Timedelta(hours=first)
+    truth = Truth({"value": 0}, ["Main", "Zoo"], times)
+    text = "\t".join(["Station", "Date", *(form.format(h + first) for h in range(24))]) + "\n"
+    for cell, column in truth.wide.items():
+        for day in range(3):
+            own = column.iloc[24 * day : 24 * day + 24]
+            fields = [cell, f"{HOURS[24 * day]:%d/%m/%Y}", *map(number, own)]
+            text += "\t".join(fields) + "\n"
+    return save(folder, text, "export.tsv"), truth
+
+
+@case(("{h}:00-{h}:59",), ("{t:%I} {t:%p}",))
+def weekdays_and_spans(folder, clock):
+    """A date with its weekday, and an hour with its end or with AM and PM."""
+    names = [f"Pier {c}, north" for c in "abcdefgh"]
+    truth = Truth({"value": 0}, names)
+    frame = truth.wide.assign(Total=truth.wide.sum(axis=1))
+    frame.insert(0, "Time", [clock.format(h=t.hour, t=t) for t in HOURS])
+    frame.insert(0, "Date", HOURS.strftime("%A %d %B %Y"))
+    return save(folder, frame.to_csv(index=False)), truth
+
+
+@case()
+def zip_with_a_readme(folder):
+    """What a Mac packs beside the tables, and a text about them."""
+    path, truth = daily_files(folder, "zip")
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.writestr("export/README.txt", "Trips, as counted\nby gates, doors, and ramps.\n")
+        packed.writestr("__MACOSX/export/._trips_20240510.csv", b"\0\5\26\7")
+    return path, truth
+
+
+@case()
+def road_with_columns_that_never_change(folder):
+    """PeMS: district, freeway and lanes beside what a station measures."""
+    truth = Truth({"Total Flow": 0, "Avg Speed": 1}, ["717000", "717007"])
+    text = lines(truth, ["Timestamp", "Station", "District", "Lane Type", "Samples", *truth.values],
+                 lambda t, c: [f"{t:%m/%d/%Y %H:%M:%S}", c, "7", "ML", "50"])  # fmt: skip
+    return save(folder, text), truth
+
+
 def test_the_corpus_is_large():
     assert len(CASES) >= 60
 
@@ -584,6 +664,26 @@ def test_python_opens_what_prepare_reads(name, tmp_path):
     truth.check(open_any(str(path)))
 
 
+def test_units_that_do_not_convert_are_refused_by_name(tmp_path):
+    rows = [f"{t},{i}.5 {'MB' if i % 2 else '%'}" for i, t in enumerate(HOURS)]
+    path = save(tmp_path, "\n".join(["time,load", *rows, ""]))
+    with pytest.raises(InputError, match="column 'load' is in %, MB, which do not convert to one"):
+        read(path)
+    for name, unit in {"a.csv": "MB", "b.csv": "%"}.items():
+        day = {"a.csv": 10, "b.csv": 11}[name]
+        rows = [f"{t},{i}.5 {unit}" for i, t in enumerate(HOURS) if t.day == day]
+        (tmp_path / "all").mkdir(exist_ok=True)
+        save(tmp_path / "all", "\n".join(["time,load", *rows, ""]), name)
+    with pytest.raises(InputError, match=r"'load' has MB in a\.csv, % in b\.csv; write it"):
+        read(tmp_path / "all")
+
+
+def test_units_are_known_by_their_spelling():
+    assert [canonical(u) for u in ("Mb", "MB", "mb", "GByte", "MiB", "%", "cats")] == [
+        "Mbit", "MB", "MB", "GB", "MiB", "%", ""]  # fmt: skip
+    assert scale_of("TiB") == ("B", 2.0**40)
+
+
 def test_gaps_between_files_are_named(tmp_path):
     for day in (1, 2, 4):
         times = pd.date_range(f"2024-05-0{day}", periods=24, freq="h")
@@ -612,6 +712,12 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     truth.check(read(path))
     assert "not UTF-8, read as cp1252" in caplog.text
     assert "left out 1 row: totals, the first in line 146 (Summe 99,5 7)" in caplog.text
+    path, truth = CASES["zip_with_a_readme"][0](tmp_path)
+    truth.check(read(path))
+    assert "days.zip: left out, as no row has a time: README.txt" in caplog.text
+    path, truth = CASES["units_that_change-0"][0](tmp_path, 0)
+    assert read(path)["Traffic"].attrs["units"] == "B"
+    assert "column 'Traffic' is in MB, kB; converted to B" in caplog.text
 
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):

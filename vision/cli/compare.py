@@ -6,6 +6,7 @@ A benchmark's file states the claims of a paper:
 says = "GLDP is the best global model, by 4 points (Table 2)"
 row = "gldp (global averaged)"
 over = ["fedavg", "creff"]             # it is above each of these rows …
+better = true                          # … all with the better of a method's models
 by = 4.0                               # … by more points than this; 0 by default
 
 [[claims]]
@@ -171,11 +172,21 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
 def rows_by_data(
     runs: Sequence[ImageRun], reference: str | None = None
 ) -> dict[str, list[ModelRow]]:
-    """Return the rows of each image set and scenario; one of them must be the reference, if any."""
-    parts: dict[str, list[ImageRun]] = {}
+    """Return the rows of each image set and scenario; one of them must be the reference, if any.
+
+    Runs of other numbers of clients or sizes of images stand by themselves, under names that tell.
+    """
+    parts: dict[str, dict[str, list[ImageRun]]] = {}
     for run in runs:
-        parts.setdefault(run.data_name, []).append(run)
-    found = {name: rows_of(group_runs(some)) for name, some in parts.items()}
+        size = run.settings["size"]
+        pixels = f", {size} × {size} pixels" if size else ""
+        alike = f"{counted(run.about['clients'], 'client')}{pixels}"
+        parts.setdefault(run.data_name, {}).setdefault(alike, []).append(run)
+    found = {
+        f"{name}, {alike}" if len(own) > 1 else name: rows_of(group_runs(some))
+        for name, own in parts.items()
+        for alike, some in own.items()
+    }
     known = {row.name for rows in found.values() for row in rows}
     if reference is not None and reference not in known:
         raise choose("reference", reference, known)
@@ -221,6 +232,7 @@ class Claim(CheckedOptions):
         over: labels of the rows that it is claimed to be above.
         by: number of points by which it is claimed to be above each of them.
         least: claimed least value of the measure, in per cent; instead of `over`.
+        better: whether a label stands for the most accurate model of its method, not for its own.
         measure: measure of the rows.
         among: classes that predictions choose from.
         why: why it cannot be told, instead of a row.
@@ -231,6 +243,7 @@ class Claim(CheckedOptions):
     over: tuple[str, ...] = ()
     by: float = 0.0
     least: float | None = None
+    better: bool = False
     measure: Literal["accuracy", "KR_t", "KR_s"] = "accuracy"
     among: tuple[str, ...] = MASKS[:1]
     why: str = ""
@@ -298,15 +311,24 @@ def _answers(
 
 def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
     """Return what was found, and the answer."""
-    row = rows[claim.row]
+    row, *others = (
+        _better(rows, label, mask) if claim.better else rows[label]
+        for label in (claim.row, *claim.over)
+    )
     own = level(row, mask, claim.measure)
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
-    here = f"{claim.row}: {unit}{own}"
+    here = f"{row.name}: {unit}{own}"
     if claim.least is not None:
         return here, verdict([own], claim.least)
-    above = {name: points_above(row, rows[name], mask, claim.measure) for name in claim.over}
+    above = {other.name: points_above(row, other, mask, claim.measure) for other in others}
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     return f"{here}; points above {listed}", verdict(above.values(), claim.by)
+
+
+def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
+    """Return the most accurate model of the method of a row."""
+    models = [row for row in rows.values() if row.group is rows[label].group]
+    return max(models, key=lambda row: level(row, mask).value)
 
 
 def verdict(found: Collection[Estimate | None], least: float) -> str:

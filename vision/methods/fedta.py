@@ -23,7 +23,8 @@ Departures from the paper:
   of their features, once, and train with their own until they have the common ones. In the first
   round, local prototypes are therefore on the clients' own scales, and no global prototype is
   fixed; anchors and heads change scale once after it. The baselines take features as they are; the
-  row without prompts on raw features shows what the scale is worth.
+  rows without prompts on raw features, and of FedViT on standardised ones, show what the scale is
+  worth.
 - "Once the training process of the tail anchor is done, the tail anchors will be frozen": when a
   client's next task begins, the anchors that its samples chose after their last round, and their
   keys, are fixed for good. The others remain for later tasks; a sample may choose any.
@@ -47,9 +48,9 @@ read; "related code" is that of FedMGP, by the same first author):
 - The cross-entropy is among the classes of the client's present task (`within_task`), as in the
   related code and in L2P's. Predictions are evaluated among all, and among the task's (masks).
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
-  the related code. The anchors' head starts at zero, so a class that no task has had scores 0; the
-  anchors must not start at zero too, or concatenated ones would get no gradient from the
-  cross-entropy.
+  the related code. The heads start at zero, as those of all methods on a frozen backbone do
+  here, so a class that no task has had scores 0; the anchors must not start at zero too, or
+  concatenated ones would get no gradient from the cross-entropy.
 - Only the pulls reach the keys. Under Adam, all λ₁ and λ₃ above 0 therefore have the same effect on
   them, apart from the clipping of gradients. A pull moves a selected key towards all queries that
   select it. A client that chooses fewer anchors than its task has classes logs a warning.

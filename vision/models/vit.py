@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
 from annotated_types import Le
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
@@ -67,6 +68,9 @@ class FrozenEncoder(nn.Module):
 class FrozenViT(SplitModel):
     """A frozen transformer with a trainable linear head on its features.
 
+    The head starts at zero. Where a client trains among the classes of its present task, the logits
+    of all others get no gradient, so random ones would be predicted by chance for ever.
+
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, width)`.
         head: features to `(clients, batch, n_classes)` logits.
@@ -88,7 +92,11 @@ class FrozenViT(SplitModel):
             precision=o.precision,
             cache=o.feature_cache,
         )
-        super().__init__(FrozenEncoder(backbone), ClientLinear(backbone.width, n_classes))
+        head = ClientLinear(backbone.width, n_classes)
+        with torch.no_grad():
+            head.weight.zero_()
+            head.bias.zero_()
+        super().__init__(FrozenEncoder(backbone), head)
 
 
 def backbone_of(population: Population, method: str) -> Backbone:

@@ -83,7 +83,7 @@ class Method:
     """Why other rules are refused, in words that follow the method's name and a colon."""
     sends_sums: ClassVar[bool] = False
     """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
-    sums: ClassVar[Sums] = "none"
+    sums: Sums = "none"
     """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
     sends_counts: ClassVar[bool] = False
     """Whether uploads hold integers or truth values, which the Gaussian mechanism leaves as is."""

@@ -78,6 +78,8 @@ class SplitModel(nn.Module):
     own: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of client-specific parameters, such as an embedding of the location;
     methods that average models leave them on the client."""
+    token_size: int = 0
+    """Width of the vectors of which features consist, such as those of patches; 0 if of one."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -306,18 +308,32 @@ class Network:
         )
         return parameters, buffers
 
-    def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, *, training: bool) -> Tensor:
+    def __call__(
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        *,
+        training: bool,
+        generators: Sequence[torch.Generator] = (),
+    ) -> Tensor:
         """Apply the network with given tensors.
 
         Args:
             tensors: its parameters and buffers by name, `(clients, …)`, and possibly others.
             x: `(clients, batch, width)`.
-            training: whether batch normalisation uses the batch and updates running statistics.
+            training: whether batch normalisation uses the batch and updates running statistics,
+                and dropout drops units.
+            generators: those of the clients, from which dropout draws.
         """
         self._net.train(training)
         own = {
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
+        dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
+        for layer in dropouts:
+            layer.generators = generators
         result: Tensor = functional_call(self._net, own, (x,), strict=True)
+        for layer in dropouts:
+            layer.generators = ()
         return result

@@ -28,7 +28,7 @@ class FedAvg(Method):
     paper = "McMahan et al., AISTATS 2017"
     guards: ClassVar[tuple[str, ...]] = RULES
     views: ClassVar[tuple[str, ...]] = ("global",)
-    sums: ClassVar[Sums] = "samples"
+    sums: Sums = "samples"
     needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
 
     def shares(self, name: str) -> bool:

@@ -97,6 +97,7 @@ class Coordinator:
         owners: clients of each node that may join, see `Membership`.
         folder: folder of the server's checkpoints; None keeps none.
         run: identity of the run, as JSON; a checkpoint of another run is refused.
+        begin: the server's tensors before the first round; by default the method's initial ones.
 
     Attributes:
         uploads: how often a client was asked to train at most, repeated rounds included.
@@ -120,8 +121,9 @@ class Coordinator:
         owners: Mapping[int, range] | None = None,
         folder: Path | None = None,
         run: Mapping[str, Any] | None = None,
+        begin: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.method, self.link = method, link
+        self.method, self.link, self.begin = method, link, begin
         self.folder, self.identity = folder, dict(run or {})
         found = newest_sound(folder, self.identity) if folder else None
         self.token: str = found.notes["token"] if found else secrets.token_hex(8)
@@ -158,7 +160,8 @@ class Coordinator:
         self.membership.gather()
         if not self.resumed:
             sizes = self.membership.known_sizes()
-            server.state.server = initial_state(self.method, sizes, server.state.seed).server
+            first = initial_state(self.method, sizes, server.state.seed).server
+            server.state.server = first if self.begin is None else dict(self.begin)
         while not server.finished:
             self.run_round()
             self._save()

@@ -50,6 +50,7 @@ class Node:
             it, as a server that was ended repeats the round that it lost; by default the newest.
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
+        earlier: folder of these clients' states in a finished run, from which this one goes on.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Node:
         run: Mapping[str, Any],
         before: int | None = None,
         secure: SecureSums | None = None,
+        earlier: Path | None = None,
     ) -> None:
         self.trainer, self.folder = trainer, folder
         self.masker = masker_beside(folder, trainer.first, secure) if secure else None
@@ -84,7 +86,21 @@ class Node:
                 self.candidate = trainer.copy(candidate)
         elif before and newest_first(folder):
             log.warning("%s: no state before round %d; starting anew", folder, before + 1)
+        if earlier and not found:
+            self._go_on_from(earlier)
         self._newest = self._newest_on_disk()
+
+    def _go_on_from(self, folder: Path) -> None:
+        """Begin with the clients' last state in a finished run, which had other samples."""
+        found, trainer = newest_sound(folder, None), self.trainer
+        if found is None:
+            log.warning("%s: no state of the run before; this node begins anew", folder)
+            return
+        clients = found.state.clients
+        clients.memory |= trainer.method.sample_memory(trainer.train_data)
+        clients.sizes = trainer.state.clients.sizes
+        trainer.restore(found.state)
+        trainer.receive({}, 0)
 
     def _newest_on_disk(self) -> tuple[Path, int] | None:
         newest = next(iter(newest_first(self.folder)), None)

@@ -260,15 +260,15 @@ def _check_sums(folder: Path, remedy: str) -> None:
 
 
 def newest_sound(
-    folder: Path, run: Mapping[str, Any], before: int | None = None
+    folder: Path, run: Mapping[str, Any] | None, before: int | None = None
 ) -> Checkpoint | None:
-    """Return the newest intact checkpoint of a run, and `before` a round; warn about damaged ones.
+    """Return the newest intact checkpoint, and `before` a round; warn about damaged ones.
 
     Raises:
-        InputError: if it is of another run, such as one on other data.
+        InputError: if it is of another run than `run`, such as one on other data; None is any.
     """
     found = next(_sound(folder, before), None)
-    if found is not None:
+    if found is not None and run is not None:
         _refuse_other(found, run, folder)
     return found
 

@@ -124,9 +124,11 @@ def test_the_check_compares_with_the_day_before():
         pd.Timestamp("2013-11-02 02:00"),
     )
     assert "75% below that of the value one day before (4)" in str(check)
-    assert "no day before" in str(check_forecasts(ds.drop_vars("seasonal_naive")))
+    assert "nothing before" in str(check_forecasts(ds.drop_vars("seasonal_naive")))
     exact = check_forecasts(ds.assign(seasonal_naive=ds["y"]))
-    assert str(exact).endswith("error 1; the value one day before has none")
+    assert "error 1; the value one day before has none; sums are" in str(exact)
+    assert check.bias == 2 / 3
+    assert str(check).endswith("; sums are 66.7% too high")
 
 
 def test_three_lines_of_python(town, tmp_path):

@@ -3,18 +3,21 @@
 import dataclasses
 import json
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
+from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
-from stforecast.flower.server_app import mean_test_errors, serve
+from stforecast.flower.server_app import mean_test_errors, prepare_continuation, serve
 from stforecast.flower.settings import RunSettings, check_owners, parse_owner, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
@@ -368,3 +371,55 @@ def test_the_server_reports_epsilon(federation, tmp_path):
     run = dataclasses.replace(run, unsafe_open=True)
     assert serve(link, run)["privacy"]["uploads"] == 2
     assert "differential privacy" in (tmp_path / "server" / "server.log").read_text()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("method", ["fedlean", "fedrep", "fuels"])
+def test_a_finished_federation_goes_on_with_new_data(
+    method, federation, cube, tmp_path, monkeypatch
+):
+    """All parts begin where they ended, and train on the new samples."""
+    lags = {"extra_lags": "2-6", "calendar": "day"} if method == "fedlean" else {"periods": 1}
+    run, link, _ = federation(method, split="time:0.6,0.15,0.25", **lags)
+    early = cube.isel(time=slice(0, 8 * 24))
+    for name, (first, end) in SHARES.items():
+        write_cube(early.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
+    serve(link, run)
+    with pytest.raises(InputError, match="holds results already"):
+        prepare_continuation(run, Path(run.out), 2)
+    further = prepare_continuation(run, tmp_path / "further", 2)
+    assert RunSettings.from_run_config(further.as_run_config()).after == TOKEN
+    before = {name: checkpoint_of(tmp_path, name, RUN) for name in SHARES}
+    for name, (first, end) in SHARES.items():
+        write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
+    other = "f" * 16
+    monkeypatch.setattr("secrets.token_hex", lambda n: other)
+    begun = FlowerNode(further, Place.of(link.configs[1], other)).node.trainer.state.clients
+    ended = before["b"].clients.flat()
+    for name, t in begun.flat().items():
+        if not name.startswith(("sizes", "memory/")):
+            torch.testing.assert_close(t, ended[name])
+    assert (begun.sizes > before["b"].clients.sizes).all()
+    again = type(link)(further, link.configs)
+    about = serve(again, further)
+    assert len(pd.read_csv(tmp_path / "further" / "rounds.csv")) == 2 + (method == "fedlean")
+    assert np.isfinite(about["test"]["mse"])
+    after = checkpoint_of(tmp_path, "b", f"run-{other}")
+    assert any((t != after.clients.params[n]).any() for n, t in begun.params.items())
+
+
+def checkpoint_of(folder, node, run):
+    """The last state of a node's clients."""
+    return newest_sound(folder / f"{node}.federation" / run / "checkpoints", None).state
+
+
+def test_a_run_that_has_not_finished_cannot_go_on(federation, tmp_path):
+    run, _, _ = federation()
+    with pytest.raises(InputError, match="no state of a finished federation"):
+        prepare_continuation(run, tmp_path / "further", 2)
+
+
+def test_a_node_that_was_not_there_before_begins_anew(federation, caplog):
+    run, link, _ = federation()
+    FlowerNode(dataclasses.replace(run, after="f" * 16), Place.of(link.configs[0], TOKEN))
+    assert "no state of the run before; this node begins anew" in caplog.text

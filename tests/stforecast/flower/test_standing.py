@@ -17,12 +17,11 @@ from stforecast.flower.standing import (
     FAILED,
     FINISHED,
     RUNNING,
-    JsonLines,
     Standing,
-    metrics_text,
     read_event_log,
     status_text,
 )
+from stforecast.flower.telemetry import JsonLines, metrics_text
 
 SAMPLE = re.compile(r'stforecast_[a-z_]+(\{[a-z]+="[^"\\\n]*"\})? -?\d+(\.\d+)?(e-?\d+)?')
 """A line of Prometheus's text format, as far as it is used here."""

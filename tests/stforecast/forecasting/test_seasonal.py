@@ -9,7 +9,8 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import read_by
-from stforecast.forecasting.evaluate import seasonal_forecast, seasonal_scale
+from stforecast.forecasting.evaluate import better_season, seasonal_forecast, seasonal_scale
+from stforecast.forecasting.quick import check_forecasts
 
 
 def prepared(table, split, horizon=1):
@@ -36,8 +37,38 @@ def test_seasonal_naive_is_the_reference_forecaster_of_that_name(table, horizon)
     ds = forecaster.test_forecasts()
     np.testing.assert_array_equal(ds.seasonal_naive, ds.y_hat)
     np.testing.assert_array_equal(
-        data.scaler.inverse(seasonal_forecast(data, slice(None)), cell_axis=0), ds.y_hat
+        data.scaler.inverse(seasonal_forecast(data, slice(None), 24), cell_axis=0), ds.y_hat
     )
+
+
+def weekly(n_days, test_days=7):
+    """Return noisy counts that are low on Sundays, and their split."""
+    hours = pd.date_range("2024-01-01", periods=24 * n_days, freq="h")
+    noise = np.random.default_rng(0).normal(size=len(hours))
+    low = 50.0 * (hours.day_of_week == 6) + noise
+    return pd.DataFrame({"a": 100 - low}, hours), f"days:{n_days - 2 * test_days},7,{test_days}"
+
+
+@pytest.mark.parametrize(("season", "n_days"), [(168, 28), (24, 27)])
+def test_seasonal_naive_repeats_the_week_where_it_was_nearer_in_two_weeks(season, n_days):
+    table, split = weekly(n_days)
+    assert better_season(prepared(table, split)) == season
+    table.iloc[24 * (n_days - 14) :] = 1.0  # After the training part, the day is exact.
+    assert better_season(prepared(table, split)) == season
+
+
+def test_all_that_skill_is_measured_with_repeats_the_week():
+    table, split = weekly(35)
+    forecaster = Forecaster("seasonal_week", split=split).fit(table)
+    ds = forecaster.test_forecasts()
+    np.testing.assert_array_equal(ds.seasonal_naive, ds.y_hat)
+    check = check_forecasts(ds)
+    assert "0% below that of the value one week before" in str(check)
+    assert forecaster.backtest(table, folds=2).estimates["skill"].value == 0
+
+
+def test_the_day_before_is_the_yardstick_where_days_are_alike(table):
+    assert better_season(prepared(table, "days:5,2,3")) == 24
 
 
 def test_without_a_day_of_history_there_is_no_seasonal_naive():

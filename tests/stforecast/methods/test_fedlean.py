@@ -348,10 +348,10 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_quantiles_are_forecast_without_the_profile(table):
+def test_quantiles_read_the_profile(table):
     settings = {"loss": "quantile", "rounds": 2, "device": "cpu", "horizon": 2, "split": SPLIT}
     forecaster = Forecaster("fedlean", **settings).fit(table)
-    assert forecaster.config.window.profile == "none"
+    assert forecaster.config.window.profile == "week"
     assert np.isfinite(forecaster.predict(table)).all().all()
 
 
@@ -394,3 +394,19 @@ def test_lags_and_calendar_follow_from_the_data(table):
     forecaster = Forecaster("fedlean", split="days:5,1,2", rounds=1).fit(table[: 24 * 8])
     assert forecaster.config.window.further_lags == tuple(range(2, 49))
     assert forecaster.config.window.calendar == "day"
+
+
+def test_forecasts_of_means_have_the_sum_of_the_values_where_these_are_skewed():
+    rng = np.random.default_rng(0)
+    hours = pd.date_range("2013-11-01", periods=24 * 21, freq="h")
+    bursts = rng.exponential(size=(len(hours), 3)) ** 3
+    bias = {}
+    for forecast in ("median", "mean"):
+        settings = {**SMALL, "horizon": 1, "rounds": 9, "forecast": forecast}
+        forecaster = Forecaster("fedlean", **settings).fit(pd.DataFrame(bursts, hours))
+        data, predictor = forecaster.data_, forecaster.model_.predictor
+        y, _ = data.targets(data.split.train)
+        y_hat = predictor.predict(data.z, data.split.train, data.calendar)
+        bias[forecast] = (y_hat - y).mean(axis=(1, 2))
+    assert (bias["median"] < -0.05).all()
+    assert (abs(bias["mean"]) < 0.02).all()

@@ -1,3 +1,4 @@
+import html
 import json
 
 import numpy as np
@@ -8,7 +9,7 @@ from scipy.stats import ks_2samp
 
 from data_prep.base.errors import InputError
 from stforecast.cli.main import main
-from stforecast.cli.service import ALARM
+from stforecast.cli.options import ALARM
 from stforecast.service.folder import current, read_state
 from stforecast.service.monitor import METRICS, TABLE, _stuck, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
@@ -142,3 +143,15 @@ def test_settings_that_cannot_be(tmp_path, text, message):
     (tmp_path / "service.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         ServiceSettings.read(tmp_path)
+
+
+def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_path):
+    watch = monitor(watched, MORNING, tmp_path / "service.html")
+    text = html.unescape((tmp_path / "service.html").read_text())
+    assert watch.alarms
+    order = [*(f"Alarm: {alarm}." for alarm in watch.alarms), "Forecasts of the last days"]
+    order += ["Updates, the last first", "Cells, the highest MASE first"]
+    assert sorted(order, key=text.index) == order
+    worst = watch.cells.sort_values("mase_7d", ascending=False)["cell"].tolist()
+    assert sorted(worst, key=lambda cell: text.index(f'data-cell="{cell}"')) == worst
+    assert "less than 2 days were forecast" in text

@@ -308,7 +308,7 @@ def test_a_better_model_wins_and_an_equal_one_does_not(service):
     update(run, day(DAYS))
     forecaster, state = Forecaster.load(run), read_state(current(run))
     series, model = forecaster.read(state.history), forecaster.model_
-    against, equal = compare({"champion": model, "challenger": model}, series, state, 96, 0.95)
+    against, equal = compare({"champion": model, "challenger": model}, series, 96, 0.95)
     assert (against.value, against.high) == (0.0, 0.0)
 
     class Zero:
@@ -320,6 +320,6 @@ def test_a_better_model_wins_and_an_equal_one_does_not(service):
             return np.zeros((3, len(starts), 24, 1))
 
     worse = module.dataclasses.replace(model, predictor=Zero())
-    against, better = compare({"champion": worse, "challenger": model}, series, state, 96, 0.95)
+    against, better = compare({"champion": worse, "challenger": model}, series, 96, 0.95)
     assert against.high < 0
     assert better == pytest.approx(equal)

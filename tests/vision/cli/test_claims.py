@@ -48,6 +48,19 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         assert cells[3] == verdict(above, 0)
 
 
+def test_a_claim_may_be_about_the_better_model_of_a_method(outcome):
+    runs = outcome[0].runs
+    table = {"says": "alone is better", "row": "solo", "over": ["α = 0.3"], "better": True}
+    for mirrored in (table, table | {"row": "α = 0.3", "over": ["solo"]}):
+        found = lines(answers(parse_claims([mirrored], LABELS), runs).partition("\n\n")[0])
+        for _, data, here, _ in found:
+            rows = rows_of(group_runs([run for run in runs if run.data_name == data]))
+            models = [row for row in rows if row.name.startswith("α = 0.3")]
+            best = max(models, key=lambda row: level(row, "all classes").value)
+            assert len(models) > 1
+            assert f"{best.name}: " in here or f"above {best.name} " in here
+
+
 def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
     nan = float("nan")
     assert verdict([Estimate(5.0, nan, nan)], 0) == UNTOLD
@@ -67,7 +80,7 @@ def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
         ('says = "a"\nrow = "solo"\nleast = 1\namong = ["some"]', "unknown classes 'some'"),
         ('says = "a"\nrow = "solo"\nleast = "x"', "least is 'x'"),
         ('row = "solo"\nleast = 1', "a claim has no says"),
-        ('says = "a"\nrows = "solo"', "unknown field of a claim 'rows'; choose one of: among, by,"),
+        ('says = "a"\nrows = "solo"', "unknown field of a claim 'rows'; choose one of: among,"),
     ],
 )
 def test_mistakes_are_named(write_grid, claim, message):

@@ -15,7 +15,7 @@ from stforecast.federated.methods.fedavg import FedAvg
 from vision.backbones.load import TINY
 from vision.methods.feddualp import FedDualP, FedDualPOptions
 from vision.methods.fedl2p import FedL2P, FedL2POptions
-from vision.methods.fedvit import FedViT
+from vision.methods.fedvit import FedViT, FedViTOptions
 from vision.methods.prompts import prompt_tokens
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification, among_own_classes
@@ -120,6 +120,54 @@ class DualPReference(Reference):
 
     def predict(self, x):
         return self.under(x, self.nearest(x, 1)[1][0])
+
+
+class StandardisedReference(Reference):
+    """Scaled by the client's own moments until `common` are given."""
+
+    common = None
+
+    def queries(self):
+        return torch.stack([self.vit(self.image(x))[0, 0] for x in self.x])
+
+    def scaled(self, query):
+        mean, deviation = self.common or (self.queries().mean(0), self.queries().std(0, False))
+        return (query - mean) / deviation
+
+    def train_features(self, rows):
+        for i in rows:
+            yield self.scaled(self.vit(self.image(self.x[i]))[0, 0]), 0.0
+
+
+def test_fedvit_standardises_by_own_then_by_common_moments():
+    f = federation(FedViT, FedViTOptions(standardise=True))
+    clients = [StandardisedReference(f, i) for i in range(2)]
+    pooled = torch.cat([c.queries() for c in clients])
+    server = {n: t for n, t in f.state.server.items() if n.startswith("head.")}
+    sent = []
+    for _ in range(2):
+        server = server_mean([c.update(server) for c in clients])
+        sent.append(f.run_round().bytes_up)
+        for name, t in server.items():
+            torch.testing.assert_close(f.state.server[name], t)
+        for c in clients:
+            c.common = (pooled.mean(0), pooled.std(0, correction=0))
+    assert sent[0] - sent[1] == 2 * 8 * 2 * WIDTH  # The moments, once.
+    data = images_of((3, 3), seed=4)
+    ((_, logits),) = predictions(f.method, f.state, data)
+    features = [clients[1].vit(clients[1].image(x))[0, 0] for x in data.tensors["x"][1]]
+    expected = clients[1].scaled(torch.stack(features)) @ server["head.weight"]
+    torch.testing.assert_close(logits[1], expected + server["head.bias"])
+
+
+def test_classes_that_no_task_has_had_score_0():
+    train = among_own_classes(images_of((8, 12), n=2), N_CLASSES)
+    for options in (FedViTOptions(), FedViTOptions(standardise=True)):
+        f = federation(FedViT, options, train)
+        f.run()
+        ((_, logits),) = predictions(f.method, f.state, images_of((3, 3)))
+        assert logits[..., :2].abs().min() > 0
+        assert not logits[..., 2:].any()
 
 
 def server_mean(models):

@@ -3,7 +3,7 @@
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.data.units import factor
+from data_prep.readers.units import factor
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,252 @@
+"""Find the columns of times of a table, and the rows that have none.
+
+A date and a time of day in two columns become one time; times that name columns become rows. Rows
+that are no records are left out and named: totals, notes, repeated names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import logging
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, close_to, counted
+from data_prep.readers.columns import (
+    CLOCK_LIKE,
+    HOURS,
+    MAX_NAMES,
+    TIME_LIKE,
+    TIMES,
+    Origin,
+    looks_like_values,
+    named,
+    which_of,
+)
+from data_prep.readers.head import times_across
+
+TIME = "time"
+CLOCK = "hour"
+"""Name of a column of times of day that were the names of columns."""
+
+HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
+FEWEST_ACROSS = 12
+"""Times of day that make columns a day's values rather than services or cells."""
+
+SEEN = 2000
+"""Number of values that show whether a column holds times."""
+
+MOST = 0.8
+"""Share of values above which a column is one of times, as totals and notes stand among them."""
+
+MIDNIGHT = r"[T ]0?0:00(:00(\.0+)?)?$"
+
+TOTAL = (
+    r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
+    r"somme|moyenne|promedio|media|minimum|maximum|min|max|合计|总计|平均)s?\b.{0,30}$"
+)
+"""Pattern of what names a row or cell of totals."""
+
+log = logging.getLogger(__name__)
+
+
+def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origin]:
+    """Return a long table of one that has a column for each time, or for each hour of a day."""
+    across, name = times_across(table.columns), TIME
+    if not across:
+        across, name = [c for c in table.columns if re.match(HOUR_NAME, c)], CLOCK
+        if len(across) < FEWEST_ACROSS or CLOCK in table.columns:
+            return table, origin
+        plain = [re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in across]
+        table = table.rename(dict(zip(across, plain, strict=True)))
+        across = plain
+    what = "times" if name == TIME else "times of day"
+    shown = f"{across[0]} to {across[-1]}"
+    log.info("%s: %d columns are %s, %s", origin.name, len(across), what, shown)
+    table = table.with_columns(pl.col(across).cast(pl.String))
+    others = [name for name in table.columns if name not in across]
+    rows = np.arange(len(table)) if origin.rows is None else origin.rows
+    long = table.unpivot(across, index=others, variable_name=name, value_name="value")
+    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)))
+
+
+def _kind(column: pl.Series) -> str:
+    """Return what most values are: `"time"`, `"date"`, `"clock"`, `"hour"`, or `""`."""
+    if column.dtype == pl.Date:
+        return "date"
+    if column.dtype == pl.Time:
+        return "clock"
+    if isinstance(column.dtype, pl.Datetime):
+        midnight = datetime.time()
+        return "date" if bool((column.drop_nulls().dt.time() == midnight).all()) else "time"
+    texts = column.head(SEEN).drop_nulls().cast(pl.String).str.strip_chars()
+    if not len(texts):
+        return ""
+    hours = texts.str.contains(r"^([01]?\d|2[0-4])(\.0)?$")
+    if named([column.name], HOURS) and _share(hours) > MOST:
+        return "hour"
+    if column.dtype.is_float() or _share(texts.str.contains(TIME_LIKE)) <= MOST:
+        is_clock = column.dtype == pl.String and _share(texts.str.contains(CLOCK_LIKE)) > MOST
+        return "clock" if is_clock else ""
+    if column.dtype == pl.String and not texts.str.contains(r"^\d{9,}$").any():
+        plain = texts.str.replace(MIDNIGHT, "")
+        return "time" if plain.str.contains(r"^.{5,}[T_ ,]\s*\d{1,2}(:|$)").any() else "date"
+    return "date" if _share(texts.str.contains(r"^\d{8}$")) > MOST else "time"
+
+
+def _share(mask: pl.Series) -> float:
+    """Return the share of true values."""
+    return float(mask.to_numpy().mean())
+
+
+def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) -> list[str]:
+    """Return the column of times, or those of dates and times of day; empty if none is found.
+
+    It is the named one, else one with a usual name, else the only one that holds times. The first
+    column is taken if it has no name, as `DataFrame.to_csv` writes an index.
+    """
+    columns = table.columns
+    if "," in time and time not in columns:
+        return [_named(part.strip(), columns, origin) for part in time.split(",")]
+    if time in columns and time != TIME:
+        return [time]
+    if time != TIME:
+        return [_named(time, columns, origin)]
+    unnamed_first = "" in columns[:1] and (_kind(table[""]) or not named(columns, TIMES))
+    if unnamed_first or (not header and len(table) and looks_like_values([str(table[0, 0])])):
+        return [columns[0]]
+    kinds = {name: _kind(table[name]) for name in columns}
+    exact = [name for name, kind in kinds.items() if kind == "time"]
+    usual = named(exact, TIMES) or ([] if len(named(columns, TIMES)) == 1 else exact)
+    dates = [name for name, kind in kinds.items() if kind == "date"]
+    clocks = [name for name, kind in kinds.items() if kind in ("clock", "hour")]
+    found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
+    if not usual and dates and clocks:
+        dates, clocks = named(dates, TIMES) or dates, named(clocks, TIMES) or clocks
+        both = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
+        found = [one[0] for one in both if len(one) == 1]
+    elif not usual:
+        dates = named(columns, TIMES) or dates
+        found = dates if len(dates) == 1 else _earlier(table, dates)
+    if not found and len(usual or dates) > 1:
+        unclear = usual or dates
+        clocks = named(unclear, HOURS)
+        if len(unclear) == 2 and len(clocks) == 1:
+            unclear = [*unclear, ",".join(sorted(unclear, key=lambda c: c in clocks))]
+        raise which_of(f"{origin.name}: %s may hold the times; ", "time", unclear)
+    if found and found != [TIME]:
+        log.info(
+            "%s: using column%s %s for the times; %s",
+            origin.name,
+            "s" * (len(found) > 1),
+            " and ".join(map(repr, found)),
+            Words("pass {time} for another"),
+        )
+    return found or ([TIME] if TIME in columns else [])
+
+
+def _named(name: str, columns: Sequence[str], origin: Origin) -> str:
+    if name in columns:
+        return name
+    names = ", ".join(map(repr, columns[:20]))[:MAX_NAMES]
+    raise InputError(
+        f"{origin.name}: no column {name!r} among {names}{close_to(name, columns)}; ",
+        Words("name the column of times with {time}"),
+    )
+
+
+def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the first of two columns whose times begin and end spans, or one of one; else none."""
+    if len(names) != 2:
+        return list(names) if len(names) == 1 else []
+    first, second = (table[name].head(SEEN).cast(pl.String) for name in names)
+    shifted = first.slice(1) == second.head(len(second) - 1)
+    if bool((first == second).all()) or (len(shifted) and _share(shifted) > 0.5):
+        return [names[0]]
+    words = [re.search(r"(?i)start|begin|from|von|debut|inicio", name) for name in names]
+    return [name for name, word in zip(names, words, strict=True) if word][:1]
+
+
+def drop_rows(
+    table: pl.DataFrame, times: Sequence[str], origin: Origin
+) -> tuple[pl.DataFrame, Origin]:
+    """Leave out rows that are no records, and log what they are and how many.
+
+    Such a row has no time, and is empty, repeats the names of the columns, has a word such as
+    Total, or is a note: text in one column.
+    """
+    texts = [name for name in times if table[name].dtype == pl.String]
+    odd = pl.Series(np.zeros(len(table), dtype=bool))
+    for name in times:
+        column = table[name]
+        missing = column.is_null()
+        if name in texts:
+            distinct = column.unique().drop_nulls()
+            like = distinct.str.contains(TIME_LIKE) | distinct.str.contains(CLOCK_LIKE)
+            wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+(\.0)?\s*$"))
+            missing = missing | column.is_in(wrong.implode()) if len(wrong) else missing
+        odd |= missing
+    if not odd.any():
+        return table, origin
+    reasons: dict[str, list[int]] = {}
+    for row in np.flatnonzero(odd.to_numpy()).tolist():
+        if reason := _no_record(table.columns, table.row(row), times):
+            reasons.setdefault(reason, []).append(row)
+    if not reasons:
+        return table, origin
+    for reason, rows in reasons.items():
+        first = table.row(rows[0])
+        shown = " ".join(str(field) for field in first if field is not None)
+        level = logging.INFO if reason == "empty" else logging.WARNING
+        log.log(
+            level,
+            "%s: left out %s: %s, the first in %s %d%s",
+            origin.name,
+            counted(len(rows), "row"),
+            reason,
+            origin.unit,
+            origin.number(rows[0]),
+            f" ({shown:.50})" if shown else "",
+        )
+    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*map(np.array, reasons.values())]))
+    places = kept if origin.rows is None else origin.rows[kept]
+    return table[kept], dataclasses.replace(origin, rows=places)
+
+
+def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:
+    """Return why a row without a time is no record; empty if it may be one."""
+    filled = {name: str(value) for name, value in zip(names, row, strict=True) if value is not None}
+    if not filled:
+        return "empty"
+    if all(name.endswith(value.strip()) for name, value in filled.items()):
+        return "the columns' names again"
+    words = [v for v in filled.values() if re.search(r"[^\W\d_]{3}", v)]
+    if any(re.match(TOTAL, value) for value in words):
+        return "totals"
+    if words and len(filled) == 1 and times[0] in (*filled, names[0]):
+        return "notes"
+    return ""
+
+
+def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame, str | None]:
+    """Return the table with one column of times, made of dates and times of day, and its name."""
+    if len(times) < 2:
+        return table, times[0] if times else None
+    date, clock = (table[name] for name in times)
+    day = date.dt.strftime("%Y-%m-%d") if date.dtype.is_temporal() else date.cast(pl.String)
+    day = day.str.strip_chars().str.replace(MIDNIGHT, "")
+    if clock.dtype.is_temporal():
+        hour = clock.dt.strftime("%H:%M:%S")
+    else:
+        hour = clock.cast(pl.String).str.strip_chars().str.replace(r"\s*(-|–|to|bis)\s*\d.*$", "")
+        hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
+    hour = hour.str.replace(r"^(\d:)", "0$1")
+    if day.str.contains(r"^\d{8}$").all():
+        day = day.str.replace(r"^(\d{4})(\d\d)(\d\d)$", "$1-$2-$3")
+    name = TIME if TIME not in table.columns or TIME in times else times[0]
+    joined = (day + " " + hour).alias(name)
+    return table.drop(times).insert_column(0, joined), name

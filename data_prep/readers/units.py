@@ -1,0 +1,148 @@
+"""Units of values: as names end in them, as they stand after numbers, and how they convert."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError
+
+_UNITS = {
+    **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
+       [("B", "B"), ("byte", "B"), ("bytes", "B"), ("bit", "bit"), ("bps", "bit/s"),
+        ("bit/s", "bit/s"), ("b/s", "bit/s"), ("B/s", "B/s")]},
+    **{f"{p}ib".lower(): f"{p}iB" for p in ("K", "M", "G", "T")}, "b": "B",
+    "bytes": "B", "byte": "B", "bps": "bit/s", "%": "%", "percent": "%", "pct": "%", "erl": "Erl",
+    "erlang": "Erl", "ms": "ms", "s": "s", "sec": "s", "min": "min", "h": "h", "km/h": "km/h",
+    "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
+    "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
+    "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
+    "count": "1", "number": "1", "times": "1", "bit": "bit", "bits": "bit", "minute": "min",
+    "minutes": "min", "hour": "h", "hours": "h", "second": "s", "seconds": "s",
+}  # fmt: skip
+_KPI = frozenset({
+    "traffic", "throughput", "thrput", "thp", "volume", "vol", "user", "users", "ue", "ues",
+    "util", "utilization", "utilisation", "prb", "drop", "rate", "ratio", "erlang", "erl", "dl",
+    "ul", "downlink", "uplink", "download", "upload", "rx", "tx", "speed", "flow", "occupancy",
+    "rsrp", "rsrq", "sinr", "cqi", "latency", "delay", "packet", "packets", "bytes", "session",
+    "sessions", "call", "calls", "attempt", "attempts", "att", "success", "succ", "fail",
+    "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
+    "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
+    "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
+    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime",
+})  # fmt: skip
+"""Words in names of what cells measure."""
+
+
+def canonical(unit: str) -> str:
+    """Return a known unit in its usual spelling; empty if it is not known.
+
+    >>> canonical("KByte"), canonical("Mb"), canonical("mb"), canonical("apples")
+    ('kB', 'Mbit', 'MB', '')
+    """
+    if re.fullmatch("[KMGT]b", unit):
+        return f"{unit[0].replace('K', 'k')}bit"
+    return _UNITS.get(unit.lower(), "")
+
+
+PREFIXES = {"": 1.0} | {
+    prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)
+    for i, prefix in enumerate("kMGTP")
+    for binary in ("", "i")
+}
+"""Factors of prefixes: k, M, ... of 1,000 and ki, Mi, ... of 1,024."""
+
+BASES = {"B": ("volume", 8.0), "bit": ("volume", 1.0)}
+BASES |= {f"{unit}/s": ("rate", bits) for unit, (_, bits) in BASES.items()}
+BASES |= {"bps": ("rate", 1.0)}
+"""What a unit without a prefix measures, and its bits."""
+
+
+def scale_of(unit: str) -> tuple[str, float]:
+    """Return a unit without its prefix, and the factor of the prefix.
+
+    >>> scale_of("GB"), scale_of("KiB"), scale_of("Mbit/s"), scale_of("%")
+    (('B', 1000000000.0), ('B', 1024.0), ('bit/s', 1000000.0), ('%', 1.0))
+    """
+    text = unit.strip().replace("K", "k")
+    for base in BASES:
+        if text.endswith(base) and (prefix := text.removesuffix(base)) in PREFIXES:
+            return base, PREFIXES[prefix]
+    return unit, 1.0
+
+
+def factor(of: str, to: str) -> float:
+    """Return what to multiply values in one unit by to have them in another.
+
+    >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B")
+    (1000.0, 125.0, 1024.0)
+    """
+    (base, size), (other, other_size) = scale_of(of), scale_of(to)
+    quantity, bits = BASES.get(base, ("", 1.0))
+    known, other_bits = BASES.get(other, ("", 1.0))
+    if not quantity or quantity != known:
+        raise InputError(f"no factor is known from {of!r} to {to!r}")
+    return size * bits / (other_size * other_bits)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a column's name ends in; empty without one.
+
+    >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
+    ('GB', 'Mbit/s', '%', '')
+    """
+    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
+    bare = re.search(r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$", name)
+    match = found or bare
+    return canonical(match[1]) if match else ""
+
+
+def is_service(name: str) -> bool:
+    """Return whether a column is named like a quantity: by a unit, or a word such as throughput."""
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return bool(unit_of(name)) or any(word.lower() in _KPI for word in words)
+
+
+UNIT_AFTER = r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+"""Pattern of a number and a unit after it."""
+
+
+def units_after(texts: pl.Series) -> pl.Series | None:
+    """Return the unit after each number as it is written; None if these are not such texts.
+
+    Zeros may lack one.
+
+    >>> units_after(pl.Series(["3.2 kB", "0", "1 MB"])).to_list()
+    ['kB', '', 'MB']
+    >>> units_after(pl.Series(["3.2 kB", "1"])) is None
+    True
+    """
+    filled = texts.drop_nulls()
+    if not len(filled) or not filled[:8].str.contains(UNIT_AFTER).any():
+        return None
+    units = texts.str.extract(UNIT_AFTER, 2)
+    bare = texts.filter(units.is_null() & texts.is_not_null())
+    whole = bool(bare.str.contains(r"^\s*0+([.,]0+)?\s*$").all())
+    return units.fill_null("") if whole and units.n_unique() else None
+
+
+def common_unit(units: list[str]) -> str | None:
+    """Return the unit to which written units convert: the one, or the base of all; None if none.
+
+    >>> common_unit(["GB", "gb"]), common_unit(["kB", "MB"]), common_unit(["MB", "%"])
+    ('GB', 'B', None)
+    """
+    known = {canonical(unit) or unit for unit in units}
+    if len(known) == 1:
+        return known.pop()
+    bases = {scale_of(unit)[0] for unit in known if canonical(unit)}
+    return bases.pop() if len(bases) == 1 and all(map(canonical, known)) else None
+
+
+def factors(units: pl.Series, to: str) -> np.ndarray:
+    """Return by what numbers in written units are multiplied to be in another, `(rows,)`."""
+    base = scale_of(to)[1]
+    sizes = {u: scale_of(canonical(u))[1] / base for u in units.drop_nulls().unique() if u}
+    return units.replace_strict(sizes, default=1.0, return_dtype=pl.Float64).to_numpy()

@@ -1,0 +1,261 @@
+"""Numbers as exports write them: with decimal commas, separators of thousands and units."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Container, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.columns import (
+    CALENDAR,
+    WITH_COMMA,
+    Origin,
+    named,
+    without_calendar,
+)
+from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
+
+Decimal = Literal["auto", "point", "comma"]
+DECIMALS = ("auto", "point", "comma")
+
+_POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
+# Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
+_SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
+"""Pattern of a date of countries that write decimal commas."""
+
+QUANTITIES = frozenset({
+    "kpi", "kpiname", "kpiid", "metric", "metricname", "measure", "measurename", "measurement",
+    "indicator", "indicatorname", "parameter", "parametername", "quantity", "variable", "kennzahl",
+    "messgroesse", "pmcounter", "pmcountername",
+})  # fmt: skip
+"""Usual names of a column that names the quantity of each row."""
+
+UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", "unita"})
+"""Usual names of a column of units."""
+
+_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
+
+log = logging.getLogger(__name__)
+
+
+def decide_decimal(
+    table: pl.DataFrame, decimal: Decimal, keys: Container[str], origin: Origin
+) -> Decimal:
+    """Return the decimal mark of a table that was read with points, unless it is known.
+
+    It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
+    thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
+    """
+    if decimal != "auto":
+        return decimal
+    unclear: str | None = None
+    for name, texts in _texts_of_numbers(table, keys):
+        with_comma = texts.filter(texts.str.contains(",", literal=True))
+        if not len(with_comma) or not texts.str.contains(WITH_COMMA).all():
+            continue
+        if texts.str.contains(_SURELY).any():
+            log.info(
+                "%s: decimal commas, such as %r in column %r; %s",
+                origin.name,
+                with_comma[0],
+                name,
+                Words("pass {decimal:point} if they separate thousands"),
+            )
+            return "comma"
+        unclear = unclear or f"column {name!r} holds {with_comma[0]!r}"
+    columns = _texts_of_numbers(table, keys) if unclear else ()
+    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
+        log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
+        return "point"
+    dotted = [c for c in table.columns if unclear and c in keys and table[c].dtype == pl.String]
+    if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
+        log.info("%s: %s: a decimal comma, as dates have points", origin.name, unclear)
+        return "comma"
+    if unclear:
+        raise InputError(
+            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
+            Words(
+                "pass {decimal:comma} if it is decimal, {decimal:point} if it separates thousands"
+            ),
+        )
+    return "point"
+
+
+def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:
+    """Yield the columns of text that are no keys, without empty fields and spaces in numbers."""
+    for column in table.iter_columns():
+        if column.dtype == pl.String and column.name not in keys:
+            yield column.name, plain_numbers(column.drop_nulls())
+
+
+def plain_numbers(texts: pl.Series) -> pl.Series:
+    """Return texts without spaces or apostrophes between thousands, and without units after them.
+
+    Units are kept if they cannot be converted to one.
+
+    >>> plain_numbers(pl.Series(["1 234,5", "12'000", "7", "2 b"])).to_list()
+    ['1234,5', '12000', '7', '2 b']
+    >>> plain_numbers(pl.Series(["7 %", "8 %"])).to_list()
+    ['7', '8']
+    """
+    units = units_after(texts)
+    if units is not None and common_unit(_written(units)) is not None:
+        texts = texts.str.replace(UNIT_AFTER, "$1")
+    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*[\s'’]\d{3}").any():
+        return texts
+    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*$")
+    return texts.zip_with(~grouped, texts.str.replace_all(r"[\s'’]", ""))
+
+
+def _written(units: pl.Series) -> list[str]:
+    """Return the distinct units of a column."""
+    return sorted(unit for unit in units.unique().drop_nulls().to_list() if unit)
+
+
+def to_numbers(
+    table: pl.DataFrame, decimal: Decimal, keys: Container[str], origin: Origin
+) -> tuple[pl.DataFrame, Origin]:
+    """Convert the columns of text that hold numbers only, with separators of thousands or without.
+
+    Also return the origin with the units that stand after the numbers.
+
+    >>> table = pl.DataFrame({"a": ["1.234,5", None], "b": ["x", "1,5"], "c": ["1 GB", "2 MB"]})
+    >>> numbers, origin = to_numbers(table, "comma", [], Origin())
+    >>> numbers["a"].to_list(), numbers["c"].to_list(), origin.units
+    ([1234.5, None], [1000000000.0, 2000000.0], {'c': 'B'})
+    """
+    pattern, thousands = (WITH_COMMA, ".") if decimal == "comma" else (_POINT, ",")
+    converted, grouped, found = [], [], dict(origin.units)
+    for name, texts in _texts_of_numbers(table, keys):
+        if len(texts) and texts.str.contains(pattern).all():
+            if decimal == "comma" and texts.str.contains(".", literal=True).any():
+                grouped.append(name)
+            plain = plain_numbers(table[name]).str.strip_chars()
+            plain = plain.str.replace_all(thousands, "", literal=True)
+            column = plain.str.replace(",", ".", literal=True).cast(pl.Float64)
+            if (units := units_after(table[name])) is not None:
+                column, found[name] = _in_one_unit(column, units, origin)
+            converted.append(column)
+        elif len(texts) and decimal == "comma" and texts.str.contains(_POINT).all():
+            other = texts.filter(~texts.str.contains(pattern))[0]
+            raise InputError(
+                f"{origin.name}: column {name!r} holds {other!r}, which has a decimal "
+                "point, expected decimal commas as in the rest of the table; write all numbers "
+                "with the same decimal mark"
+            )
+        elif (units := units_after(table[name])) is not None:
+            _refuse_units(name, _written(units), origin)
+    if grouped:
+        log.warning(
+            "%s: points are read as separators of thousands in columns %s, since the table has "
+            "decimal commas",
+            origin.name,
+            some(map(repr, grouped)),
+        )
+    return table.with_columns(converted), dataclasses.replace(origin, units=found)
+
+
+def _in_one_unit(column: pl.Series, units: pl.Series, origin: Origin) -> tuple[pl.Series, str]:
+    """Return numbers that are written in several units in one, and this unit."""
+    written = _written(units)
+    to = common_unit(written) or ""
+    if len({canonical(unit) for unit in written}) > 1:
+        log.warning(
+            "%s: column %r is in %s; converted to %s (1 kB = 1000 B, 1 KiB = 1024 B)",
+            origin.name,
+            column.name,
+            some(written, 6),
+            to,
+        )
+        column = column * pl.Series(factors(units, to))
+    return column, canonical(to)
+
+
+def spread_quantities(
+    table: pl.DataFrame, times: Sequence[str], keys: Container[str], origin: Origin
+) -> tuple[pl.DataFrame, Origin]:
+    """Give each quantity a column if every row names the quantity of its number.
+
+    >>> rows = {"time": [1, 1], "KPI": ["load", "users"], "v": [7.0, 2.0], "unit": ["GB", "1"]}
+    >>> table, origin = spread_quantities(pl.DataFrame(rows), ["time"], [], Origin())
+    >>> table.to_dict(as_series=False), origin.units
+    ({'time': [1], 'load': [7.0], 'users': [2.0]}, {'load': 'GB'})
+    """
+    found = [c for c in named(table.columns, QUANTITIES) if table[c].dtype == pl.String]
+    values = _values(table, [*times, *found], keys)
+    if len(found) != 1 or len(values) != 1 or table[found[0]].null_count():
+        return table, origin
+    units = named(table.columns, UNIT_COLUMNS)
+    fixed = units and table.select(found[0], units[0]).n_unique() == table[found[0]].n_unique()
+    other = {*found, *values, *(units if fixed else ()), *named(table.columns, CALENDAR)}
+    index = [c for c in table.columns if c not in other or c in times]
+    if not set(times) <= set(index) or table.select(*index, *found).is_duplicated().any():
+        return table, origin
+    known = dict(table.select(found[0], units[0]).unique().iter_rows()) if fixed else {}
+    known = {quantity: canonical(str(unit)) for quantity, unit in known.items()}
+    log.info(
+        "%s: column %r names %s",
+        origin.name,
+        found[0],
+        some(table[found[0]].unique(maintain_order=True), 6),
+    )
+    wide = table.pivot(found, index=index, values=values[0])
+    rows = np.arange(len(table)) if origin.rows is None else origin.rows
+    first = table.with_row_index().select(pl.col("index").first().over(index)).unique()
+    return wide, dataclasses.replace(
+        origin,
+        rows=rows[np.sort(first["index"].to_numpy())],
+        units={**origin.units, **{q: unit for q, unit in known.items() if unit and unit != "1"}},
+    )
+
+
+def _values(table: pl.DataFrame, times: Container[str], keys: Container[str]) -> list[str]:
+    """Return the columns of numbers that are no times, ids or places, nor of the calendar."""
+    own = [c for c in table.columns if c not in times and c not in keys]
+    return without_calendar(c for c in own if table[c].dtype.is_numeric())
+
+
+def use_unit_column(
+    table: pl.DataFrame, keys: Container[str], origin: Origin
+) -> tuple[pl.DataFrame, Origin]:
+    """Give the numbers of a table one unit if a column names the unit of each row.
+
+    >>> table = pl.DataFrame({"cell": ["a", "b"], "load": [1.0, 2.0], "Unit": ["GB", "MB"]})
+    >>> table, origin = use_unit_column(table, ["cell"], Origin())
+    >>> table.to_dict(as_series=False), origin.units
+    ({'cell': ['a', 'b'], 'load': [1000000000.0, 2000000.0]}, {'load': 'B'})
+    """
+    found = [c for c in named(table.columns, UNIT_COLUMNS) if table[c].dtype == pl.String]
+    units = table[found[0]].str.strip_chars() if len(found) == 1 else pl.Series(dtype=pl.String)
+    written = _written(units)
+    if not written or not all(map(canonical, written)):
+        return table, origin
+    values = _values(table, (), keys)
+    if len({canonical(unit) for unit in written}) == 1:
+        known = {c: canonical(written[0]) for c in values} if len(values) == 1 else {}
+        units_known = {**origin.units, **known}
+        return table.drop(found if known else ()), dataclasses.replace(origin, units=units_known)
+    if len(values) != 1 or common_unit(written) is None or units.null_count():
+        raise InputError(
+            f"{origin.name}: column {found[0]!r} changes between {some(written, 6)}, beside "
+            f"{counted(len(values), 'column')} of numbers ({some(values, 4)}); write one unit, or "
+            "a column for each quantity"
+        )
+    column, unit = _in_one_unit(table[values[0]].cast(pl.Float64), units, origin)
+    table = table.with_columns(column).drop(found)
+    return table, dataclasses.replace(origin, units={**origin.units, values[0]: unit})
+
+
+def _refuse_units(name: str, units: list[str], origin: Origin) -> None:
+    """Refuse a column in units that cannot be converted to one, unless these are words."""
+    if len(units) > 1 and all(map(canonical, units)):
+        raise InputError(
+            f"{origin.name}: column {name!r} is in {some(units, 6)}, which do not convert to one "
+            "unit; write a column for each quantity"
+        )
