@@ -110,7 +110,8 @@ def read(
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file; by default all that have times.
         encoding: Encoding of a text file, such as cp1252; by default recognised.
-        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity.
+        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity; or
+            their polygons or points, a .geojson or .gpkg file.
         crs: Projected system of the sites' positions, such as EPSG:25832; by default degrees.
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.

@@ -166,9 +166,11 @@ def _unclear(path: Path, error: InputError) -> Description:
 
 
 def _arrays(path: Path) -> Description:
+    from data_prep.readers.hdf5 import holds_frame
+
     about = info_data.describe_arrays(path)
     name = about["data_set"]
-    if about["layout"] == "pandas" and not name:
+    if not name and holds_frame(path):
         return _table(path)
     command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
     kind = "raw records" if about["layout"] else "HDF5"
