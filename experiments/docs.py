@@ -29,7 +29,7 @@ from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.replay import replay_table
-from experiments.site import guides
+from experiments.site import guides, images
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
 from experiments.site.markdown import replaced, shrunk
@@ -70,6 +70,8 @@ PARTS: dict[str, Part] = {
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
     "city": ("performance.md", guides.city_table),
+    "plain images": ("results/index.md", images.plain_rivals),
+    "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
     "exceedance": ("results/intervals.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),

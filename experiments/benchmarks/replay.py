@@ -157,11 +157,12 @@ def replay_table(rows: pd.DataFrame) -> str:
         known, counts = own[own["n"] > 0], own["action"].value_counts()
         by_week = known.groupby(np.arange(len(known)) // 7)["coverage"].mean()
         by_week = 100 * by_week[: len(known) // 7]
+        span = f"{by_week.min():.1f} to {by_week.max():.1f}" if len(by_week) else "-"
         error, naive = known["mae"].mean(), known["naive"].mean()
         found.append({
             "data": data, "way": way, "days": len(known), "mae": error,
             "below": 100 * (1 - error / naive), "coverage": 100 * known["coverage"].mean(),
-            "weeks": f"{by_week.min():.1f} to {by_week.max():.1f}", "width": known["width"].mean(),
+            "weeks": span, "width": known["width"].mean(),
             "calibrated": int(counts.get(CALIBRATED, 0)),
             "trained": int(sum(counts.get(a, 0) for a in (FURTHER, ANEW, KEPT))),
             "won": int(sum(counts.get(a, 0) for a in (FURTHER, ANEW))),

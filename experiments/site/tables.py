@@ -135,15 +135,20 @@ def points(benchmarks: Benchmarks) -> str:
         "each method, the row is the model that is best on average."
     )
     cell = partial(_difference, POINTS, OWN[POINTS])
-    return f"{told}\n\n{_pivot(_best_models(benchmarks), cell, highest=True)}"
+    return f"{told}\n\n{_pivot(best_models(benchmarks), cell, highest=True)}"
 
 
-def _best_models(benchmarks: Benchmarks) -> list[Column]:
-    """Return, of each method for images, the rows of its best model."""
-    columns = [
+def compared_images(benchmarks: Benchmarks) -> list[Column]:
+    """Return the rows of methods for images that are compared with a reference."""
+    return [
         Column(about, {m: r for m, r in rows.items() if r.get(POINTS)})
         for about, rows in columns_of(benchmarks)
     ]
+
+
+def best_models(benchmarks: Benchmarks) -> list[Column]:
+    """Return, of each method for images, the rows of its best model."""
+    columns = compared_images(benchmarks)
     methods = _ordered(columns, partial(_value, POINTS))[::-1]
     references = {r["reference"] for c in columns for r in c.rows.values()}
     best: dict[str, str] = {}
@@ -376,5 +381,5 @@ def claims(benchmarks: Benchmarks) -> str:
         f"**Of {sum(answers.values())} tests of the paper's claims, {holds} hold, {fails} do not "
         f"hold, and {open_} cannot be told here.**"
     )
-    items = [_verdict(c, POINTS, "is more accurate than") for c in _best_models(benchmarks)]
+    items = [_verdict(c, POINTS, "is more accurate than") for c in best_models(benchmarks)]
     return "\n\n".join([count, "\n".join(items)])

@@ -68,13 +68,13 @@ def describe(path: Path) -> Description:
     from data_prep.readers.columns import SUFFIXES
     from data_prep.readers.exports import is_pattern
 
-    if is_pattern(path) or path.name.endswith(SUFFIXES):
-        return _table(path)
     if path.suffix in ARRAYS:
         return _arrays(path)
+    if is_pattern(path) or path.name.endswith(SUFFIXES):
+        return _table(path)
     raise InputError(
-        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), an .h5 "
-        "file, a folder of raw days or a run"
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "
+        "folder of raw days or a run"
     )
 
 
@@ -166,8 +166,12 @@ def _unclear(path: Path, error: InputError) -> Description:
 
 
 def _arrays(path: Path) -> Description:
+    from data_prep.readers.hdf5 import holds_frame
+
     about = info_data.describe_arrays(path)
     name = about["data_set"]
+    if not name and holds_frame(path):
+        return _table(path)
     command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
     kind = "raw records" if about["layout"] else "HDF5"
     return Description(kind, about, info_data.arrays_text(about), command)

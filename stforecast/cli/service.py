@@ -10,7 +10,7 @@ import click
 
 from data_prep.base.errors import InputError
 from stforecast.cli.commands import command, without_nan
-from stforecast.cli.options import ALARM, EVENTS, check_history, check_run
+from stforecast.cli.options import ALARM, EVENTS, check_ending, check_history, check_run
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,9 @@ def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | N
 
 
 @command()
-def monitor_command(ctx: click.Context, run: Path, *, now: str | None = None) -> None:
+def monitor_command(
+    ctx: click.Context, run: Path, *, now: str | None = None, page: Path | None = None
+) -> None:
     """Watch a run in service: errors, coverage, drift, and missing, stuck and late records.
 
     Prints one line of JSON with MASE, bias and coverage over 1, 7 and 28 days, and the alarms, each
@@ -53,8 +55,11 @@ def monitor_command(ctx: click.Context, run: Path, *, now: str | None = None) ->
 
     Options:
         now: time in UTC at which records may be late, such as 2024-05-01T06:00; by default now.
+        page: HTML file to write of all this, with the coming span; it opens without a network.
     """
     check_run(run)
+    if page is not None:
+        check_ending(page, ".html")
     import pandas as pd
 
     from stforecast.service.monitor import monitor
@@ -63,7 +68,7 @@ def monitor_command(ctx: click.Context, run: Path, *, now: str | None = None) ->
         at = None if now is None else pd.Timestamp(now)
     except ValueError as e:
         raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00") from e
-    watch = monitor(run, at)
+    watch = monitor(run, at, page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)
     click.echo(json.dumps(without_nan(watch.as_json())))

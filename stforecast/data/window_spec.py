@@ -287,12 +287,17 @@ class WindowSpec(CheckedOptions):
     @property
     def n_profile(self) -> int:
         """Number of inputs from the weekly profile, the last of all."""
-        return 0 if self.profile == "none" else self.horizon + N_ANOMALIES
+        return 0 if self.profile == "none" else self.n_targets + N_ANOMALIES
 
     @property
     def n_events(self) -> int:
         """Number of inputs from `events`: one for each target step and kind."""
-        return self.horizon * len(self.kinds)
+        return self.n_targets * len(self.kinds)
+
+    @property
+    def n_targets(self) -> int:
+        """Number of target steps."""
+        return self.horizon
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -323,6 +328,22 @@ class WindowSpec(CheckedOptions):
     def reach(self) -> int:
         """Steps back to the furthest input."""
         return max(self.max_lag, *self.further_lags, 0)
+
+
+@dataclass(frozen=True)
+class ModelWindow(WindowSpec):
+    """A window as a model of quantiles is built for it: `horizon` counts outputs.
+
+    Attributes:
+        n_levels: outputs for each target step.
+    """
+
+    n_levels: int = 1
+
+    @property
+    def n_targets(self) -> int:
+        """Number of target steps."""
+        return self.horizon // self.n_levels
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from stforecast.data.clients import Partition
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
-from stforecast.data.window_spec import AUTO
 from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
@@ -64,11 +63,7 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     config = asked.at(step)
     if warning := period_warning(step, config.window.period):
         log.warning(warning)
-    window = config.window
-    if config.loss.n_outputs > 1 and window.profile == AUTO:
-        # A model of several levels is built for as many steps, and would expect their profiles.
-        window = dataclasses.replace(window, profile="none")
-    data = prepare(series, window, config.data.split, config.data.scale, config.clients)
+    data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
     config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
     if config.training.rounds != asked.training.rounds:
         log.info(

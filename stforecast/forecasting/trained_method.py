@@ -19,6 +19,7 @@ from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.weekly_profile import at_targets, profile_by_step
+from stforecast.data.window_spec import ModelWindow
 from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
@@ -273,7 +274,8 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
     a model of its cells alone, so they do not depend on other clients.
     """
     window, name, run = config.window, config.run.model, config.run
-    outputs = dataclasses.replace(window, horizon=window.horizon * config.loss.n_outputs)
+    wide = {"horizon": window.horizon * config.loss.n_outputs}
+    outputs = ModelWindow(**{**vars(window), **wide}, n_levels=config.loss.n_outputs)
 
     def of(cells: Cells, own: Mapping[str, Tensor] | None = None) -> Population:
         held = None if config.clients == "cell" else cells

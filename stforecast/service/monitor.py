@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, some
+from data_prep.base.errors import some
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
@@ -91,24 +92,23 @@ class Watch:
         return "".join(family(f"stforecast_service_{name}", text, of) for name, text, of in table)
 
 
-def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Watch:
+def monitor(
+    run: str | os.PathLike[str], now: pd.Timestamp | None = None, page: Path | None = None
+) -> Watch:
     """Look at a run's service, and write `monitor.csv` and `metrics.prom` into its folder.
 
     Args:
-        run: folder of a run that was updated.
+        run: folder of a run; before its first update, no forecast is scored yet.
         now: time in UTC at which records may be late; by default the present.
+        page: HTML file to write, too.
 
     Raises:
-        InputError: if the run was never updated, or its state is damaged.
+        InputError: if the run's state is damaged, or its data are gone before the first update.
     """
     path = Path(run)
-    ForecastRun.open(path)
+    opened = ForecastRun.open(path)
     options, where = ServiceSettings.read(path).monitor, folder.current(path)
-    if where is None:
-        raise InputError(
-            f"{path}: not in service yet; give it records by `stforecast update {path} --new FILE`"
-        )
-    state = folder.read_state(where)
+    state = folder.read_state(where) if where else folder.state_before(opened)
     errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
     watch = Watch(
         errors, _cells(state.history, state.issued, options), _late(state.history, now),
@@ -119,7 +119,23 @@ def monitor(run: str | os.PathLike[str], now: pd.Timestamp | None = None) -> Wat
     write_csv(watch.cells, service / TABLE)
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
+    if page is not None:
+        _write_page(path, page, watch, state)
     return watch
+
+
+def _write_page(run: Path, page: Path, watch: Watch, state: folder.ServiceState) -> None:
+    # They import torch and plotly.
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.report.service import write_service_page
+
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(state.history)
+    command = f"stforecast monitor {quote(str(run))} --page {quote(str(page))}"
+    title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
+    found = make_outlook(forecaster, series)
+    write_service_page(page, title, watch, state, series, found, command)
 
 
 def _late(history: xr.Dataset, now: pd.Timestamp | None) -> float:

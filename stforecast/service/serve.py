@@ -9,6 +9,7 @@ import hmac
 import json
 import logging
 import math
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
@@ -252,6 +253,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         return response
 
     app.add_exception_handler(InputError, _bad_input)
+    app.add_exception_handler(404, _no_path)
     app.add_exception_handler(RequestValidationError, _bad_request)
     _add_paths(app, service)
     return app
@@ -267,6 +269,10 @@ def _refused(status: int, message: str) -> JSONResponse:
 
 async def _bad_input(request: Request, e: Exception) -> JSONResponse:
     return _refused(404 if isinstance(e, UnknownCell) else 400, str(e))
+
+
+async def _no_path(request: Request, e: Exception) -> JSONResponse:
+    return _refused(404, f"nothing at {request.url.path}; /openapi.json lists what there is")
 
 
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
@@ -335,11 +341,23 @@ def check_address(host: str, token: str) -> None:
         )
 
 
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that is none, or at which this program cannot listen."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as e:
+        known = str(getattr(e, "strerror", None) or "expected 1 to 65535")
+        reason = known.partition(" (while")[0]
+        raise InputError(f"{host}:{port}: {reason}; ", Words("choose another {port}")) from e
+
+
 def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
     """Serve a run until Ctrl-C or SIGTERM."""
     import uvicorn
 
     check_address(host, token)
+    check_port(host, port)
     app = make_app(ForecastService(run, history), token)
     log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", host, port)
     uvicorn.run(app, host=host, port=port, log_level="warning")

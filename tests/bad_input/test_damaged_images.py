@@ -85,7 +85,7 @@ def class_for_testing_only(path):
 
 
 FOLDER = {
-    "is text": (text("not a picture"), r"0\.png: cannot be read as an image .*; give a folder wit"),
+    "is text": (text("not a picture"), r"0\.png: cannot be read as an image .*; put a whole image"),
     "declares 10 gigapixels": (png(100_000, 100_000), r"0\.png: .*Image size .10000000000 pixels"),
     "declares 100 megapixels": (png(10_000, 10_000), r"0\.png: .*Image size .100000000 pixels"),
     "declares more than it has": (png(900, 900), r"0\.png: cannot be read as an image"),

@@ -172,11 +172,21 @@ def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[
 def rows_by_data(
     runs: Sequence[ImageRun], reference: str | None = None
 ) -> dict[str, list[ModelRow]]:
-    """Return the rows of each image set and scenario; one of them must be the reference, if any."""
-    parts: dict[str, list[ImageRun]] = {}
+    """Return the rows of each image set and scenario; one of them must be the reference, if any.
+
+    Runs of other numbers of clients or sizes of images stand by themselves, under names that tell.
+    """
+    parts: dict[str, dict[str, list[ImageRun]]] = {}
     for run in runs:
-        parts.setdefault(run.data_name, []).append(run)
-    found = {name: rows_of(group_runs(some)) for name, some in parts.items()}
+        size = run.settings["size"]
+        pixels = f", {size} × {size} pixels" if size else ""
+        alike = f"{counted(run.about['clients'], 'client')}{pixels}"
+        parts.setdefault(run.data_name, {}).setdefault(alike, []).append(run)
+    found = {
+        f"{name}, {alike}" if len(own) > 1 else name: rows_of(group_runs(some))
+        for name, own in parts.items()
+        for alike, some in own.items()
+    }
     known = {row.name for rows in found.values() for row in rows}
     if reference is not None and reference not in known:
         raise choose("reference", reference, known)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -208,8 +208,8 @@ class Tree:
         }
         if missing := set(self.classes) - trained:
             raise InputError(
-                f"{self.folder}: class {min(missing)} has test images, but no training images; "
-                f"{self.source}"
+                f"{self.folder}: class {min(missing)} has test images, but no training images; add "
+                "some, or remove its test images"
             )
 
 
@@ -303,5 +303,5 @@ def folder(
     """Any folder of images: `[DOMAIN/]CLASS/*.jpg`, with `train/` and `test/` before or between."""
     if not root.is_dir():
         raise InputError(f"{root}: no folder here; {REMEDY}")
-    tree = find_images(root, REMEDY)
+    tree = replace(find_images(root, REMEDY), source="put a whole image in its place or remove it")
     return tree.read(as_text(root.resolve().name), size=size, test_share=test_share, seed=seed)

@@ -18,7 +18,8 @@ Choices where the paper contradicts itself or gives no details:
   different sizes. With `form="feature"`, each sample's features are compared with the prototype of
   its class, both after a softmax over the features. With `head`, the head's logits of both are
   compared, and those of the prototype are constants. Samples of classes without a prototype count
-  as 0.
+  as 0. The paper's L_LP is against former stages. Here the prototypes are the moving average of all
+  of the client's former rounds, also of the present stage; with one stage (M = 1), of these alone.
 - Eq. 10 weights the errors of class means by the classes' shares of the client's samples.
   `align="batch"` does so with the means and shares of a batch. `instance`, as in the authors' later
   code, is the mean over a batch of each sample's error. It equals the former plus the features'

@@ -17,8 +17,10 @@ Choices where the paper contradicts itself or gives no details:
 - For a class that no other client has, the mixture is the client's own prototype.
 - Eq. 7 prints ‖·‖₂, a sum of squares by the notation below Eq. 4. As in FedProto's released code,
   the loss is between every sample and the prototype of its class, averaged over the features: it is
-  smaller than the sum by their number, so λ is FedProto's, not Eq. 7's. `align="batch"` compares
-  the batch's mean of each class, averaged over the classes, which Eq. 6 sums.
+  smaller than the sum by their number, so λ is FedProto's, not Eq. 7's. This is our choice: with
+  128 features, λ = 1 of the sum would be λ = 128 here (`medium/pfpl_rounds` compares the two).
+  `align="batch"` compares the batch's mean of each class, averaged over the classes, which Eq. 6
+  sums.
 - Algorithm 1 (lines 21 and 22) also updates the local prototypes with the mixtures in every batch,
   without a formula; here they are means of the features, as in Eq. 2.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.

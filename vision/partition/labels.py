@@ -10,7 +10,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from vision.partition.base import Partitioner, Pool, deal_classes
 
 DRAWS = 200
@@ -177,7 +177,8 @@ class Shards(Partitioner):
         if n_shards > len(pool.train):
             raise InputError(
                 f"{pool.domain} has {len(pool.train)} training images; {len(pool.clients)} clients "
-                f"with {self.shards} shards each need at least {n_shards}"
+                f"with {self.shards} shards each need at least {n_shards}; ",
+                Words("use fewer {clients} or {shards}"),
             )
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].tensor_split(n_shards)

@@ -13,7 +13,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import Order
 from stforecast.federated.core.options import CheckedOptions
 from vision.datasets.image_set import ImageSet
@@ -120,7 +120,8 @@ class Streamer(CheckedOptions, ABC):
         if max(self.clients, self.stages) > len(images):
             raise InputError(
                 f"clients is {self.clients} and stages {self.stages}; {images.name} has "
-                f"{len(images)} images; use fewer"
+                f"{len(images)} images; ",
+                Words("use fewer {clients} or {stages}"),
             )
         train, test = (
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)

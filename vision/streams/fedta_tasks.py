@@ -10,7 +10,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import Order
 from stforecast.federated.core.options import PositiveShare
 from stforecast.federated.core.state import generator
@@ -107,7 +107,8 @@ class FedTATasks(Streamer):
             raise InputError(
                 f"{images.name} has {len(known)} classes with training images; {self.clients} "
                 f"clients with {private} private classes each and {n_public} public ones need "
-                f"{needed}; use fewer clients, stages, task_classes or private_classes"
+                f"{needed}; ",
+                Words("use fewer {clients}, {stages}, {task_classes} or {private_classes}"),
             )
         drawn = known[torch.randperm(len(known), generator=rng)]
         public = drawn[self.clients * private : needed]

@@ -10,7 +10,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
 from vision.partition.base import Pool, deal_classes, make_pools
@@ -85,8 +85,8 @@ class GLDPShards(Streamer):
         if n_shards > len(pool.train):
             raise InputError(
                 f"{pool.images.name} has {len(pool.train)} training images; {self.clients} clients "
-                f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; use "
-                "fewer"
+                f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; ",
+                Words("use fewer {clients}, {shards} or {stages}"),
             )
         shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         edges = torch.arange(n_shards + 1) * len(pool.train) // n_shards

@@ -155,6 +155,13 @@ def test_the_default_method_follows_rare_events_without_other_settings(town, mat
     assert errors[1] < 0.6 * errors[0]
 
 
+@pytest.mark.parametrize("method", ["fedlean", "fedavg"])
+def test_quantiles_read_events(method, town, matches):
+    settings = {"loss": "quantile", "horizon": 2, "model": "linear", "rounds": 1, "device": "cpu"}
+    forecaster = Forecaster(method, split="days:7,1,2", events=str(matches), **settings).fit(town)
+    assert np.isfinite(forecaster.predict(town.isel(time=slice(0, 236)))).all().all()
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedlean", "fedtrees", "fedavg"])
 def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town, matches, tmp_path):

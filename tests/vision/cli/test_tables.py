@@ -2,6 +2,7 @@
 
 import pytest
 
+from vision.cli.compare import rows_by_data
 from vision.cli.tables import accuracy_tables, image_summary
 from vision.results import ImageRun, run_images
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -66,3 +67,16 @@ def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
     text = accuracy_tables([run_images("solo", tmp_path, settings)], {})
     assert "forgetting" not in text
     assert "after each stage" not in text
+
+
+def test_runs_of_other_clients_or_images_are_no_rows_of_one_table(finished):
+    name, settings = finished.data_name, finished.settings
+    fewer = ImageRun(finished.folder / "a", {**finished.about, "clients": 1})
+    large = {**finished.about, "settings": {**settings, "size": 16}}
+    larger = ImageRun(finished.folder / "b", large)
+    assert list(rows_by_data([finished])) == [name]
+    assert list(rows_by_data([finished, fewer, larger])) == [
+        f"{name}, 2 clients, 8 × 8 pixels",
+        f"{name}, 1 client, 8 × 8 pixels",
+        f"{name}, 2 clients, 16 × 16 pixels",
+    ]

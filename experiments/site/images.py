@@ -1,0 +1,130 @@
+"""What measured rows say to someone who has images: plain rivals, and methods by case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.site.markdown import wrapped
+from experiments.site.measured import Row, load
+from experiments.site.tables import (
+    OWN,
+    POINTS,
+    Column,
+    best_models,
+    chosen,
+    compared_images,
+    first_number,
+    side,
+)
+from stforecast.bench.tables import markdown
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+class Case(NamedTuple):
+    """A case that benchmarks of a page of results measured."""
+
+    page: str
+    names: tuple[str, ...]
+
+
+CASES = {
+    "few images of few classes, each client from one domain": Case(
+        "pfpl", ("pfpl_digits", "pfpl_pacs")
+    ),
+    "long tails": Case("gldp", ("gldp_table1",)),
+    "long tails in stages": Case("gldp", ("gldp_table234",)),
+    "a stream of tasks on a frozen transformer": Case("fedta", ("fedta_table1", "fedta_office")),
+}
+
+PLAIN = {
+    "training alone": ("solo", "linear_probe_local"),
+    "plain averaging, its average": ("fedavg", "fedvit"),
+    "plain averaging, clients' own models": ("fedavg (trained)", "fedvit (trained)"),
+}
+"""Rows of the plain rivals, on models that are trained whole, and on frozen features."""
+
+FLOATS = "floats up / down"
+
+
+def plain_rivals() -> str:
+    """Tabulate by how many points a paper's method is above plain rivals, with intervals."""
+    rows = []
+    for case in CASES.values():
+        for name in case.names:
+            for column in compared_images(chosen(load(RESULTS / f"{case.page}.md"), [name])):
+                reference = reference_of(column)
+                cells = {
+                    head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
+                    for head, names in PLAIN.items()
+                }
+                place = f"[{column.about}]({case.page}.md#{name})"
+                rows.append({"method": f"`{reference}`", "on": place} | cells)
+    told = (
+        "By how many points the papers' methods are more accurate than plain ones, with 95 % "
+        "intervals; bold where the interval excludes 0, and - where it was not run. On a frozen "
+        "transformer, training alone is a logistic regression of each client, and averaging is "
+        "FedViT's."
+    )
+    return wrapped(f"{told}\n\n{markdown(rows)}")
+
+
+def cases_table() -> str:
+    """Tabulate for each case which methods are better than the paper's, and which sends least."""
+    rows = []
+    for case, (page, names) in CASES.items():
+        for name in names:
+            for column in best_models(chosen(load(RESULTS / f"{page}.md"), [name])):
+                place = f"[{column.about}](results/{page}.md#{name})"
+                rows.append({"your case": case, "measured on": place} | _advice(column))
+    return markdown(rows)
+
+
+def reference_of(column: Column) -> str:
+    """Return the name of the row that the others are compared with."""
+    return next(iter(column.rows.values()))["reference"]
+
+
+def _advice(column: Column) -> Row:
+    """Return what is better than the paper's method, as good as far as told, and sends least."""
+    reference = reference_of(column)
+    federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
+    others = {m: r for m, r in federated.items() if m != reference}
+    sides = {m: side(r, POINTS) for m, r in others.items()}
+    better = sorted((m for m in others if sides[m] > 0), key=lambda m: -_points(others[m]))
+    level = [m for m in others if not sides[m]]
+    least = min([*better, *level, reference], key=lambda m: (_sent(federated[m]), m))
+    return {
+        "the paper's method, %": f"`{reference}` {column.rows[reference][OWN[POINTS]]}",
+        "told to be better, points": "; ".join(f"`{m}` {others[m][POINTS]}" for m in better) or "-",
+        "not told apart": f"{len(level)} of {len(others)}",
+        "sends least of all these": f"`{least}`, {_sent(federated[least]):,.0f} floats a round",
+    }
+
+
+def _points(row: Row) -> float:
+    return first_number(row[POINTS])
+
+
+def _sent(row: Row) -> float:
+    """Return the floats that a client sends in a round; 0 for what is not federated."""
+    return 0.0 if row[FLOATS] == "-" else first_number(row[FLOATS])
+
+
+def _flipped(row: Row) -> str:
+    """Return by how much the reference is above a row.
+
+    >>> _flipped({POINTS: "-7.4 [-14.2, -0.7]"})
+    '**7.4 [0.7, 14.2]**'
+    """
+    value, _, ends = row[POINTS].partition(" [")
+    low, _, high = ends.rstrip("]").partition(", ")
+    told = _minus(value) + (f" [{_minus(high)}, {_minus(low)}]" if ends else "")
+    return f"**{told}**" if side(row, POINTS) else told
+
+
+def _minus(number: str) -> str:
+    if number.startswith("-"):
+        return number[1:]
+    return f"-{number}" if number.strip("0.") else number

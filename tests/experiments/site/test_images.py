@@ -1,0 +1,51 @@
+"""What someone with images is told, from rows of a table."""
+
+import pytest
+
+from experiments.site import images
+from experiments.site.images import cases_table, plain_rivals
+from experiments.site.measured import Benchmark
+
+POINTS, OWN = "all classes, against reference", "all classes, % [95 %]"
+
+
+def row(method, points, sent, own="50 [40, 60]"):
+    return {
+        "data": "digits", "method": method, "reference": "ours", POINTS: points, OWN: own,
+        "floats up / down": sent,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("ours", "-", "100 / 100", "70 [60, 80]"),
+    row("solo", "-2 [-5, 1]", "0 / 0"),
+    row("fedavg", "-9.5 [-12.0, -3.1]", "50 / 50"),
+    row("fedavg (trained)", "3.0 [1.0, 5.0]", "50 / 50"),
+    row("ditto", "-1.5 [-2, -1]", "5 / 5"),
+    row("central", "8 [1, 15]", "-") | {"pools": "yes"},
+    row("chance", "-60 [-70, -50]", "-"),
+]
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    about = {"data": ["**digits**: some"]}
+    benchmark = Benchmark(about, {"methods": ROWS})
+    monkeypatch.setattr(images, "load", lambda page: {"pfpl_digits": benchmark})
+
+
+def cells(text):
+    return [cell.strip() for cell in text.splitlines()[-1].strip("|").split("|")]
+
+
+def test_the_paper_is_told_above_plain_rivals_with_its_sign(measured):
+    *_, alone, averaged, own = cells(plain_rivals())
+    assert (alone, averaged, own) == ("2 [-1, 5]", "**9.5 [3.1, 12.0]**", "**-3.0 [-5.0, -1.0]**")
+
+
+def test_a_case_names_what_is_better_and_the_cheapest_of_what_is_not_worse(measured):
+    *_, paper, better, level, least = cells(cases_table())
+    assert paper == "`ours` 70 [60, 80]"
+    assert better == "`fedavg (trained)` 3.0 [1.0, 5.0]"
+    assert level == "1 of 3"
+    assert least == "`solo`, 0 floats a round"
