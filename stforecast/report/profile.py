@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed
+from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, date_axis, panels
 
 MOST_ROWS = 400
 """Cells of a picture; of more, evenly chosen ones."""
@@ -70,14 +70,14 @@ def _picture(ds: xr.Dataset, name: str) -> str:
     frame = pd.DataFrame(observed(ds, name)[:, chosen].to_numpy(), times)
     frame.columns = ds["cell"].to_numpy()[chosen].astype(str)
     units = str(ds[name].attrs.get("units", "1"))
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    axes = figure.subplots(2, 2)
-    _missing(axes[0, 0], frame)
-    _levels(axes[0, 1], frame)
-    _total(axes[1, 0], frame, name if units == "1" else f"{name}, {units}")
-    _week(axes[1, 1], frame)
+    figure, axes = panels(TWO_COLUMNS, 2.6, 4, n_columns=2)
+    _missing(axes[0], frame)
+    _levels(axes[1], frame)
+    _total(axes[2], frame, name if units == "1" else f"{name}, {units}")
+    _week(axes[3], frame)
+    add_legend(figure)
     content = io.BytesIO()
-    figure.savefig(content, dpi=110)
+    figure.savefig(content, dpi=160)
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
@@ -104,11 +104,11 @@ def _by_day(
     steps = (values.index, np.arange(values.shape[1]))
     kind: dict[str, Any] = {"cmap": colors, "vmin": span[0], "vmax": span[1], "shading": "nearest"}
     drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
-    axes.figure.colorbar(drawn, ax=axes)
+    axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)
     at = np.unique(np.linspace(0, values.shape[1] - 1, 8).astype(int))
     axes.set_yticks(at, [f"{name:.16}" for name in values.columns[at]])
-    axes.set_title(title, fontsize=10)
-    axes.tick_params(axis="x", rotation=30)
+    axes.set_title(title, fontsize=TEXT)
+    date_axis(axes, "days", most_ticks=5)
 
 
 def _total(axes: Axes, frame: pd.DataFrame, label: str) -> None:
@@ -118,9 +118,9 @@ def _total(axes: Axes, frame: pd.DataFrame, label: str) -> None:
         low, high = by_day.quantile(outer, axis=1), by_day.quantile(1 - outer, axis=1)
         axes.fill_between(by_day.index, low, high, alpha=alpha, color="C0", linewidth=0)
     axes.plot(by_day.index, by_day.median(axis=1), color="C0")
-    axes.set_title("Daily means: median cell, middle 50 % and 80 % of cells", fontsize=10)
+    axes.set_title("Daily means: median cell, middle 50 % and 80 % of cells", fontsize=TEXT)
     axes.set_ylabel(label)
-    axes.tick_params(axis="x", rotation=30)
+    date_axis(axes, "days", most_ticks=5)
 
 
 def _week(axes: Axes, frame: pd.DataFrame) -> None:
@@ -129,11 +129,10 @@ def _week(axes: Axes, frame: pd.DataFrame) -> None:
     index = pd.DatetimeIndex(frame.index)
     hours = index.hour + index.minute / 60
     for day, label in enumerate(("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")):
-        own = index.dayofweek == day
+        own = index.day_of_week == day
         if own.any():
             by_time = mean[own].groupby(hours[own]).mean()
             style: Any = "--" if day > 4 else "-"
             axes.plot(by_time.index, by_time.to_numpy(), style, label=label)
-    axes.set_title("Mean of all cells by time of day", fontsize=10)
+    axes.set_title("Mean of all cells by time of day", fontsize=TEXT)
     axes.set_xlabel("hour")
-    axes.legend(fontsize=8, ncols=2)
