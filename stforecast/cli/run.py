@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from stforecast.federated.runs.unfinished_run import AfterRound
     from stforecast.forecasting.results import ForecastRun
+    from stforecast.forecasting.sweep import Grid, Sweep
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -60,7 +61,22 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
 
 
-@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
+SWEEP = click.Option(
+    ["--sweep"],
+    multiple=True,
+    metavar="NAME=VALUE,VALUE",
+    help="Values of a setting to choose from on the validation part, by successive halving; "
+    "repeat for further settings. Writes sweep.csv beside the results.",
+)
+
+TRACK = click.Option(
+    ["--track"],
+    metavar="EXPERIMENT",
+    help="Write settings, rounds and errors to this experiment of MLflow, at MLFLOW_TRACKING_URI.",
+)
+
+
+@command(DATA, options.RUN_FOLDER, SWEEP, TRACK, options.JSON, sections=run_options)
 def run_command(
     ctx: click.Context,
     *,
@@ -69,6 +85,8 @@ def run_command(
     out: Path,
     label: str | None = None,
     resume: Path | None = None,
+    sweep: tuple[str, ...],
+    track: str | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -87,30 +105,47 @@ def run_command(
     from stforecast.comparison.summary import summary
     from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun
+    from stforecast.forecasting.sweep import parse_grid
+    from stforecast.tracking import MLflow
 
     options.check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = [name.strip() for name in (settings["service"] or "").split(",")]
     if len(services) > 1:
         _check_services(data, services)
         _refuse_runs(out, services)
-    settings = options.given(ctx, settings)
+    settings, grid = options.given(ctx, settings), parse_grid(sweep)
     for service in services:
         of = settings | ({"service": service} if service else {})
         folder = out if resume or len(services) == 1 else out / service
+        found = _swept(method, data, of, grid, folder) if grid else None
+        of, notes = (of | found.chosen, {"swept": found.swept}) if found else (of, {})
         try:
             with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
                 if resume:
                     finished = runs.resume(resume, data, after_round=after_round)
                 else:
                     finished = runs.run(
-                        method, data, folder, of, label=label, after_round=after_round
-                    )
+                        method, data, folder, of, label=label, notes=notes, after_round=after_round,
+                        callbacks=[MLflow(track, folder.name)] if track else [],
+                    )  # fmt: skip
         except Stopped as stop:
             if len(services) == 1:
                 raise
             raise Stopped(stop.signal, f"{stop.place} of {service}", _left(out, services)) from stop
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
+
+
+def _swept(method: str, data: Path, settings: dict[str, Any], grid: Grid, out: Path) -> Sweep:
+    """Choose settings, and write the trials beside the results; refuse a folder that has a run."""
+    from stforecast.federated.runs.run_folder import check_new, write_csv
+    from stforecast.forecasting.sweep import sweep
+
+    check_new(out, "stforecast run")
+    found = sweep(method, data, settings, grid)
+    out.mkdir(parents=True, exist_ok=True)
+    write_csv(found.trials, out / "sweep.csv")
+    return found
 
 
 def _check_services(data: Path, services: Sequence[str]) -> None:
@@ -242,7 +277,7 @@ def compare_command(
             z-scores, raw_… are in the data's units.  [default: mase]
         reference: label of the row that the others are compared with, or 'seasonal naive'; by
             default the row with the lowest error.
-        out: folder for comparison.md, .csv and .tex, and figures.
+        out: folder for comparison.md, .csv and .tex, and figures; or a workbook, .xlsx.
     """
     options.check_runs(runs)
     from stforecast.bench.kind import kind_of
@@ -250,10 +285,12 @@ def compare_command(
         check_folder,
         find_folders,
         read_about,
+        write_table,
         writing,
     )
 
-    if out is not None:
+    workbook = out is not None and out.suffix.lower() == ".xlsx"
+    if out is not None and not workbook:
         check_folder(out)
     first, *_ = find_folders(runs, "stforecast run")
     kind = kind_of(read_about(first, "stforecast run"))
@@ -261,7 +298,10 @@ def compare_command(
         raise click.UsageError(f"{first} is a run of {kind.name}, which has no --metric.")
     found = kind.compare(runs, metric or kind.metric, reference)
     click.echo(found.numbers.to_json(orient="records", indent=2) if as_json else found.text)
-    if out is not None:
+    if out is not None and workbook:
+        write_table(found.numbers, out)
+        click.echo(f"\n{out}: {counted(len(found.numbers), 'row')}", err=as_json)
+    elif out is not None:
         with writing(out):
             drawn = found.write(out)
         figures = f" and {counted(drawn, 'figure')}" if drawn else ""

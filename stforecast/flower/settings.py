@@ -222,6 +222,10 @@ def check_config(config: Config) -> None:
             f"target is {CHOSEN!r}: the server has no validation data to choose it; ",
             Words("give a {target}"),
         )
+    if config.training.slow_share:
+        raise InputError(
+            Words("slow clients are simulated in one process only; leave out {slow_share}")
+        )
     config.robust.check(METHODS[config.method])
     if config.uplink.private and (
         METHODS[config.method].sends_counts

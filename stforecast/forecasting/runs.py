@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ from stforecast.forecasting.config import read_by
 from stforecast.forecasting.evaluate import By
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun, data_of
+from stforecast.tracking import Callback
 
-NOTES = ("table", "fold", "backtest")
+NOTES = ("table", "fold", "backtest", "swept")
 """Notes in `run.json` on a run's place in a benchmark: the table of its row, and the number of its
-fold in a backtest, with a description of the folds."""
+fold in a backtest, with a description of the folds; and what was swept to choose its settings."""
 
 
 def run(
@@ -46,6 +47,7 @@ def run(
     label: str | None = None,
     notes: Mapping[str, Any] | None = None,
     after_round: AfterRound | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> ForecastRun:
     """Fit a forecaster, evaluate it and write the run folder.
 
@@ -57,6 +59,7 @@ def run(
         label: name of the run in tables and legends; by default the method.
         notes: further entries of `run.json`, see `NOTES`.
         after_round: called with each round's report.
+        callbacks: as for `Forecaster.fit`.
 
     Raises:
         InputError: if data or settings do not fit, or `out` is a file or holds a finished run.
@@ -67,7 +70,8 @@ def run(
         places = _places(data)
         asked = forecaster.asked.flat()
         begun = {"settings": asked, **places, "label": label or method, **(notes or {})}
-        return UnfinishedForecastRun(out, begun, forecaster).complete(after_round)
+        unfinished = UnfinishedForecastRun(out, begun, forecaster, callbacks)
+        return unfinished.complete(after_round)
 
 
 def resume(
@@ -105,21 +109,26 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         folder: the run folder.
         begun: contents of `settings.json`.
         forecaster: a forecaster of these settings; by default a new one.
+        callbacks: as for `Forecaster.fit`.
     """
 
     kind = ForecastRun
     needed = ("data", "label")
 
     def __init__(
-        self, folder: Path, begun: dict[str, Any], forecaster: Forecaster | None = None
+        self,
+        folder: Path,
+        begun: dict[str, Any],
+        forecaster: Forecaster | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         super().__init__(folder, begun)
         self.forecaster = forecaster or Forecaster.recorded(begun["settings"])
-        self.data = data_of(begun)
+        self.data, self.callbacks = data_of(begun), callbacks
 
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
         """Fit the forecaster."""
-        self.forecaster.fit(self.data, after_round, checkpointer)
+        self.forecaster.fit(self.data, after_round, checkpointer, callbacks=self.callbacks)
 
     def write_results(self) -> None:
         """Write the model, the errors, the rounds and the forecasts."""
@@ -148,7 +157,9 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
                     service=forecaster.service,
                     seed=forecaster.config.run.seed,
                 )
-                yield errors[list(METRIC_COLUMNS)]
+                # Only errors of swept settings have this column.
+                swept = {"swept": self.begun["swept"]} if "swept" in self.begun else {}
+                yield errors[list(METRIC_COLUMNS)].assign(**swept)
 
         write_csv(tables(), path)
 

@@ -76,7 +76,7 @@ class State:
         round: number of rounds done.
         seed: seed of the run; every generator is keyed by (seed, round, client).
         received: the server's copies of the clients' latest uploads `(clients, …)`, kept for delta
-            coding only.
+            coding only; and what simulated slow clients have changed, until it arrives.
     """
 
     clients: Clients

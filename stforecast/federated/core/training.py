@@ -12,7 +12,7 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.options import CheckedOptions, PositiveShare, ReadIf
+from stforecast.federated.core.options import CheckedOptions, PositiveShare, ReadIf, ShareBelowOne
 from stforecast.federated.core.tensors import Params, with_axes
 from stforecast.federated.kernels.functions import AdamKernel
 
@@ -21,6 +21,12 @@ Moments = dict[str, Params]
 
 STEPS = "steps"
 """Name of Adam's step counts, `(clients,)` for each parameter."""
+
+
+SLOW = frozenset({"slow_share", "slow_rounds", "staleness"})
+"""Names of the settings of simulated slow clients."""
+
+_SLOW = ReadIf("slow_share is above 0", lambda s: s["slow_share"] > 0)
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,10 @@ class Training(CheckedOptions):
             gradients are scaled down. 0 never clips. A client's second model is clipped separately.
         participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
+        slow_share: share of simulated slow clients, for which the server does not wait: their
+            uploads arrive later (FedBuff); 0 waits for all. Methods that average models only.
+        slow_rounds: rounds that a slow client takes.
+        staleness: exponent a of the weight (1 + τ)^-a of an upload that began τ rounds ago.
         shuffle: draw the samples of batches at random instead of in order of time.
         drop_last: leave out an epoch's last batch if it is not full; FUELS's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
@@ -67,6 +77,9 @@ class Training(CheckedOptions):
     full_start: Annotated[
         bool, ReadIf("participation is below 1", lambda s: s["participation"] != 1)
     ] = True
+    slow_share: ShareBelowOne = 0.0
+    slow_rounds: Annotated[PositiveInt, _SLOW] = 10
+    staleness: Annotated[NonNegativeFloat, _SLOW] = 0.5
     shuffle: bool = False
     drop_last: bool = True
     patience: NonNegativeInt = 0

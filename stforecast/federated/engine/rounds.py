@@ -23,6 +23,7 @@ from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State, canonical, generator
 from stforecast.federated.core.tensors import Like, Payload, take
+from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust
@@ -88,6 +89,7 @@ class Server:
         self.method, self.state, self.rounds, self.lag = method, state, rounds, lag
         self.uplink, self.robust = uplink or Uplink(), robust or Robust()
         self.robust.check(type(method))
+        stragglers.check(method)
         self._dropped: set[int] = set()
         self.reports: list[RoundReport] = []
         self.best_round: int | None = None
@@ -106,14 +108,19 @@ class Server:
     def participants(self, draw: int | None = None, stage: int = 0) -> Participants:
         """Draw the clients of the next round: a random share α of those that have samples.
 
+        Clients that still train for an earlier round are left out.
+
         `draw` seeds the draw, by default by the round.
         """
         sizes, training = self.state.clients.sizes, self.method.training
         draw = self.state.round if draw is None else draw
+        drawn = training.participation < 1 and (draw > 0 or not training.full_start)
         ids = torch.arange(len(sizes))
-        if training.participation < 1 and (draw > 0 or not training.full_start):
-            drawn = torch.randperm(len(sizes), generator=generator(self.state.seed, draw))
-            ids = drawn[: max(1, round(training.participation * len(sizes)))].sort().values
+        if drawn:
+            ids = torch.randperm(len(sizes), generator=generator(self.state.seed, draw))
+        ids = stragglers.free(self.state, ids)
+        if drawn:
+            ids = ids[: max(1, round(training.participation * len(sizes)))].sort().values
         ids = ids[sizes[ids] > 0]
         return Participants(ids, sizes[ids], self.state.round, stage)
 
@@ -136,6 +143,9 @@ class Server:
                 if name not in state.received:
                     state.received[name] = t.new_zeros(len(state.clients), *t.shape[1:])
                 state.received[name][ids] = t
+        ids, upload = stragglers.arrived(method, state, ids, upload)
+        if not len(ids):  # All who trained are slow.
+            return state.server
         ids, upload = self._near(ids, upload)
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)

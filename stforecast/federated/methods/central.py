@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import names_of
+from stforecast.federated.core.training import SLOW
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
@@ -29,4 +30,4 @@ class Central(Method):
     unguarded = "it has one client"
     pooled: ClassVar[bool] = True
     keeps_data: ClassVar[bool] = True
-    unread = names_of(Uplink, Robust) | {"participation", "full_start"}
+    unread = names_of(Uplink, Robust) | SLOW | {"participation", "full_start"}

@@ -5,6 +5,7 @@ A baseline for federated methods (FUELS, arXiv 2404.03702, appendix D.1).
 
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import names_of
+from stforecast.federated.core.training import SLOW
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
@@ -17,4 +18,4 @@ class Solo(Method):
     paper = "FUELS, appendix D.1"
     unguarded = "its clients send nothing"
     needs_each = "its clients send nothing"
-    unread = names_of(Uplink, Robust)
+    unread = names_of(Uplink, Robust) | SLOW

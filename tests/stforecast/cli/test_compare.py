@@ -147,3 +147,14 @@ def test_a_folder_without_runs_is_refused(compare, tmp_path):
     code, _, err = compare(tmp_path)
     assert code == 2
     assert str(tmp_path) in err
+
+
+def test_a_workbook_holds_the_numbers_of_the_table(make_run, compare, tmp_path):
+    pytest.importorskip("openpyxl", reason="the extra excel is not installed")
+    runs = [make_run(m, scores=(v, v), n_days=9) for m, v in (("solo", 4.0), ("fuels", 1.0))]
+    for name in ("out", "table.xlsx"):
+        code, _, err = compare(*folders(*runs), "--metric", "mse", "--out", tmp_path / name)
+        assert not code, err
+    found = pd.read_excel(tmp_path / "table.xlsx")
+    wanted = pd.read_csv(tmp_path / "out" / "comparison.csv")
+    pd.testing.assert_frame_equal(found, wanted, check_dtype=False)

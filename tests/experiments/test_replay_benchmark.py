@@ -1,0 +1,61 @@
+"""Days replayed through `stforecast update`."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.benchmarks.__main__ import main
+from experiments.benchmarks.replay import DAILY, draw_replay, replay_table
+
+TRAIN, DAYS = 12, 3
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A wide table of hours of two cells, and a third that is mostly missing."""
+    hours = pd.date_range("2024-05-01", periods=24 * (TRAIN + DAYS), freq="h", name="time")
+    rng = np.random.default_rng(0)
+    values = 10 + np.sin(2 * np.pi * hours.hour.to_numpy() / 24)[:, None] + rng.random((360, 3))
+    table = pd.DataFrame(values.round(3), hours, ["a", "b", "gone"])
+    table.iloc[:200, 2] = np.nan
+    table.to_csv(tmp_path / "wide.csv")
+    return table
+
+
+def type_in(folder, ways, method="seasonal_day"):
+    words = ["replay", folder / "wide.csv", "--train-days", TRAIN, "--days", DAYS]
+    words += ["--method", method, "--ways", ways, "--name", "town", "--out", folder / "out"]
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    return ended.value.code
+
+
+def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path, capsys):
+    ways = ("update", "never", DAILY)
+    assert not type_in(tmp_path, ",".join(ways))
+    rows = pd.read_csv(tmp_path / "out" / "replay.csv")
+    assert rows["way"].tolist() == [way for way in ways for _ in range(DAYS)]
+    known = rows[rows["n"] > 0]
+    assert set(known["n"]) == {2 * 24}, "a cell that is mostly missing is left out"
+    days = [str(day.date()) for day in wide.index[24 * (TRAIN + 1) :: 24]]
+    assert [of["day"].tolist() for _, of in known.groupby("way")] == [days] * 3
+    kept = wide[["a", "b"]]
+    expected = (kept - kept.shift(24)).abs().groupby(kept.index.normalize()).mean().mean(axis=1)
+    for name in ("mae", "naive"):
+        np.testing.assert_allclose(known[name], [*expected.loc[days]] * 3)
+    assert known["coverage"].between(0, 1).all()
+    assert "below the day before" in capsys.readouterr().out
+    assert not type_in(tmp_path, "never")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "replay.csv"), rows)
+    assert replay_table(rows).count("\n") == 4
+    long = pd.concat([rows[rows["n"] > 0]] * 7).sort_values("way", kind="stable")
+    upper, lower = draw_replay(long).axes
+    for axes in (upper, lower):
+        assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]
+    np.testing.assert_allclose(upper.lines[0].get_ydata(), 1.0, rtol=0.2)
+
+
+def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
+    wide.iloc[: 24 * TRAIN].to_csv(tmp_path / "wide.csv")
+    assert type_in(tmp_path, DAILY)
+    assert f"no day to replay after {TRAIN} days" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""Settings that are chosen from a grid on the validation part."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from stforecast.cli.main import main
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.sweep import parse_grid, sweep
+
+SPLIT = {"split": "days:6,2,2", "periods": 1}
+LINEAR = {**SPLIT, "model": "linear", "device": "cpu", "rounds": 6}
+
+
+def test_the_lowest_validation_error_is_chosen_whatever_the_test_part(table):
+    found = sweep("ridge", table, SPLIT, {"alpha": [0.1, 10.0, 1e5]})
+    errors = []
+    for alpha in (0.1, 10.0, 1e5):
+        own = Forecaster("ridge", **SPLIT, alpha=alpha).fit(table).evaluate()
+        own = own.query("client == 'all' and horizon == 'all' and selection == 'best'")
+        errors.append(own.query("split == 'validation' and metric == 'mse'")["value"].item())
+    np.testing.assert_allclose(found.trials["validation_mse"], errors, rtol=1e-6)
+    assert found.chosen == {"alpha": found.trials["alpha"][int(np.argmin(errors))]}
+    odd = table.copy()
+    odd.iloc[-48:] = odd.iloc[-48:].to_numpy()[::-1] + 500
+    again = sweep("ridge", odd, SPLIT, {"alpha": [0.1, 10.0, 1e5]})
+    pd.testing.assert_frame_equal(again.trials, found.trials, rtol=1e-6)
+
+
+def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
+    found = sweep("fedavg", table, LINEAR, {"lr": [1e-6, 1e-5, 1e-3, 1e-2]})
+    assert found.trials["rounds"].fillna(6).tolist() == [2, 2, 2, 2, 6, 6]
+    first = found.trials.iloc[:4].sort_values("validation_mse")["lr"].tolist()
+    assert sorted(found.trials["lr"][4:]) == sorted(first[:2])
+    last = found.trials.iloc[4:]
+    assert found.chosen == {"lr": last["lr"][last["validation_mse"].idxmin()]}
+    assert found.swept == "lr=1e-06|1e-05|0.001|0.01 (6 trainings)"
+
+
+def test_a_run_names_what_was_swept_and_is_tracked(cube_path, tmp_path, monkeypatch, capsys):
+    calls = []
+    names = ("set_experiment", "start_run", "log_params", "log_metrics", "end_run")
+    monkeypatch.setitem(
+        sys.modules,
+        "mlflow",
+        SimpleNamespace(**{n: lambda *a, n=n, **k: calls.append((n, a, k)) for n in names}),
+    )
+    words = ["run", "--method", "fedavg", "--data", cube_path, "--service", "internet"]
+    words += ["--out", tmp_path / "run", "--sweep", "lr=0.00001,0.01", "--track", "cells"]
+    for name, value in {**LINEAR, "rounds": 2}.items():
+        words += [f"--{name}", value]
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    assert not ended.value.code, capsys.readouterr().err
+    trials = pd.read_csv(tmp_path / "run" / "sweep.csv")
+    best = trials["lr"][trials["validation_mse"].idxmin()]
+    run = ForecastRun.open(tmp_path / "run")
+    assert run.settings["lr"] == best
+    assert set(pd.read_csv(tmp_path / "run" / "metrics.csv")["swept"]) == {run.about["swept"]}
+    assert run.about["swept"] == "lr=1e-05|0.01 (2 trainings)"
+    assert len(run.metrics())
+    assert calls[0] == ("set_experiment", ("cells",), {})
+    assert calls[1][2] == {"run_name": "run"}
+    assert calls[2][1][0]["lr"] == best
+    assert [name for name, _, _ in calls[3:]] == ["log_metrics"] * 3 + ["end_run"]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["label"] == "fedavg"
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=0.1", "=1,2", "lr="])
+def test_a_grid_needs_a_name_and_two_values(text):
+    with pytest.raises(InputError, match="give two values or more, like lr"):
+        parse_grid([text])
+
+
+@pytest.mark.parametrize(
+    ("grid", "settings", "message"),
+    [
+        ({"alpah": [1, 2]}, SPLIT, "alpah"),
+        ({"alpha": [1, 2]}, {**SPLIT, "alpha": 3}, "both give alpha; give it once"),
+        ({"alpha": [1, 2]}, {"split": "days:8,0,2", "periods": 1}, "validation"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(grid, settings, message, table):
+    with pytest.raises(InputError, match=message):
+        sweep("ridge", table, settings, grid)
