@@ -23,16 +23,17 @@ from functools import partial
 from pathlib import Path
 
 import click
+import pandas as pd
 
 from data_prep.base.docstrings import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
-from experiments.benchmarks.replay import replay_table
+from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.site import guides, images
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
-from experiments.site.markdown import replaced, shrunk
+from experiments.site.markdown import as_png, replaced, shrunk
 from experiments.site.measured import Benchmarks, load
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
@@ -73,6 +74,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
+    "exceedance": ("results/intervals.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
@@ -92,6 +94,9 @@ def write_parts(parts: Mapping[str, Part]) -> None:
         path = DOCS / page
         path.write_text(replaced(path.read_text(), name, make))
     (FIGURES / "growth.png").write_bytes(guides.growth_figure())
+    (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
+    replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
+    (FIGURES / "replay.png").write_bytes(as_png(replayed))
     (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
 
 

@@ -16,7 +16,10 @@ from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".xlsx", ".zip")
+ARROW = (".feather", ".arrow", ".ipc")
+"""Ends of the names of files in Arrow's format."""
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", *ARROW, ".xlsx", ".zip", ".h5", ".hdf5")
 """Ends of the names of files that hold tables."""
 
 TIMES = frozenset({

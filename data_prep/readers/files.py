@@ -1,15 +1,9 @@
-"""Read a table from a file: CSV, Parquet or Excel (.xlsx, by openpyxl, the extra `excel`).
-
-The unpacked size of a Parquet file is computed from its headers, without reading its pages
-(parquet.apache.org; its structures use Thrift's compact encoding). A table may be far larger than
-its unpacked pages, because repeated values are stored once; so the rows are counted, too.
-"""
+"""Read a table from a file: text, Parquet, Arrow, HDF5 of pandas or Excel (the extra `excel`)."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import mmap
 import zipfile
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -23,8 +17,10 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
 from data_prep.base.limits import check_expansion
 from data_prep.readers import delimited
-from data_prep.readers.columns import SUFFIXES, Origin
+from data_prep.readers.columns import ARROW, SUFFIXES, Origin
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
+from data_prep.readers.packed import arrow_size, parquet_size
+from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
 from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 
@@ -154,95 +150,16 @@ def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     return pl.Series(name, texts, dtype=pl.String)
 
 
-MAGIC = b"PAR1"
-TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
-"""Types of Thrift's compact encoding; those in between are integers."""
-
-# Numbers that the format gives to the fields used here.
-ROW_GROUPS, COLUMNS, META = 4, 1, 3
-PACKED_SIZE, DATA_PAGES, DICTIONARY_PAGE = 7, 9, 11
-PAGE_UNPACKED, PAGE_PACKED = 2, 3
-
-
-def unpacked_size(path: Path) -> int:
-    """Return the unpacked bytes of all pages, as declared by their headers."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        length = int.from_bytes(data[-8:-4], "little")
-        if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
-            raise ValueError("no footer of a Parquet file")
-        about = _Reader(data, len(data) - 8 - length).struct()
-        return sum(
-            _unpacked_chunk(data, chunk[META])
-            for group in about.get(ROW_GROUPS, [])
-            for chunk in group[COLUMNS]
-        )
-
-
-def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
-    """Return the unpacked bytes of a column's pages within a row group."""
-    at = min(meta[DATA_PAGES], meta.get(DICTIONARY_PAGE) or meta[DATA_PAGES])
-    end, size = at + meta[PACKED_SIZE], 0
-    while 0 <= at < end:
-        reader = _Reader(data, at)
-        page = reader.struct()
-        size += page[PAGE_UNPACKED]
-        at = reader.at + max(0, page[PAGE_PACKED])
-    return size
-
-
-class _Reader:
-    """Reader of Thrift's compact encoding; a structure is a dictionary of fields by number."""
-
-    def __init__(self, data: mmap.mmap, at: int) -> None:
-        self.data, self.at = data, at
-
-    def struct(self) -> dict[int, Any]:
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self.byte():
-            number = number + (head >> 4) if head >> 4 else self.whole()
-            fields[number] = self.value(head & 15)
-        return fields
-
-    def byte(self) -> int:
-        self.at += 1
-        return self.data[self.at - 1]
-
-    def count(self) -> int:
-        number, shift = 0, 0
-        while True:
-            byte = self.byte()
-            number |= (byte & 127) << shift
-            if byte < 128:
-                return number
-            shift += 7
-
-    def whole(self) -> int:
-        number = self.count()
-        return (number >> 1) ^ -(number & 1)
-
-    def value(self, kind: int, *, inside: bool = False) -> Any:
-        if kind in (TRUE, FALSE):  # a field's type is its value; in a list it is a byte
-            return self.byte() == TRUE if inside else kind == TRUE
-        if kind == BYTE:
-            return self.byte()
-        if kind in (DOUBLE, BINARY):
-            length = self.count() if kind == BINARY else 8
-            self.at += length
-            return None
-        if kind in (LIST, SET):
-            head = self.byte()
-            n = self.count() if head >> 4 == 15 else head >> 4
-            return [self.value(head & 15, inside=True) for _ in range(n)]
-        if kind == STRUCT:
-            return self.struct()
-        if kind == MAP:
-            raise ValueError("a map in the footer, which no version of the format has")
-        return self.whole()
-
-
 DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
+_HOW |= dict.fromkeys(ARROW, "as Arrow") | dict.fromkeys(SUFFIXES_OF_FRAMES, "as HDF5")
+PANDAS = {
+    ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel", ".json": "read_json",
+    ".xml": "read_xml", ".html": "read_html", ".orc": "read_orc", ".dta": "read_stata",
+    ".sav": "read_spss", ".sas7bdat": "read_sas", ".xpt": "read_sas",
+}  # fmt: skip
+"""Functions of pandas for other kinds of files."""
+
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
@@ -277,11 +194,13 @@ def read_file(
     if not path.name.endswith(SUFFIXES):
         raise InputError(
             f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
-            f"{', '.join(SUFFIXES)}; save the table as one of them"
+            f"{', '.join(SUFFIXES)}; {_other_ways(path)}"
         )
     with reading(path.name, _HOW.get(path.suffix, "as a table"), "save it again"), _without_panic():
-        if path.suffix == ".parquet":
-            table, origin = _read_parquet(path)
+        if path.suffix in (".parquet", *ARROW):
+            table, origin = _read_columns(path)
+        elif path.suffix in SUFFIXES_OF_FRAMES:
+            table, origin = read_hdf(path)
         elif path.suffix == ".xlsx":
             table, origin = read_excel(
                 path, text_columns, dataclasses.replace(dialect, sheet=sheet or dialect.sheet)
@@ -290,6 +209,15 @@ def read_file(
             table, origin = delimited.read_delimited(path, text_columns, dialect, content)
     _check_texts(table, path)
     return table, origin
+
+
+def _other_ways(path: Path) -> str:
+    """Return how to read a file of another kind: by pandas, if it knows it."""
+    reader = PANDAS.get(path.suffix)
+    if reader is None:
+        return "save the table as one of them"
+    saved = f"{path.stem}.parquet"
+    return f"convert it in Python: pandas.{reader}({str(path)!r}).to_parquet({saved!r})"
 
 
 def to_pandas(table: pl.DataFrame) -> pd.DataFrame:
@@ -306,8 +234,10 @@ def _without_panic() -> Iterator[None]:
         raise ValueError(str(e)) from e
 
 
-def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
-    table = pl.scan_parquet(path, glob=False)
+def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
+    """Read a file of Parquet or Arrow; categories become text."""
+    is_arrow = path.suffix in ARROW
+    table = pl.scan_ipc(path, glob=False) if is_arrow else pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
     delimited.check_columns(len(schema), path.name)
     for name, dtype in schema.items():
@@ -319,8 +249,12 @@ def _read_parquet(path: Path) -> tuple[pl.DataFrame, Origin]:
     n_rows = int(table.select(pl.len()).collect().item())
     n_bytes = n_rows * (delimited.ROW + delimited.FIELD * len(schema))
     check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
-    check_expansion(unpacked_size(path), path, f"{path.name}: unpacked, it")
-    return table.collect(), Origin(path.name, "row", 1, is_file=True)
+    unpacked = arrow_size(path) if is_arrow else parquet_size(path)
+    check_expansion(unpacked, path, f"{path.name}: unpacked, it")
+    as_text = pl.col(pl.Categorical).cast(pl.String), pl.col(pl.Enum).cast(pl.String)
+    as_numbers = pl.col(pl.Decimal).cast(pl.Float64)
+    plain = table.with_columns(as_text).with_columns(as_numbers)
+    return plain.collect(), Origin(path.name, "row", 1, is_file=True)
 
 
 def _check_texts(table: pl.DataFrame, path: Path) -> None:
@@ -340,10 +274,10 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 
 def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
     if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
-        texts = column.unique()
-        places = pl.arange(len(texts), eager=True)
-        at = column.replace_strict(texts, places, return_dtype=pl.Int64)
-        result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        known = column.unique(maintain_order=True).drop_nulls()
+        texts = np.array([*known, None], dtype=object)
+        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int64).fill_null(-1)
+        result: np.ndarray | pd.DatetimeIndex = texts[at.to_numpy()]
         return result
     if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
         return np.array(column.to_list(), dtype=object)

@@ -79,7 +79,7 @@ def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
 
 def _check_chunks(item: h5py.Dataset, path: Path) -> None:
     """Refuse chunks that are too large: reading one value unpacks its whole chunk."""
-    size = math.prod(item.chunks) * item.dtype.itemsize
+    size = math.prod(item.chunks) * max(item.dtype.itemsize, item.id.get_type().get_size())
     check_expansion(size, path, f"{path}: a chunk of {item.name}")
     filters = item.id.get_create_plist()
     codes = [filters.get_filter(i)[0] for i in range(filters.get_nfilters())]
@@ -111,3 +111,19 @@ def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.nda
     check_array(item, origin, cost)
     result: np.ndarray = item[()]
     return result
+
+
+def holds_frame(path: Path) -> bool:
+    """Return whether a file holds a frame of pandas in HDF5, in any of its formats."""
+    if not path.is_file() or not h5py.is_hdf5(path):
+        return False
+    with open_hdf5(path, "as HDF5", "save it again") as file:
+        groups = [item for item in file.values() if isinstance(item, h5py.Group)]
+        return any(text_of(g.attrs.get("pandas_type", "")).startswith("frame") for g in groups)
+
+
+def text_of(attribute: object) -> str:
+    """Return an HDF5 attribute or label as text; PyTables writes bytes, or `Empty` if empty."""
+    if isinstance(attribute, h5py.Empty):
+        return ""
+    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)

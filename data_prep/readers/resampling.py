@@ -178,13 +178,15 @@ def step_length(text: str, option: str) -> pd.Timedelta:
     return length
 
 
-def refuse_gap(message: str, origin: Origin, allow_gaps: bool) -> None:
-    """Raise for missing rows, or log a warning if gaps are allowed."""
+def refuse_gap(message: str, origin: Origin, allow_gaps: bool, reason: str | Words = "") -> None:
+    """Raise for missing rows, for which there may be a reason, or log them if gaps are allowed."""
     message = f"{origin.name}: {message}"
     if not allow_gaps:
         allow = Words("pass {allow_gaps}", allow_gaps=True)
         advice = origin.either(allow, "cube = open_cube(df, allow_gaps=True)")
-        raise InputError(f"{message}; add what is missing or ", advice, " to leave NaN there")
+        raise InputError(
+            f"{message}; ", reason, "add what is missing or ", advice, " to leave NaN there"
+        )
     log.warning("%s; left as NaN", message)
 
 
@@ -208,7 +210,24 @@ def _refuse_steps(
             f"{absent.sum()} of {len(axis)} time steps have no row, the first after "
             f"{axis[first - 1]}{files[0]} (next row {axis[after]}{files[1]})"
         )
-        refuse_gap(message, origin, gaps)
+        single = int(absent.sum()) == 1
+        refuse_gap(message, origin, gaps, CLOCK if single and _may_be_skipped(axis[first]) else "")
+
+
+CLOCK = Words(
+    "if the clock went forward then, give {time_zone:Europe/Berlin} or that of your place, and "
+    "{clock:local}; else "
+)
+
+
+def _may_be_skipped(time: pd.Timestamp) -> bool:
+    """Return whether clocks may go forward then: on a night to Sunday in spring, north or south.
+
+    >>> _may_be_skipped(pd.Timestamp("2024-03-31 02:00"))
+    True
+    """
+    wall = time if time.tz is None else time.tz_convert("UTC")
+    return wall.day_name() == "Sunday" and wall.hour < 4 and wall.month in (3, 4, 9, 10)
 
 
 def check_periods(

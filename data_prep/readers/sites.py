@@ -11,6 +11,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import LATITUDES, LONGITUDES, KeyColumns, Origin, is_text, named
+from data_prep.readers.features import FEATURES, read_features
 from data_prep.readers.files import read_table
 from data_prep.readers.layout import KEPT
 
@@ -29,13 +30,18 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
 
     Args:
         ds: a cube.
-        path: a row for each cell or site.
+        path: a table with a row for each cell or site, or GeoJSON or GeoPackage with a feature for
+            each; of polygons, the centroids are the positions.
         crs: system of projected coordinates, such as `"EPSG:25832"`; needs the extra `maps`.
 
     Raises:
         InputError: if no column holds ids of the cells, or positions cannot be read.
     """
-    df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
+    if path.name.endswith(FEATURES):
+        df, origin, own_crs = read_features(path)
+        crs = crs or own_crs
+    else:
+        df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
     column, ids = _find_ids(ds, df, origin)
     own = df[df[column].astype(str).isin(ids)]
     rows = own.drop_duplicates().set_index(own.drop_duplicates()[column].astype(str))

@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, in_minutes
+from data_prep.base.errors import InputError, Words, close_to, in_minutes
 from data_prep.base.limits import check_size
 from data_prep.readers.columns import date_formats, frequency, plain_times, refuse_empty
 
@@ -229,7 +229,10 @@ def zone_name(zone: str) -> str | None:
 def check_time_zone(name: str) -> None:
     """Check that `name` is an IANA time zone."""
     if zone_name(name) is None:
-        raise InputError(f"unknown time zone {name!r}; give an IANA name such as Europe/Rome")
+        close = close_to(name, available_timezones())
+        raise InputError(
+            f"unknown time zone {name!r}; give an IANA name such as Europe/Rome{close}"
+        )
 
 
 def regular_steps(

@@ -1,7 +1,8 @@
-"""Your own table: CSV, Excel or Parquet, long (time, cell, values) or wide (time × cell).
+"""Your own table: CSV, Excel, Parquet or Arrow, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet` and, with
-  the extra `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
+- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet`,
+  `.feather`, `.arrow`, `.h5` (of pandas, in its fixed format, without texts) and, with the extra
+  `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.
@@ -92,8 +93,8 @@ def read(
     """Read a table as a cube.
 
     Args:
-        raw: The table, a .csv, .tsv, .txt, .csv.gz, .xlsx or .parquet file, or several: a
-            folder, a .zip or a pattern such as 'exports/*.csv'.
+        raw: The table, such as a .csv, .csv.gz, .xlsx, .parquet, .feather or .h5 file, or several:
+            a folder, a .zip or a pattern such as 'exports/*.csv'.
         layout: long, wide (a column for each cell), services (a column for each service of one
             cell), cells-above or services-above (two rows of names), or auto, which decides by the
             names and numbers of columns and fails if two readings fit.
@@ -109,7 +110,8 @@ def read(
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         sheet: Sheet of an Excel file; by default all that have times.
         encoding: Encoding of a text file, such as cp1252; by default recognised.
-        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity.
+        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity; or
+            their polygons or points, a .geojson or .gpkg file.
         crs: Projected system of the sites' positions, such as EPSG:25832; by default degrees.
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
@@ -182,19 +184,6 @@ def _format_of_dates(column: pd.Series) -> str:
 
 
 prepare = partial(write_read, read)
-
-
-def read_wide(raw: Path, name: str, **about: str) -> xr.Dataset:
-    """Read a published wide table on the wall clock, with gaps, as a cube of one service.
-
-    Args:
-        raw: the table.
-        name: name of the variable.
-        **about: `title`, `source`, `license`, `units` and `time_zone` of the data.
-    """
-    units, zone = about.pop("units"), about.pop("time_zone")
-    ds = read(raw, layout="wide", name=name, units=units, clock="local", allow_gaps=True)
-    return ds.assign_attrs(about, time_zone=zone)
 
 
 def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:

@@ -10,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from data_prep.base.errors import InputError
 from data_prep.sets.table import prepare
 from experiments.benchmarks.frame import Results, benchmark, table, timed
+from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
@@ -155,8 +159,7 @@ def replay_table(rows: pd.DataFrame) -> str:
     found = []
     for (data, way), own in rows.groupby(["data", "way"], sort=False):
         known, counts = own[own["n"] > 0], own["action"].value_counts()
-        by_week = known.groupby(np.arange(len(known)) // 7)["coverage"].mean()
-        by_week = 100 * by_week[: len(known) // 7]
+        by_week = 100 * _by_week(known)["coverage"]
         span = f"{by_week.min():.1f} to {by_week.max():.1f}" if len(by_week) else "-"
         error, naive = known["mae"].mean(), known["naive"].mean()
         found.append({
@@ -175,3 +178,33 @@ def replay_table(rows: pd.DataFrame) -> str:
         "trained": ("trained", ""), "won": ("won", ""), "cpu": ("CPU s a day", ".1f"),
     }  # fmt: skip
     return table(found, heads)
+
+
+def _by_week(known: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over each whole week of a way's scored days."""
+    columns = ["mae", "naive", "coverage"]
+    return known[columns].groupby(np.arange(len(known)) // 7).mean()[: len(known) // 7]
+
+
+def draw_replay(rows: pd.DataFrame) -> Figure:
+    """Draw error and coverage by week of each way, a column of panels for each data set."""
+    data, colors = rows["data"].unique(), dict(zip(rows["way"].unique(), HUES, strict=False))
+    figure = Figure((4.2 * len(data), 5.2), layout="constrained")
+    panels = figure.subplots(2, len(data), sharex="col", sharey="row", squeeze=False)
+    for (upper, lower), name in zip(panels.T, data, strict=True):
+        of_data = rows[(rows["data"] == name) & (rows["n"] > 0)]
+        for way, known in of_data.groupby("way", sort=False):
+            weeks, color = _by_week(known), colors[way]
+            x = np.arange(1, len(weeks) + 1)
+            upper.plot(x, weeks["mae"] / weeks["naive"], ".-", color=color)
+            lower.plot(x, 100 * weeks["coverage"], ".-", color=color)
+        upper.axhline(1, color="grey", lw=0.8, ls=":")
+        lower.axhline(90, color="grey", lw=0.8, ls=":")
+        upper.set_title(name, fontsize="medium")
+        lower.set_xlabel("week of the replay")
+        lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[0, 0].set_ylabel("MAE by that of the day before")
+    panels[1, 0].set_ylabel("coverage of 90 % bounds, %")
+    handles = [Line2D([], [], marker=".", color=color, label=way) for way, color in colors.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(colors), frameon=False)
+    return figure

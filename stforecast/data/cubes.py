@@ -16,6 +16,7 @@ from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import SUFFIXES
 from data_prep.readers.frames import TableOptions, from_frame
+from data_prep.readers.hdf5 import holds_frame
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a wide table (time × cell), or the path of a cube or of a table."""
@@ -28,7 +29,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     """Open a cube, or make one of a table.
 
     Args:
-        data: path of a cube, which is opened lazily; of a table (.csv, .tsv, .xlsx, .parquet), or
+        data: path of a cube, which is opened lazily; of a table (.csv, .xlsx, .parquet, …), or
             of several: a folder, a .zip or a pattern; a cube; or a DataFrame with a row for each
             time and a column for each cell.
         name: name of the variable of a wide table.
@@ -77,7 +78,7 @@ def is_table(data: object) -> bool:
     path = os.fspath(data)
     if Path(path).is_dir():
         return any(file.name.endswith(SUFFIXES) for file in Path(path).iterdir())
-    return path.endswith(SUFFIXES) and not h5py.is_hdf5(path)
+    return path.endswith(SUFFIXES) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 
 def name_of(data: Data) -> str:

@@ -102,7 +102,10 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
 log = logging.getLogger(__name__)
 
 CELLS = 512
-"""Cells whose errors are computed at a time: temporary arrays are in double precision."""
+"""Cells whose forecasts are converted at a time: temporary arrays are in double precision."""
+
+SUMMED = 32
+"""Cells whose errors are summed at a time, so that temporary arrays stay in the cache."""
 
 MOST_CROSSED = 10_000
 """Most errors of each cell at each step ahead that tables have; of more, they have the margins."""
@@ -215,12 +218,17 @@ class Evaluation:
         Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
         interval; `lower_50` and `upper_50` cover half.
         """
-        values = {"y_hat": self._test.bands.centre}
+        values = dict[str, np.ndarray]()
         bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
         for coverage, (lower, upper) in bounds.items():
             which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
             values |= {f"lower{which}": lower, f"upper{which}": upper}
-        return {name: self.raw(forecast[some], some) for name, forecast in values.items()}
+        found = {name: self.raw(bound[some], some) for name, bound in values.items()}
+        return {"y_hat": self.forecast(some), **found}
+
+    def forecast(self, some: slice) -> np.ndarray:
+        """Return `y_hat` of `test_forecasts` alone."""
+        return self.raw(self._test.bands.centre[some], some)
 
     def r2(self) -> float:
         """Return the coefficient of determination of the test part's forecasts.
@@ -243,9 +251,12 @@ class Evaluation:
 
     @cached_property
     def blocks(self) -> list[slice]:
-        """Cells whose values are converted and summed at a time."""
+        """Cells whose values are converted at a time."""
+        return self._blocks_of(CELLS)
+
+    def _blocks_of(self, size: int) -> list[slice]:
         n_cells = len(self.data.series.cells)
-        return [slice(i, min(i + CELLS, n_cells)) for i in range(0, n_cells, CELLS)]
+        return [slice(i, min(i + size, n_cells)) for i in range(0, n_cells, size)]
 
     def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
         """Convert z-scores `(cells, windows, horizon)` of some cells to the data's units.
@@ -254,7 +265,7 @@ class Evaluation:
         """
         found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
         for limit, score in zip(self.model.limits, self._limits, strict=True):
-            found = np.where(values == score[some], limit, found)
+            found = np.where(values == score[some].astype(values.dtype), limit, found)
         return found
 
     @cached_property
@@ -270,7 +281,7 @@ class Evaluation:
         """Return the sums of errors of z-scores, and of those in the data's units."""
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled, raw = [], []
-        for some in self.blocks:
+        for some in self._blocks_of(SUMMED):
             y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
             mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
             scaled.append(error_sums(y_hat, y, mask, of_scores))
@@ -282,7 +293,7 @@ class Evaluation:
         bands, _ = self._calibrated
         coverage, test = self.config.coverage, self._test
         scaled, raw = [], []
-        for some in self.blocks:
+        for some in self._blocks_of(SUMMED):
             own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
             scale = self.scale and self.scale.of_cells(some)
             scaled.append(interval_sums(own, y, mask, coverage))
@@ -355,7 +366,7 @@ def forecast_values(
     found["y"] = np.where(mask[some], chosen.raw(y[some], some), np.nan)
     for selection, evaluation in evaluations.items():
         if evaluation is not chosen:
-            found[_name_of(selection)] = evaluation.test_forecasts(some)["y_hat"]
+            found[_name_of(selection)] = evaluation.forecast(some)
     if (naive := seasonal_forecast(chosen.data, some, chosen.season)) is not None:
         found["seasonal_naive"] = chosen.raw(naive, some)
     return found

@@ -207,6 +207,9 @@ def _resumed(state: State, fresh: State, method: Method) -> State:
 
     The best round's state is saved without moments, so its optimiser starts with zero moments.
     """
+    if not method.remembers:
+        memory = dataclasses.replace(state.clients, params={}, buffers={})
+        state = dataclasses.replace(state, clients=memory)
     resumed = copy.deepcopy(state)
     own = dict(resumed.clients.groups())
     everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
@@ -214,7 +217,8 @@ def _resumed(state: State, fresh: State, method: Method) -> State:
     for group in ("params", "buffers", "memory"):
         for name, t in dict(fresh.clients.groups())[group].items():
             if name not in own[group]:
-                own[group][name] = (t if group == "memory" else received.get(name, t)).clone()
+                is_copy = group != "memory" and method.remembers
+                own[group][name] = received.get(name, t).clone() if is_copy else t
     resumed.clients.sizes = fresh.clients.sizes
     if not resumed.clients.moments:
         resumed.clients.moments = kept_moments(resumed.clients.params, method.training)

@@ -90,7 +90,12 @@ def clipped(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> Bands:
         lowest: `(cells, 1, 1)` lowest possible values, -inf for none.
         highest: `(cells, 1, 1)` highest possible values, inf for none.
     """
-    return Bands(bands.centre, bands.map(lambda bound: bound.clip(lowest, highest)).bounds)
+
+    def within(bound: np.ndarray) -> np.ndarray:
+        low, high = (limit.astype(bound.dtype) for limit in (lowest, highest))
+        return bound.clip(low, high)
+
+    return Bands(bands.centre, bands.map(within).bounds)
 
 
 def ranges_outside(lowest: np.ndarray, highest: np.ndarray, values: np.ndarray) -> np.ndarray:

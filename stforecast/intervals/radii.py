@@ -142,40 +142,51 @@ def _tracked(
     """
     n_cells, n_windows, horizon = coming.shape
     ahead = np.arange(horizon)
-    rates = rates / np.sqrt(ahead + 1)[:, None]
-    radius = np.repeat(np.maximum(first, SMALLEST)[..., None], rates.shape[1], axis=2)
-    regret, squares = np.zeros(radius.shape), np.zeros((n_cells, horizon, 1))
-    mean = np.empty((n_windows + 1, n_cells, horizon))
+    # The cells come last: they are many, and every operation runs along them.
+    coming, most = coming.transpose(1, 2, 0), most.transpose(1, 2, 0)
+    coming, most = np.ascontiguousarray(coming)[:, :, None], np.ascontiguousarray(most)[:, :, None]
+    rates = (rates / np.sqrt(ahead + 1)[:, None])[..., None]
+    wider, narrower = np.exp(rates * coverage), np.exp(rates * (coverage - 1))
+    gaps = bool(np.isnan(first).any() or np.isnan(coming).any())
+    radius = np.repeat(np.maximum(first.T, SMALLEST)[:, None], rates.shape[1], axis=1)
+    regret, squares = np.zeros(radius.shape), np.zeros((horizon, 1, n_cells))
+    mean = np.empty((n_windows + 1, horizon, n_cells))
     # The radii of the last windows, each in turn at one of `horizon + 1` places.
     single = np.empty((horizon + 1, *radius.shape))
     for t in range(n_windows + 1):
         n = min(t, horizon)  # Steps ahead whose score of an earlier window becomes known now.
         if n:
-            of, then = slice(n), t - 1 - ahead[:n]
-            score = coming[:, then, ahead[:n], None]
-            was = single[then % len(single), :, ahead[:n]].swapaxes(0, 1)
-            move = np.where(np.isnan(score), 0.0, (score > was) - (1 - coverage))
-            moved = np.minimum(radius[:, of] * np.exp(rates[of] * move), most[:, t, of, None])
-            radius[:, of] = np.where(np.isnan(moved), np.maximum(score, SMALLEST), moved)
+            then = t - 1 - ahead[:n]
+            score, was = coming[then, ahead[:n]], single[then % len(single), ahead[:n]]
+            factor = np.repeat(narrower[:n], n_cells, axis=2)
+            np.copyto(factor, wider[:n], where=score > was)
+            if gaps:
+                np.copyto(factor, 1.0, where=np.isnan(score))
+            moved = np.multiply(radius[:n], factor, out=radius[:n])
+            np.minimum(moved, most[t, :n], out=moved)
+            if gaps:
+                np.copyto(moved, np.maximum(score, SMALLEST), where=np.isnan(moved))
             loss = _pinball(score - was, coverage)
-            loss -= loss.mean(axis=-1, keepdims=True)
-            regret[:, of] += loss
-            squares[:, of] += (loss**2).max(axis=-1, keepdims=True)
+            loss -= loss.mean(axis=1, keepdims=True)
+            regret[:n] += loss
+            squares[:n] += np.square(loss, out=loss).max(axis=1, keepdims=True)
         single[t % len(single)] = radius
-        mean[t] = (_weights(regret, squares) * radius).sum(axis=-1)
-    return np.where(np.isnan(mean), np.inf, mean).swapaxes(0, 1)
+        mean[t] = (_weights(regret, squares) * radius).sum(axis=1)
+    return np.where(np.isnan(mean), np.inf, mean).transpose(2, 0, 1)
 
 
 def _pinball(error: np.ndarray, level: float) -> np.ndarray:
     """Return pinball losses; 0 where no score or no radius was known."""
-    return np.nan_to_num(np.maximum(level * error, (level - 1) * error))
+    return np.fmax(np.maximum(level * error, (level - 1) * error), 0.0)
 
 
 def _weights(regret: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """Return exponential weights `(…, rates)` by the losses so far."""
-    rate = np.sqrt(np.log(regret.shape[-1]) / np.maximum(squares, np.finfo(float).tiny))
-    weights = np.exp(-rate * (regret - regret.min(axis=-1, keepdims=True)))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    """Return exponential weights `(…, rates, cells)` by the losses so far."""
+    rate = np.sqrt(np.log(regret.shape[1]) / np.maximum(squares, np.finfo(float).tiny))
+    weights = regret - regret.min(axis=1, keepdims=True)
+    np.exp(np.multiply(weights, -rate, out=weights), out=weights)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
 
 
 FEATURES = ("recent change", "deviation at this hour", "level", "move")

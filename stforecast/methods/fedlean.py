@@ -178,6 +178,9 @@ VALIDATED = 20
 SELDOM = 0.2
 """Share of the clients in a round below which they keep no moments and few rounds are validated."""
 
+RARELY = 0.1
+"""The same below which the first round, too, has drawn participants alone: their sums suffice."""
+
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
 
@@ -202,7 +205,8 @@ class FedLeanOptions(CheckedOptions):
         rounds_per_cell: the network is trained for at most this many rounds times the number of
             cells, even if `rounds` is larger.
         participants: at most this many clients train in a round after the first; of more, each
-            round draws others, so that its time does not grow with the number of cells.
+            round draws others, so that its time does not grow with the number of cells. Of more
+            than ten times as many, the first round draws participants, too.
         forecast: `median`: near the value that half of the readings exceed, for a small MAE;
             `mean`: sums over cells and days are right where readings are skewed, such as counts
             with bursts, for a plan of volume.
@@ -251,6 +255,7 @@ class FedLean(FedAvg):
     def __init__(self, *args: Any, **further: Any) -> None:
         super().__init__(*args, **further)
         self.personalises = self.options.shrinkage > 0
+        self.remembers = bool(self.population.model.own)
 
     @classmethod
     def training_for(cls, training: Training, n_series: int, options: FedLeanOptions) -> Training:
@@ -261,8 +266,13 @@ class FedLean(FedAvg):
         rounds = min(training.rounds, 1 + options.rounds_per_cell * n_series)
         share = min(training.participation, options.participants / n_series)
         kept = training.optimizer_state if share >= SELDOM else "round"
+        everyone = training.full_start and share >= RARELY
         return dataclasses.replace(
-            training, rounds=rounds, participation=share, optimizer_state=kept
+            training,
+            rounds=rounds,
+            participation=share,
+            optimizer_state=kept,
+            full_start=everyone,
         )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # They import torch.
     from stforecast.service.folder import ServiceState
     from stforecast.service.monitor import Watch
 
+UNSCORED = "No forecast is scored yet: `stforecast update` does so as records come."
+
 UPDATES = 28
 """Updates that are listed."""
 
@@ -74,7 +76,7 @@ def write_service_page(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
         claims=(*_said(watch, series), ahead.claims[0]),
-        tables=(_spans(watch), _updates(state.log), _cells(worst)),
+        tables=(*([_spans(watch), _updates(state.log)] if len(state.log) else []), _cells(worst)),
         charts=charts,
     )
     return page.write(out, title, command)
@@ -85,7 +87,8 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
     alarms = [f"Alarm: {alarm}." for alarm in watch.alarms] or ["No alarm."]
     step = in_minutes(series.calendar.step)
     late = f"The last records, of {step}, ended {watch.late_hours:.1f} hours before this page."
-    return (*alarms, late)
+    first = () if watch.errors[1].n or watch.errors[7].n else (UNSCORED,)
+    return (*alarms, late, *first)
 
 
 def _spans(watch: Watch) -> Table:

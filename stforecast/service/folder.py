@@ -143,16 +143,14 @@ def next_state(run: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def first_state(run: ForecastRun, services: list[str]) -> ServiceState:
+def state_before(run: ForecastRun) -> ServiceState:
     """Return the state before the first update: the run's data and the scales of its errors.
-
-    Args:
-        run: the finished run.
-        services: variables that its model reads.
 
     Raises:
         InputError: if the run's data are gone.
     """
+    further = str(run.settings.get("inputs") or "").split(",")
+    services = [run.about["service"], *(name.strip() for name in further if name.strip())]
     try:
         with open_data(data_of(run.about)) as cube:
             kept = [name for name, v in cube.data_vars.items() if "time" not in v.dims]

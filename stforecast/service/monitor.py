@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, some
+from data_prep.base.errors import some
 from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
@@ -98,21 +98,17 @@ def monitor(
     """Look at a run's service, and write `monitor.csv` and `metrics.prom` into its folder.
 
     Args:
-        run: folder of a run that was updated.
+        run: folder of a run; before its first update, no forecast is scored yet.
         now: time in UTC at which records may be late; by default the present.
         page: HTML file to write, too.
 
     Raises:
-        InputError: if the run was never updated, or its state is damaged.
+        InputError: if the run's state is damaged, or its data are gone before the first update.
     """
     path = Path(run)
-    ForecastRun.open(path)
+    opened = ForecastRun.open(path)
     options, where = ServiceSettings.read(path).monitor, folder.current(path)
-    if where is None:
-        raise InputError(
-            f"{path}: not in service yet; give it records by `stforecast update {path} --new FILE`"
-        )
-    state = folder.read_state(where)
+    state = folder.read_state(where) if where else folder.state_before(opened)
     errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
     watch = Watch(
         errors, _cells(state.history, state.issued, options), _late(state.history, now),

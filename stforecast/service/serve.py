@@ -9,6 +9,7 @@ import hmac
 import json
 import logging
 import math
+import socket
 import threading
 import time
 from collections import Counter, defaultdict
@@ -252,6 +253,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         return response
 
     app.add_exception_handler(InputError, _bad_input)
+    app.add_exception_handler(404, _no_path)
     app.add_exception_handler(RequestValidationError, _bad_request)
     _add_paths(app, service)
     return app
@@ -269,6 +271,10 @@ async def _bad_input(request: Request, e: Exception) -> JSONResponse:
     return _refused(404 if isinstance(e, UnknownCell) else 400, str(e))
 
 
+async def _no_path(request: Request, e: Exception) -> JSONResponse:
+    return _refused(404, f"nothing at {request.url.path}; /openapi.json lists what there is")
+
+
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
     first = e.errors()[0] if isinstance(e, RequestValidationError) else {}
     name, found = first.get("loc", ("",))[-1], first.get("input")
@@ -278,11 +284,15 @@ async def _bad_request(request: Request, e: Exception) -> JSONResponse:
 def _add_paths(app: FastAPI, service: ForecastService) -> None:
     @app.get("/forecast", summary="Forecasts of cells, with bounds")
     def forecast(
+        request: Request,
         cell: Annotated[list[str], Query(description="Cells; by default all.")] = [],  # noqa: B006
         steps: Annotated[int | None, Query(description="Steps; by default the horizon.")] = None,
         bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
         format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
     ) -> Response:
+        for name in request.query_params:
+            if name not in (known := ("cell", "steps", "bounds", "format")):
+                raise choose("parameter", name, known)
         texts, cells = service.texts(steps, bounds, list(dict.fromkeys(cell)))
         if format == "csv":
             text = texts.columns + "".join(texts.rows[name] for name in cells)
@@ -335,11 +345,23 @@ def check_address(host: str, token: str) -> None:
         )
 
 
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that is none, or at which this program cannot listen."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as e:
+        known = str(getattr(e, "strerror", None) or "expected 1 to 65535")
+        reason = known.partition(" (while")[0]
+        raise InputError(f"{host}:{port}: {reason}; ", Words("choose another {port}")) from e
+
+
 def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
     """Serve a run until Ctrl-C or SIGTERM."""
     import uvicorn
 
     check_address(host, token)
+    check_port(host, port)
     app = make_app(ForecastService(run, history), token)
     log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", host, port)
     uvicorn.run(app, host=host, port=port, log_level="warning")

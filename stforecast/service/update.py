@@ -141,11 +141,7 @@ def update(
     with folder.locked(path):
         forecaster, before = Forecaster.load(path), folder.current(path)
         model = forecaster.model_
-        state = (
-            folder.read_state(before)
-            if before
-            else folder.first_state(opened, [model.service, *model.config.window.services])
-        )
+        state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
         history, change = append(state.history, records, str(new))
         for note in change.notes:

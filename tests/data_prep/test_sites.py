@@ -1,6 +1,10 @@
 """A table of sites describes the cells of a table of traffic."""
 
+import contextlib
+import json
 import logging
+import sqlite3
+import struct
 import sys
 
 import numpy as np
@@ -59,6 +63,83 @@ def test_projected_positions_need_their_system(traffic, tmp_path, monkeypatch):
     assert ds["lon"].values[0] == pytest.approx(9.0)  # the central meridian of zone 32
     with pytest.raises(InputError, match="unknown system 'EPSG:0'"):
         read(traffic, sites=file, crs="EPSG:0")
+
+
+def square(x, y, size=2.0):
+    return [[x, y], [x + size, y], [x + size, y + size], [x, y + size], [x, y]]
+
+
+def test_polygons_of_geojson_place_the_cells(traffic, tmp_path):
+    shapes = [
+        ("Polygon", [square(8, 44), square(8.5, 44.5, 0.5)]),
+        ("MultiPolygon", [[square(0, 0)], [square(4, 0)[::-1]]]),
+        ("Point", [7.5, 46.5, 300.0]),
+    ]
+    features = [
+        {"type": "Feature", "properties": {"Cell Name": f"S{i}_1", "vendor": "AB"[i % 2], "lon": 1},
+         "geometry": {"type": kind, "coordinates": at}}
+        for i, (kind, at) in enumerate(shapes)
+    ]  # fmt: skip
+    path = tmp_path / "cells.geojson"
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    ds = read(traffic, sites=str(path))
+    np.testing.assert_allclose(ds["lon"], [9, 3, 7.5])
+    np.testing.assert_allclose(ds["lat"], [45, 1, 46.5])
+    assert ds["vendor"].values.tolist() == ["A", "B", "A"]
+    path.write_text('{"features": []}')
+    with pytest.raises(InputError, match=r"cells.geojson: holds no feature"):
+        read(traffic, sites=str(path))
+    path.write_text('{"features": [{"properties": {}, "geometry": {"type": "Polygon"}}]}')
+    with pytest.raises(InputError, match=r"cells.geojson: cannot be read as GeoJSON"):
+        read(traffic, sites=str(path))
+
+
+def wkb(kind, rings, order="<"):
+    """Write a polygon, or a multipolygon of one-ring polygons, as WKB."""
+    mark = bytes([order == "<"])
+    if kind == 6:
+        parts = [wkb(3, [ring], order) for ring in rings]
+        return mark + struct.pack(f"{order}II", 6, len(parts)) + b"".join(parts)
+    body = struct.pack(f"{order}II", kind, len(rings))
+    for ring in rings:
+        flat = np.array(ring, float).ravel()
+        body += struct.pack(f"{order}I{len(flat)}d", len(ring), *flat)
+    return mark + body
+
+
+def geopackage(path, code, blobs):
+    with contextlib.closing(sqlite3.connect(path)) as base, base:
+        base.execute("CREATE TABLE gpkg_spatial_ref_sys (srs_id, organization, "
+                     "organization_coordsys_id)")  # fmt: skip
+        base.execute("CREATE TABLE gpkg_geometry_columns (table_name, column_name, srs_id)")
+        base.execute("INSERT INTO gpkg_spatial_ref_sys VALUES (?, 'EPSG', ?)", (code, code))
+        base.execute("INSERT INTO gpkg_geometry_columns VALUES ('my cells', 'geom', ?)", (code,))
+        base.execute('CREATE TABLE "my cells" (fid INTEGER, geom BLOB, cell TEXT, height REAL)')
+        for i, (envelope, blob) in enumerate(blobs):
+            head = b"GP\0" + bytes([envelope << 1 | 1]) + struct.pack("<i", code)
+            head += bytes(8 * {0: 0, 1: 4}[envelope])
+            base.execute('INSERT INTO "my cells" VALUES (?, ?, ?, ?)',
+                         (i, head + blob, f"S{i}_1", 10.0 * i))  # fmt: skip
+    return str(path)
+
+
+def test_polygons_of_a_geopackage_place_the_cells(traffic, tmp_path):
+    blobs = [
+        (0, wkb(3, [square(8, 44)])),
+        (1, wkb(3, [square(2, 40)], ">")),
+        (0, wkb(6, [square(0, 0), square(4, 0)])),
+    ]
+    ds = read(traffic, sites=geopackage(tmp_path / "cells.gpkg", 4326, blobs))
+    np.testing.assert_allclose(ds["lon"], [9, 3, 3])
+    np.testing.assert_allclose(ds["lat"], [45, 41, 1])
+    np.testing.assert_array_equal(ds["height"], [0, 10, 20])
+    (tmp_path / "bad.gpkg").write_bytes(b"SQLite format 3\0" + bytes(99))
+    with pytest.raises(InputError, match=r"bad.gpkg: cannot be read as GeoPackage"):
+        read(traffic, sites=str(tmp_path / "bad.gpkg"))
+    pytest.importorskip("pyproj")
+    metres = [(0, wkb(3, [square(499990 + i, 5e6, 20)])) for i in range(3)]
+    ds = read(traffic, sites=geopackage(tmp_path / "utm.gpkg", 25832, metres))
+    assert ds["lon"].values[0] == pytest.approx(9.0)
 
 
 def test_a_table_of_other_cells_is_refused(traffic, tmp_path):

@@ -320,6 +320,11 @@ def test_the_frame_of_a_user_loses_no_column():
             "2 of 5 time steps have no row, the first after 2024-01-02 .*next row 2024-01-05",
         ),
         (
+            "time,a\n2024-03-31 00:00,1\n2024-03-31 01:00,2\n2024-03-31 03:00,2\n"
+            "2024-03-31 04:00,2\n",
+            "if the clock went forward then, give time_zone='Europe/Berlin' or .*clock='local'",
+        ),
+        (
             "time,cell,v\n"
             "2024-01-01,1,2\n2024-01-01,2,2\n2024-01-02,1,2\n2024-01-03,1,2\n2024-01-03,2,2\n",
             r"1 of 6 \(time, cell\) pairs have no row, the first is 2024-01-02 00:00:00, cell 2",

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmarks.__main__ import main
-from experiments.benchmarks.replay import DAILY, replay_table
+from experiments.benchmarks.replay import DAILY, draw_replay, replay_table
 
 TRAIN, DAYS = 12, 3
 
@@ -48,6 +48,11 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
     assert not type_in(tmp_path, "never")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "replay.csv"), rows)
     assert replay_table(rows).count("\n") == 4
+    long = pd.concat([rows[rows["n"] > 0]] * 7).sort_values("way", kind="stable")
+    upper, lower = draw_replay(long).axes
+    for axes in (upper, lower):
+        assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]
+    np.testing.assert_allclose(upper.lines[0].get_ydata(), 1.0, rtol=0.2)
 
 
 def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):

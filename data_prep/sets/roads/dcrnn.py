@@ -8,8 +8,6 @@ They are frames that pandas saved as HDF5, read without PyTables or pickle.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +19,15 @@ import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import check_expansion
-from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array
+from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, text_of
+from data_prep.readers.pandas_hdf5 import (
+    check_labels,
+    find_frame,
+    read_labels,
+    read_times,
+)
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
-
-LABEL = 128
-"""Bytes of memory for a sensor's label."""
 
 DAY = 288
 """Rows to read at a time if only some columns are wanted."""
@@ -40,13 +41,12 @@ def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.Dat
     """
     remedy = "give the published .h5 file, or download it again"
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
-        group = _find_frame(file, path.name)
+        group = _find_speeds(file, path.name)
         # block0_items labels the values; pandas may order the frame's axis0 differently.
         columns, values = group["axis0"], group["block0_values"]
         items = group.get("block0_items", columns)
         for labels in (columns, items):
-            _check_labels(labels, path.name)
-            check_array(labels, path.name, LABEL)
+            check_labels(labels, path.name)
         check_array(group["axis1"], path.name, NUMBER)
         if cells is None:
             check_array(values, path.name, NUMBER)
@@ -56,8 +56,8 @@ def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.Dat
                 f"{path.name}: block0_values is {values.dtype} of shape {values.shape}, expected "
                 f"numbers of shape {shape} (axis1, axis0), at least one; download it again"
             )
-        known = _read_labels(items, path.name)
-        if odd := set(_read_labels(columns, path.name)) ^ set(known):
+        known = read_labels(items, path.name)
+        if odd := set(read_labels(columns, path.name)) ^ set(known):
             raise InputError(
                 f"{path.name}: axis0 and block0_items name different sensors ({min(odd)} is in one "
                 "of them only), expected the same; download it again"
@@ -80,16 +80,8 @@ def _read_columns(values: h5py.Dataset, at: Sequence[int], path: Path) -> np.nda
     return chosen
 
 
-def _find_frame(file: h5py.File, name: str) -> h5py.Group:
-    groups = {key: item for key, item in file.items() if isinstance(item, h5py.Group)}
-    kinds = {key: _text(item.attrs.get("pandas_type", "")) for key, item in groups.items()}
-    frames = [key for key, kind in kinds.items() if kind == "frame"]
-    if len(frames) != 1:
-        raise InputError(
-            f"{name}: {len(frames)} frames in pandas' fixed format among {kinds or 'no groups'}, "
-            "expected one; save it with DataFrame.to_hdf(path, key='df', format='fixed')"
-        )
-    group = file[frames[0]]
+def _find_speeds(file: h5py.File, name: str) -> h5py.Group:
+    group = find_frame(file, name)
     blocks = int(group.attrs.get("nblocks", 1))
     if blocks != 1:
         raise InputError(
@@ -99,35 +91,14 @@ def _find_frame(file: h5py.File, name: str) -> h5py.Group:
     return group
 
 
-def _check_labels(axis: h5py.Dataset, name: str) -> None:
-    if axis.dtype.kind not in "Siu":
-        raise InputError(
-            f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
-            "any code when it is loaded; save the frame again with text or integer labels"
-        )
-
-
-def _read_labels(axis: h5py.Dataset, name: str) -> list[str]:
-    labels = [_text(label) for label in read_array(axis, name).ravel()]
-    if odd := [label for label in labels if not label.isprintable()]:
-        raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")
-    repeated = [label for label, count in Counter(labels).items() if count > 1]
-    if repeated:
-        raise InputError(
-            f"{name}: {axis.name} names sensor {repeated[0]} more than once; rename or merge them"
-        )
-    return labels
-
-
 def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
-    kind, zone = (_text(axis.attrs.get(key, "")) for key in ("kind", "tz"))
-    unit = re.fullmatch(r"datetime64(?:\[(s|ms|us|ns)\])?", kind)
-    if not unit or zone or axis.dtype.kind != "i":
+    kind, zone = (text_of(axis.attrs.get(key, "")) for key in ("kind", "tz"))
+    if zone:
         raise InputError(
-            f"{name}: {axis.name} is {axis.dtype} of kind {kind!r} and zone {zone!r}, expected "
-            "naive datetime64; give the published file"
+            f"{name}: {axis.name} has the zone {zone!r}, expected datetime64 without one; give the "
+            "published file"
         )
-    times = read_array(axis, name).astype(f"datetime64[{unit[1] or 'ns'}]")
+    times = read_times(axis, name)
     years = times.astype("datetime64[Y]").astype(int) + 1970
     if (years != year).any():
         raise InputError(
@@ -136,13 +107,6 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
             "attribute 'kind' names the wrong unit"
         )
     return pd.DatetimeIndex(times.astype("datetime64[ns]"))
-
-
-def _text(attribute: object) -> str:
-    """Return an HDF5 attribute or label as text; PyTables writes bytes, or `Empty` if empty."""
-    if isinstance(attribute, h5py.Empty):
-        return ""
-    return attribute.decode() if isinstance(attribute, bytes) else str(attribute)
 
 
 STEP = pd.Timedelta("5min")

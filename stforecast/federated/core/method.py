@@ -71,6 +71,8 @@ class Method:
     """Whether clients fit the model to their own data before they predict (`personalise`)."""
     keeps_own: ClassVar[bool] = False
     """Whether a client keeps its own values of a part of the tensors that it receives."""
+    remembers: bool = True
+    """Whether clients need their own copies of what they receive in a later round or to predict."""
     sums_first: ClassVar[bool] = False
     """Whether the first round solves for what later ones keep: a refit begins with it again."""
     keeps_apart: ClassVar[bool] = False

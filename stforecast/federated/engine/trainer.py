@@ -414,7 +414,11 @@ class Trainer:
             return self.parts.ready()
         if not self.method.personalises:
             return self.state
-        state = copy.deepcopy(self.state)
+        # Where only the clients' memory counts, no copy of their models is made.
+        clients = self.state.clients
+        shared = () if self.method.remembers else (clients.params, clients.buffers)
+        memo = {id(t): t for group in shared for t in group.values()}
+        state = copy.deepcopy(self.state, memo)
         self.method.population.train()
         for ids in cohorts(torch.arange(len(self)), state.clients, self.cohort_size):
             cohort = self._cohort(state, ids)

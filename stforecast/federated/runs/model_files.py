@@ -101,14 +101,14 @@ def read_description(path: Path, saver: str) -> dict[str, Any]:
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     """Return the arrays of a state that predicting needs, by name.
 
-    The optimiser's moments are left out. If only a global model predicts, the clients' copies of it
-    and their memory are left out too.
+    The optimiser's moments are left out, and copies of what the server sends if the method does not
+    need them. If only a global model predicts, these and the clients' memory are left out too.
     """
     clients = state.clients
     everyone = Participants(torch.arange(len(clients)), clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)
     everyones = method.views == ("global",)
-    replaced = received if everyones else {}
+    replaced = received if everyones or not method.remembers else {}
     left_out = ("clients/moments.", *(["clients/memory/"] if everyones else []))
     return {
         name: t.detach().cpu().contiguous().numpy()

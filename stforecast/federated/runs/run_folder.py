@@ -206,9 +206,10 @@ def read_about(
     try:
         about = json.loads((folder / ABOUT).read_text())
     except (OSError, ValueError, RecursionError) as e:
+        below = [path.parent for path in sorted(folder.glob(f"*/{ABOUT}"))]
         raise InputError(
-            f"{folder}: not a finished run ({type(e).__name__} at {ABOUT}); give a folder that "
-            f"`{command}` wrote"
+            f"{folder}: not a finished run ({type(e).__name__} at {ABOUT}); give "
+            + (str(below[0]) if len(below) == 1 else f"a folder that `{command}` wrote")
         ) from e
     required: dict[str, Any] = {"settings": dict, **(entries or {})}
     if isinstance(about, dict) and LINES in about:  # Older runs have none.

@@ -17,7 +17,8 @@ from stforecast.federated.runs.checkpoint import (
     newest_first,
     save_checkpoint,
 )
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import RunSettings, read_app
+from stforecast.forecasting.rolling import RATES
 
 
 def type_in(*words):
@@ -178,3 +179,32 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
     assert run.secure.secure_threshold == 0.6
+
+
+def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
+    type_in(
+        "--method", "fuels", "--clients", 2, "--out", tmp_path / "app", "--results",
+        tmp_path / "first", "--rounds", 9, "--lr", 0.5, "--service", "net", "--node", "7=0-1",
+    )  # fmt: skip
+    words = ["update", tmp_path / "app", "--out", tmp_path / "more", "--results", tmp_path / "next"]
+    with pytest.raises(InputError, match="first/last: no state of a finished federation"):
+        type_in(*words)
+    state = State(Clients({}, {}, {}, torch.ones(2)), {"w": torch.ones(1)}, round=9, seed=1)
+    written = save_checkpoint(
+        Checkpoint({}, state, None, [], 1, {"token": "a" * 16}), tmp_path / "first"
+    )
+    written.rename(tmp_path / "first" / "last")
+    assert type_in(*words).output == f"begin it with: flwr run {tmp_path / 'more'} --stream\n"
+    before, after = (read_app(tmp_path / name) for name in ("app", "more"))
+    assert (after.after, after.out, after.owners) == (
+        "a" * 16, str(tmp_path / "next"), before.owners
+    )  # fmt: skip
+    training = after.config.training
+    assert (training.rounds, training.schedule) == (10, "constant")
+    assert training.lr == 0.5 * RATES[before.config.training.schedule]
+    assert (tmp_path / "next" / "before" / "checkpoint.json").exists()
+
+
+def test_a_folder_that_is_no_app_is_refused(tmp_path):
+    with pytest.raises(InputError, match="give the folder that `stforecast federate` wrote"):
+        type_in("update", tmp_path, "--out", tmp_path / "a", "--results", tmp_path / "r")

@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import socket
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ httpx = pytest.importorskip("httpx2", reason="starlette's test client needs it")
 
 from fastapi.testclient import TestClient  # noqa: E402
 
-from stforecast.service.serve import ForecastService, check_address, make_app  # noqa: E402
+from stforecast.service.serve import ForecastService, check_address, check_port, make_app  # noqa: E402
 
 SETTINGS = {"service": "internet", "split": "days:6,2,2", "horizon": 3, "intervals": "normalised"}
 TOKEN = "0123456789abcdef"
@@ -65,6 +66,7 @@ def test_some_cells_steps_and_no_bounds(client):
         ("cell=nowhere", 404, "unknown cell 'nowhere'"),
         ("steps=0", 400, "steps is 0; this service forecasts 1 to 30"),
         ("steps=x", 422, "steps is 'x'"),
+        ("cells=a", 400, "unknown parameter 'cells'"),
         ("format=xml", 422, "format is 'xml'"),
     ],
 )
@@ -81,8 +83,10 @@ def test_health_metrics_and_the_description(client):
     text = client.get("/metrics").text
     assert 'stforecast_serve_requests_total{path="/forecast",status="400"} 1' in text
     assert "/forecast" in client.get("/openapi.json").json()["paths"]
-    pages = [client.get(path).status_code for path in ("/docs", "/redoc")]
-    assert pages == [404, 404]  # They would load scripts from a network.
+    for path in ("/docs", "/redoc"):  # They would load scripts from a network.
+        answer = client.get(path)
+        assert answer.status_code == 404
+        assert answer.json() == {"error": f"nothing at {path}; /openapi.json lists what there is"}
 
 
 def test_a_token_is_asked_for_except_by_health(run):
@@ -158,3 +162,12 @@ def test_the_command_writes_a_graph(town, tmp_path, capsys):
         main(["export", str(folder), "--onnx", str(tmp_path / "m.onnx")])
     assert not exit_.value.code
     assert "reads history (72 × 3) and clock (75)" in capsys.readouterr().out
+
+
+def test_a_port_that_is_taken_or_none_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"{port}: Address already in use; choose another"):
+            check_port("127.0.0.1", port)
+    with pytest.raises(InputError, match="99999: expected 1 to 65535; choose another port"):
+        check_port("127.0.0.1", 99999)

@@ -175,6 +175,8 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
         ForecastRun.open(out)
     monkeypatch.undo()
     assert run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"}).rounds().empty
+    with pytest.raises(InputError, match=r"not a finished run .* give .*/run$"):
+        ForecastRun.open(tmp_path)
 
 
 def test_bad_settings_leave_no_folder(cube_path, tmp_path):

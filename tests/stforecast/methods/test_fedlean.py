@@ -76,6 +76,8 @@ def test_few_cells_train_fewer_rounds(table):
     assert asked.for_cells(2).training.rounds == 1 + 2 * per_cell
     assert asked.for_cells(100) == asked
     assert asked.for_cells(1000).training.participation == 0.1
+    assert asked.for_cells(1000).training.full_start
+    assert not asked.for_cells(1001).training.full_start
     assert resolve("fedlean", participation=0.01).for_cells(1000).training.participation == 0.01
     assert resolve("fedlean", rounds=3).for_cells(1).training.rounds == 3
     assert resolve("fedavg").for_cells(1) == resolve("fedavg")
@@ -89,6 +91,20 @@ def test_of_many_cells_a_part_trains_in_each_round_after_the_first(table):
     small = {**SMALL, "rounds": 3, "participants": 2}
     forecaster = Forecaster("fedlean", **small).fit(table)
     assert forecaster.rounds_["participants"].tolist() == [3, 2, 2]
+
+
+def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
+    forecaster = Forecaster("fedlean", **{**SMALL, "rounds": 3}).fit(table)
+    forecaster.save(tmp_path)
+    state = snapshot(forecaster)
+    names = forecaster._evaluations["last"].model.predictor.state()
+    assert {n for n in names if n.startswith("clients/")} == {
+        f"clients/memory/{OWN}",
+        "clients/sizes",
+    }
+    assert {f"server/{name}" for name in state.server} <= names.keys()
+    later = Forecaster.load(tmp_path).predict(table)
+    pd.testing.assert_frame_equal(later, forecaster.predict(table))
 
 
 def test_each_20th_round_and_the_last_are_validated(table):

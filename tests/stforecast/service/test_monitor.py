@@ -113,10 +113,15 @@ def test_metrics_are_those_that_prometheus_reads(watched):
     assert text.count("# TYPE stforecast_service_mase gauge") == 1
 
 
-def test_a_run_that_was_never_updated_is_not_in_service(service):
+def test_before_the_first_update_records_are_watched_and_nothing_is_scored(service, tmp_path):
     run, _ = service
-    with pytest.raises(InputError, match="not in service yet"):
-        monitor(run)
+    watch = monitor(run, MORNING - pd.Timedelta(days=2), tmp_path / "service.html")
+    assert watch.late_hours == 4.0
+    assert [int(of.n) for of in watch.errors.values()] == [0, 0, 0]
+    assert watch.alarms == ()
+    text = (tmp_path / "service.html").read_text()
+    assert "No forecast is scored yet" in text
+    assert "Updates, the last first" not in text
 
 
 def test_the_settings_file_says_what_each_means_and_is_read_back(tmp_path):

@@ -1,0 +1,177 @@
+"""Read places of cells as GeoJSON or GeoPackage: points, or polygons whose centroids they are.
+
+GeoJSON is RFC 7946. A GeoPackage (OGC 12-128) is an SQLite database whose geometries are WKB behind
+a header.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from data_prep.base.errors import InputError, no_file, reading, some
+from data_prep.base.limits import read_bounded
+from data_prep.readers.columns import LATITUDES, LONGITUDES, Origin, named
+
+FEATURES = (".geojson", ".geojson.gz", ".gpkg")
+"""Ends of the names of files of places."""
+
+LON, LAT = "lon", "lat"
+MAX_BYTES = 2**28
+DEGREES = {"4326", "4979", "CRS84", "4258"}
+ENVELOPES = {0: 0, 1: 32, 2: 48, 3: 48, 4: 64}
+"""Bytes of the envelope in the header of a geometry, by its code."""
+
+Rings = list[np.ndarray]
+REMEDY = "save it again as GeoJSON"
+
+
+def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
+    """Return a row for each feature, with the columns `lon` and `lat`, and the system of these.
+
+    The system is None if they are degrees, else a name such as `"EPSG:25832"`.
+    """
+    if not path.is_file():
+        raise no_file(path, "places", "give a .geojson or .gpkg file")
+    if path.suffix == ".gpkg":
+        with reading(path.name, "as GeoPackage", REMEDY), closing(_open(path)) as base:
+            rows, crs = _read_geopackage(base, path)
+    else:
+        with reading(path.name, "as GeoJSON", REMEDY):
+            opener = gzip.open if path.suffix == ".gz" else open
+            content = json.loads(read_bounded(path, MAX_BYTES, opener))
+            rows, crs = [_feature(f) for f in content["features"]], _system(content)
+    if not rows:
+        raise InputError(f"{path.name}: holds no feature; give the file with the cells' places")
+    table = pd.DataFrame([about for about, _ in rows])
+    table = table.drop(columns=named(map(str, table.columns), LONGITUDES | LATITUDES))
+    for i, name in enumerate((LON, LAT)):
+        table[name] = [place[i] for _, place in rows]
+    return table, Origin(path.name, "feature", 1, is_file=True), crs
+
+
+def _feature(feature: dict[str, Any]) -> tuple[dict[str, Any], tuple[float, float]]:
+    properties = feature["properties"] or {}
+    about = {k: v for k, v in properties.items() if not isinstance(v, dict | list)}
+    if "id" in feature:
+        about.setdefault("id", feature["id"])
+    shape = feature["geometry"] or {"type": "", "coordinates": []}
+    return about, _centre(shape["type"], shape["coordinates"])
+
+
+def _centre(kind: str, at: Any) -> tuple[float, float]:
+    """Return a point, or the centroid of polygons without their holes; NaN of other shapes."""
+    if kind == "Point":
+        return float(at[0]), float(at[1])
+    polygons = {"Polygon": [at], "MultiPolygon": at}.get(kind, [])
+    rings = [np.array([corner[:2] for corner in rings[0]], float) for rings in polygons if rings]
+    return _centroid(rings)
+
+
+def _centroid(rings: Rings) -> tuple[float, float]:
+    """Return the centroid of closed rings, `(corners, 2)` each, by the shoelace formula.
+
+    >>> _centroid([np.array([[0, 0], [2, 0], [2, 4], [0, 4], [0, 0]], float)])
+    (1.0, 2.0)
+    """
+    if not rings:
+        return math.nan, math.nan
+    origin = rings[0][0]
+    area, moment = 0.0, np.zeros(2)
+    for ring in rings:
+        a, b = ring[:-1] - origin, ring[1:] - origin
+        cross = a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1]
+        sign = np.sign(cross.sum()) or 1.0
+        area += sign * cross.sum()
+        moment += sign * ((a + b) * cross[:, None]).sum(axis=0)
+    x, y = origin + moment / (3 * area) if area else origin
+    return float(x), float(y)
+
+
+def _system(content: dict[str, Any]) -> str | None:
+    """Return the system of a GeoJSON that names one, as before 2016; None for degrees."""
+    name = str(content.get("crs", {}).get("properties", {}).get("name", "4326"))
+    code = name.rpartition(":")[2]
+    return None if code in DEGREES else f"EPSG:{code}"
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open a database for reading only, whose schema cannot call functions."""
+    base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    base.execute("PRAGMA trusted_schema = OFF")
+    return base
+
+
+Row = tuple[dict[str, Any], tuple[float, float]]
+
+
+def _read_geopackage(base: sqlite3.Connection, path: Path) -> tuple[list[Row], str | None]:
+    layers = base.execute(
+        "SELECT g.table_name, g.column_name, s.organization, s.organization_coordsys_id "
+        "FROM gpkg_geometry_columns g JOIN gpkg_spatial_ref_sys s USING (srs_id) "
+        "JOIN sqlite_master m ON m.name = g.table_name AND m.type = 'table'"
+    ).fetchall()
+    if len(layers) != 1:
+        found = some([repr(name) for name, *_ in layers]) or "none"
+        raise InputError(f"{path.name}: its layers are {found}, expected one; save the one alone")
+    name, column, organization, code = layers[0]
+    quoted = '"' + str(name).replace('"', '""') + '"'
+    records = base.execute(f"SELECT * FROM {quoted}")
+    names = [about[0] for about in records.description]
+    at = names.index(column)
+    rows = []
+    for row in records:
+        about = {n: v for n, v in zip(names, row, strict=True) if not isinstance(v, bytes)}
+        about.pop(column, None)
+        rows.append((about, _centre(*_geometry(row[at]))))
+    return rows, None if str(code) in DEGREES else f"{organization}:{code}"
+
+
+def _geometry(blob: bytes | None) -> tuple[str, Any]:
+    """Return the kind and the coordinates of a geometry, as GeoJSON has them."""
+    if not blob:
+        return "", []
+    if blob[:2] != b"GP":
+        raise ValueError("a geometry without the header GP")
+    return _wkb(blob, 8 + ENVELOPES[blob[3] >> 1 & 7])[:2]
+
+
+def _wkb(data: bytes, at: int) -> tuple[str, Any, int]:
+    """Return the kind, the coordinates and the end of a geometry in WKB."""
+    order = "<" if data[at] == 1 else ">"
+    code = struct.unpack_from(f"{order}I", data, at + 1)[0]
+    extra = code // 1000 % 10 if code < 4000 else (code >> 30 & 2 != 0) + (code >> 30 & 1)
+    width = 2 + (extra > 0) + (extra == 3)
+    at, kind = at + 5, code % 1000 if code < 4000 else code & 0xFF
+
+    def points(n: int) -> list[list[float]]:
+        nonlocal at
+        flat = struct.unpack_from(f"{order}{n * width}d", data, at)
+        at += 8 * n * width
+        return [list(flat[i : i + width]) for i in range(0, len(flat), width)]
+
+    def count() -> int:
+        nonlocal at
+        at += 4
+        return int(struct.unpack_from(f"{order}I", data, at - 4)[0])
+
+    if kind == 1:
+        return "Point", points(1)[0], at
+    if kind == 3:
+        return "Polygon", [points(count()) for _ in range(count())], at
+    if kind == 6:
+        polygons = []
+        for _ in range(count()):
+            _, rings, at = _wkb(data, at)
+            polygons.append(rings)
+        return "MultiPolygon", polygons, at
+    return "", [], at

@@ -1,0 +1,119 @@
+"""Sizes of Parquet and Arrow files when they are unpacked, from their headers alone.
+
+The headers of Parquet's pages (parquet.apache.org) use Thrift's compact encoding; each buffer of
+Arrow (arrow.apache.org) declares its size. A table may be far larger than its unpacked pages,
+because repeated values are stored once; so readers count its rows, too.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+from typing import Any
+
+MAGIC = b"PAR1"
+TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+"""Types of Thrift's compact encoding; those in between are integers."""
+
+# Numbers that the format gives to the fields used here.
+ROW_GROUPS, COLUMNS, META = 4, 1, 3
+PACKED_SIZE, DATA_PAGES, DICTIONARY_PAGE = 7, 9, 11
+PAGE_UNPACKED, PAGE_PACKED = 2, 3
+
+
+def parquet_size(path: Path) -> int:
+    """Return the unpacked bytes of all pages, as declared by their headers."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        length = int.from_bytes(data[-8:-4], "little")
+        if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
+            raise ValueError("no footer of a Parquet file")
+        about = _Reader(data, len(data) - 8 - length).struct()
+        return sum(
+            _unpacked_chunk(data, chunk[META])
+            for group in about.get(ROW_GROUPS, [])
+            for chunk in group[COLUMNS]
+        )
+
+
+PACKED = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
+"""Begin of what Zstandard and LZ4 packed."""
+
+
+def arrow_size(path: Path) -> int:
+    """Return the unpacked bytes of all buffers of an Arrow file; each declares them before itself.
+
+    A buffer that would be longer than it declares is damaged, and cannot be read.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        size = len(data)
+        for begin in PACKED:
+            at = data.find(begin, 8)
+            while at >= 0:
+                if at % 8 == 0:
+                    declared = int.from_bytes(data[at - 8 : at], "little", signed=True)
+                    size += max(0, declared)
+                at = data.find(begin, at + 4)
+        return size
+
+
+def _unpacked_chunk(data: mmap.mmap, meta: dict[int, Any]) -> int:
+    """Return the unpacked bytes of a column's pages within a row group."""
+    at = min(meta[DATA_PAGES], meta.get(DICTIONARY_PAGE) or meta[DATA_PAGES])
+    end, size = at + meta[PACKED_SIZE], 0
+    while 0 <= at < end:
+        reader = _Reader(data, at)
+        page = reader.struct()
+        size += page[PAGE_UNPACKED]
+        at = reader.at + max(0, page[PAGE_PACKED])
+    return size
+
+
+class _Reader:
+    """Reader of Thrift's compact encoding; a structure is a dictionary of fields by number."""
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self.data, self.at = data, at
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.byte():
+            number = number + (head >> 4) if head >> 4 else self.whole()
+            fields[number] = self.value(head & 15)
+        return fields
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def count(self) -> int:
+        number, shift = 0, 0
+        while True:
+            byte = self.byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
+            shift += 7
+
+    def whole(self) -> int:
+        number = self.count()
+        return (number >> 1) ^ -(number & 1)
+
+    def value(self, kind: int, *, inside: bool = False) -> Any:
+        if kind in (TRUE, FALSE):  # a field's type is its value; in a list it is a byte
+            return self.byte() == TRUE if inside else kind == TRUE
+        if kind == BYTE:
+            return self.byte()
+        if kind in (DOUBLE, BINARY):
+            length = self.count() if kind == BINARY else 8
+            self.at += length
+            return None
+        if kind in (LIST, SET):
+            head = self.byte()
+            n = self.count() if head >> 4 == 15 else head >> 4
+            return [self.value(head & 15, inside=True) for _ in range(n)]
+        if kind == STRUCT:
+            return self.struct()
+        if kind == MAP:
+            raise ValueError("a map in the footer, which no version of the format has")
+        return self.whole()

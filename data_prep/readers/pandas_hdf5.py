@@ -1,0 +1,127 @@
+"""Read frames that pandas saved as HDF5 in its fixed format, without PyTables and without pickles.
+
+Numbers and times of a frame are arrays; its texts are pickles, which can run any code when they are
+loaded, and are refused. So is the format `table`, whose names of columns are pickles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError
+from data_prep.readers.columns import Origin
+from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array, text_of
+
+LABEL = 128
+"""Bytes of memory for a label."""
+
+SUFFIXES_OF_FRAMES = (".h5", ".hdf5")
+FIXED = "save it with DataFrame.to_hdf(path, key='df', format='fixed')"
+DATES = r"datetime64(?:\[(s|ms|us|ns)\])?"
+
+
+def read_hdf(path: Path) -> tuple[pl.DataFrame, Origin]:
+    """Read the frame of a file; its index becomes the column `time` if it holds times."""
+    remedy = "save the frame as Parquet, or with DataFrame.to_hdf(path, key='df', format='fixed')"
+    with open_hdf5(path, "as a frame of pandas", remedy) as file:
+        group = find_frame(file, path.name)
+        columns: dict[str, pl.Series] = {}
+        for i in range(int(group.attrs.get("nblocks", 1))):
+            items, values = group[f"block{i}_items"], group[f"block{i}_values"]
+            check_labels(items, path.name)
+            for label, column in zip(
+                read_labels(items, path.name), _block(values, path.name).T, strict=True
+            ):
+                columns[label] = pl.Series(label, column)
+        order = read_labels(group["axis0"], path.name)
+        index = group["axis1"]
+        if re.fullmatch(DATES, text_of(index.attrs.get("kind", ""))):
+            zone = text_of(index.attrs.get("tz", ""))
+            times = pl.Series("time", read_times(index, path.name).astype("datetime64[us]"))
+            if zone:
+                times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(_zone(zone, path))
+            columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
+        else:
+            columns = {name: columns[name] for name in order}
+    return pl.DataFrame(list(columns.values())), Origin(path.name, "row", 1, is_file=True)
+
+
+def _block(values: h5py.Dataset, name: str) -> np.ndarray:
+    """Return the columns of one type, `(rows, columns)`."""
+    kind = text_of(values.attrs.get("value_type", "")) if isinstance(values, h5py.Dataset) else ""
+    if isinstance(values, h5py.Dataset) and values.dtype.kind == "O":
+        raise InputError(
+            f"{name}: {values.name} holds texts, which pandas pickles, and a pickle can run any "
+            "code when it is loaded; save the frame with DataFrame.to_parquet(path)"
+        )
+    array = read_array(values, name)
+    if (unit := re.fullmatch(DATES, kind)) and array.dtype.kind == "i":
+        return array.astype(f"datetime64[{unit[1] or 'ns'}]").astype("datetime64[us]")
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise InputError(
+            f"{name}: {values.name} is {array.dtype} of shape {array.shape}, expected numbers of "
+            "rows and columns; save the frame with DataFrame.to_parquet(path)"
+        )
+    return array
+
+
+def _zone(zone: str, path: Path) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_+/-]+", zone):
+        raise InputError(f"{path.name}: its zone {zone!r:.40} has no name; save its times in UTC")
+    return zone
+
+
+def find_frame(file: h5py.File, name: str) -> h5py.Group:
+    """Return the only frame of a file in the fixed format."""
+    groups = {key: item for key, item in file.items() if isinstance(item, h5py.Group)}
+    kinds = {key: text_of(item.attrs.get("pandas_type", "")) for key, item in groups.items()}
+    frames = [key for key, kind in kinds.items() if kind == "frame"]
+    if len(frames) != 1:
+        raise InputError(
+            f"{name}: {len(frames)} frames in pandas' fixed format among {kinds or 'no groups'}, "
+            f"expected one; {FIXED}"
+        )
+    return file[frames[0]]
+
+
+def check_labels(axis: h5py.Dataset, name: str) -> None:
+    """Refuse labels that may be pickles."""
+    if axis.dtype.kind not in "Siu":
+        raise InputError(
+            f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
+            "any code when it is loaded; save the frame again with text or integer labels"
+        )
+    check_array(axis, name, LABEL)
+
+
+def read_labels(axis: h5py.Dataset, name: str) -> list[str]:
+    """Return labels as text; refuse repeated ones."""
+    labels = [text_of(label) for label in read_array(axis, name).ravel()]
+    if odd := [label for label in labels if not label.isprintable()]:
+        raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")
+    repeated = [label for label, count in Counter(labels).items() if count > 1]
+    if repeated:
+        raise InputError(
+            f"{name}: {axis.name} names sensor {repeated[0]} more than once; rename or merge them"
+        )
+    return labels
+
+
+def read_times(axis: h5py.Dataset, name: str) -> np.ndarray:
+    """Return the times of an index, `(rows,)` datetime64; those with a zone are in UTC."""
+    kind = text_of(axis.attrs.get("kind", ""))
+    unit = re.fullmatch(DATES, kind)
+    if not unit or axis.dtype.kind != "i":
+        raise InputError(
+            f"{name}: {axis.name} is {axis.dtype} of kind {kind!r}, expected datetime64; set the "
+            "column of times as index and save it again"
+        )
+    check_array(axis, name, NUMBER)
+    times: np.ndarray = read_array(axis, name).astype(f"datetime64[{unit[1] or 'ns'}]")
+    return times
