@@ -274,10 +274,10 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 
 def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
     if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
-        texts = column.unique()
-        places = pl.arange(len(texts), eager=True)
-        at = column.replace_strict(texts, places, return_dtype=pl.Int64)
-        result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
+        known = column.unique(maintain_order=True).drop_nulls()
+        texts = np.array([*known, None], dtype=object)
+        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int64).fill_null(-1)
+        result: np.ndarray | pd.DatetimeIndex = texts[at.to_numpy()]
         return result
     if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
         return np.array(column.to_list(), dtype=object)
