@@ -1,9 +1,10 @@
 """Convert raw traffic records to a cube: an `xarray.Dataset` with dimensions `(time, cell)`.
 
 - `cube` defines, reads and writes cubes, also those that are larger than memory.
-- `sets` has a module for each data set: `milan`, `metr_la` and so on, `pems` with four, and `table`
-  for a user's own. What several share is beside them: `telecom_italia` (Milan, Trentino), `roads`
-  (all detectors), `matrices` (Abilene, GÉANT). Tables of users are read by `readers`.
+- `sets` has a module for each data set: `milan`, `metr_la` and so on, `pems` with four, `counted`
+  with three, and `table` for a user's own. What several share is beside them: `telecom_italia`
+  (Milan, Trentino), `roads` (all detectors), `matrices` (Abilene, GÉANT). Tables of users are read
+  by `readers`.
 - `download` fetches official files; `city` simulates raw files of an invented one.
 
 Nothing here imports torch.

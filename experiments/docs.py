@@ -74,6 +74,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
+    "exceedance": ("results/intervals.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
@@ -93,6 +94,7 @@ def write_parts(parts: Mapping[str, Part]) -> None:
         path = DOCS / page
         path.write_text(replaced(path.read_text(), name, make))
     (FIGURES / "growth.png").write_bytes(guides.growth_figure())
+    (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
     replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
     (FIGURES / "replay.png").write_bytes(as_png(replayed))
     (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))

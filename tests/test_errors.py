@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 import string
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,9 @@ def test_no_text_outside_the_command_holds_an_option():
                 text = id(node) not in docs and not alone
                 if text and re.search(r"(?<![\w-])--[a-z]", node.value):
                     found.append((path, node.lineno, node.value))
-    allowed = [f for f in found if re.search("--resume |--new FILE`", f[2])]  # commands to paste
+    allowed = [
+        f for f in found if re.search("--resume | --page |--new FILE`", f[2])
+    ]  # commands to paste
     assert [f for f in found if f not in allowed] == []
     assert len(allowed) <= 4
 
@@ -72,6 +75,24 @@ def test_words_are_templates_whose_fields_are_parameters():
         assert blank == len(call.args) - 1, place
     assert wrong == []
 
+
+def test_what_is_put_into_a_command_is_quoted():
+    """A folder such as `my runs` stays one word where a message suggests a command."""
+    commands = r"((?<![\w-])--[a-z-]+[ =]|stforecast [a-z][a-z ]*)$"
+    bare = []
+    for path, tree in parsed():
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)):
+            for text, value in pairwise(node.values):
+                if not (isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue)):
+                    continue
+                put = ast.unparse(value.value)
+                if re.search(commands, str(text.value)) and not re.match(QUOTED, put):
+                    bare.append((f"{path}:{node.lineno}", put))
+    assert bare == []
+
+
+QUOTED = r"(shlex\.)?quote\(|typed\[|within\[0\]$|(name|found\[0\]|path\.stem\.lower\(\))$"
+"""What is quoted, or quoted before, or the name of a data set."""
 
 BUILT = {"data_prep/readers/columns.py", "data_prep/readers/times.py"}
 """Files with a text whose options follow from what was found."""

@@ -121,15 +121,15 @@ def _read_geopackage(base: sqlite3.Connection, path: Path) -> tuple[list[Row], s
         "JOIN sqlite_master m ON m.name = g.table_name AND m.type = 'table'"
     ).fetchall()
     if len(layers) != 1:
-        names = some([repr(name) for name, *_ in layers]) or "none"
-        raise InputError(f"{path.name}: its layers are {names}, expected one; save the one alone")
+        found = some([repr(name) for name, *_ in layers]) or "none"
+        raise InputError(f"{path.name}: its layers are {found}, expected one; save the one alone")
     name, column, organization, code = layers[0]
     quoted = '"' + str(name).replace('"', '""') + '"'
-    found = base.execute(f"SELECT * FROM {quoted}")
-    names = [about[0] for about in found.description]
+    records = base.execute(f"SELECT * FROM {quoted}")
+    names = [about[0] for about in records.description]
     at = names.index(column)
     rows = []
-    for row in found:
+    for row in records:
         about = {n: v for n, v in zip(names, row, strict=True) if not isinstance(v, bytes)}
         about.pop(column, None)
         rows.append((about, _centre(*_geometry(row[at]))))

@@ -221,7 +221,7 @@ def _other_ways(path: Path) -> str:
 
 
 def to_pandas(table: pl.DataFrame) -> pd.DataFrame:
-    """Return a table as a frame, in which equal texts are stored once."""
+    """Return a table as a frame, whose texts are categories."""
     return pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
 
 
@@ -272,13 +272,12 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
     return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
 
 
-def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex:
+def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex | pd.Categorical:
     if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
-        texts = column.unique()
-        places = pl.arange(len(texts), eager=True)
-        at = column.replace_strict(texts, places, return_dtype=pl.Int64)
-        result: np.ndarray | pd.DatetimeIndex = texts.to_numpy()[at.to_numpy().astype(np.intp)]
-        return result
+        known = column.unique(maintain_order=True).drop_nulls()
+        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int64).fill_null(-1)
+        kind = pd.CategoricalDtype(known.to_list())
+        return pd.Categorical.from_codes(at.to_numpy().astype(np.int64), dtype=kind)
     if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
         return np.array(column.to_list(), dtype=object)
     values = column.to_numpy()

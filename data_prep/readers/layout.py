@@ -94,9 +94,14 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
         if is_text(column) or is_id or (many and apart):
             found[name] = by_cell.first()
     rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
-    if len(keys) > 2 or any(df[c].nunique() > 1 for c in without_calendar(rest)):
+    if len(keys) > 2 or any(_changes(df[c]) for c in without_calendar(rest)):
         return found
     return {n: v for n, v in found.items() if is_text(v) or (rest and v.nunique() > 1)}
+
+
+def _changes(column: pd.Series) -> bool:
+    known = column.dropna()
+    return bool(len(known) and (known != known.iloc[0]).any())
 
 
 MANY_ROWS = 24

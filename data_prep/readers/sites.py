@@ -138,5 +138,5 @@ def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.
 def _values(column: pd.Series) -> np.ndarray:
     """Return values of each cell, `(cells,)`: numbers, or text that is empty where not known."""
     if is_text(column):
-        return column.fillna("").astype(str).to_numpy(dtype=str)
+        return column.astype(object).fillna("").astype(str).to_numpy(dtype=str)
     return column.to_numpy(dtype=np.float64)

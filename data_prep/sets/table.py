@@ -186,19 +186,6 @@ def _format_of_dates(column: pd.Series) -> str:
 prepare = partial(write_read, read)
 
 
-def read_wide(raw: Path, name: str, **about: str) -> xr.Dataset:
-    """Read a published wide table on the wall clock, with gaps, as a cube of one service.
-
-    Args:
-        raw: the table.
-        name: name of the variable.
-        **about: `title`, `source`, `license`, `units` and `time_zone` of the data.
-    """
-    units, zone = about.pop("units"), about.pop("time_zone")
-    ds = read(raw, layout="wide", name=name, units=units, clock="local", allow_gaps=True)
-    return ds.assign_attrs(about, time_zone=zone)
-
-
 def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:
     """Return the unit of each variable, from the names of columns or a row of units."""
     found = {c: origin.units.get(c) or unit_of(c) or "1" for c in layout.values}

@@ -6,15 +6,19 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks.frame import Results, benchmark, numbers, table
+from stforecast.bench.curves import HUES
+from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
 from stforecast.forecasting import planning, runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.planning import error_correlation, plan
@@ -34,7 +38,12 @@ CALIBRATED = {
     "happened": ("happened", ".3f"),
     **{f"bin_{i}": (f"said {i * 20} to {i * 20 + 20} %", ".2f") for i in range(5)},
 }
-"""Columns; those of bins are the share that happened of what was said to happen so probably."""
+"""Columns; those of bins are the share that happened of what was said to happen so probably.
+
+Rows also have the mean said in each bin, `at_0` to `at_4`."""
+
+SOLID: dict[str, Any] = {"linestyle": "solid"}
+DOTTED: dict[str, Any] = {"linestyle": "dotted", "alpha": 0.6}
 
 
 @benchmark()
@@ -157,14 +166,37 @@ def exceedance(
     for path in data:
         said, happened = _said(path, method, horizon, numbers(levels), every)
         for rule, chances in said.items():
-            row: dict[str, Any] = {"data": path.name, "rule": f"{path.name[:12]}: {rule}"}
+            name = path.name.partition("-")[0].partition(".")[0]
+            row: dict[str, Any] = {"data": name, "rule": f"{name}: {rule}"}
             row["brier"] = float(np.mean((chances - happened) ** 2))
             row["said"], row["happened"] = float(chances.mean()), float(happened.mean())
             bins = np.minimum(chances * 5, 4).astype(int)
             for i in range(5):
-                row[f"bin_{i}"] = float(happened[bins == i].mean()) if (bins == i).any() else None
+                own = bins == i
+                for name, values in (("bin", happened), ("at", chances)):
+                    row[f"{name}_{i}"] = float(values[own].mean()) if own.any() else None
             results.add(row)
     return table(results.rows, CALIBRATED)
+
+
+def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Draw what happened against what was said, by data: joint errors, and independent ones."""
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    fig, axes = panels(TWO_COLUMNS, 2.6, len(names), n_columns=len(names))
+    for ax, name in zip(axes, names, strict=True):
+        ax.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
+        own = (row for row in rows if row["data"] == name)
+        for row, color in zip(own, HUES, strict=False):
+            rule = row["rule"].partition(": ")[2]
+            points = [(row[f"at_{i}"], row[f"bin_{i}"]) for i in range(5)]
+            said, happened = zip(*(p for p in points if p[0] is not None), strict=True)
+            style = SOLID if rule == "joint" else DOTTED
+            ax.plot(said, happened, marker="o", color=color, label=rule, **style)
+        ax.set_title(name, fontsize=SMALL)
+        ax.set_xlabel("probability said")
+        ax.legend(fontsize=TINY)
+    axes[0].set_ylabel("share that exceeded")
+    return fig
 
 
 def _said(
@@ -187,6 +219,8 @@ def _said(
         parts["y_hat"] = parts["y_hat"].clip(parts["lower"], parts["upper"])
         parts["upper"].attrs["coverage"] = tests.attrs["coverage"]
         known = parts["y"].notna().all() & parts["upper"].notna().all()
+        if not known.any():
+            continue
         times = pd.date_range("2000-01-01", periods=horizon, freq="h")
         tables = {n: t.loc[:, known].set_axis(times) for n, t in parts.items()}
         for level in levels:

@@ -23,12 +23,14 @@ import tabulate
 from data_prep.base.errors import counted
 from experiments.benchmarks.cells import new_tables
 from experiments.benchmarks.frame import table
+from experiments.benchmarks.serving import CALIBRATED
 from experiments.site.markdown import as_png, wrapped
 from stforecast.bench.tables import markdown
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
 NEW_CELLS = RESULTS / "default" / "new-cells.json"
+EXCEEDANCE = RESULTS / "intervals" / "exceedance.json"
 """Folders of the measurements."""
 
 WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
@@ -103,6 +105,25 @@ def growth_figure() -> bytes:
     from experiments.benchmarks.growth import draw_growth
 
     return as_png(draw_growth(_results("growth")["rows"]))
+
+
+def exceedance_table() -> str:
+    """Tabulate how often what was said to be exceeded was exceeded."""
+    found = json.loads(EXCEEDANCE.read_text())
+    told = (
+        f"Spans of {found['horizon']} steps, `{found['method']}`, thresholds at the quantiles of "
+        f"{found['levels'].replace(',', ', ')} % of a cell's training values. "
+    )
+    command = f"python -m experiments.benchmarks exceedance TABLES --method {found['method']}"
+    end = f"The command: `{command} --every {found['every']}`."
+    return _measured(told, found, table(found["rows"], CALIBRATED), end)
+
+
+def exceedance_figure() -> bytes:
+    """Draw the same, as a PNG."""
+    from experiments.benchmarks.serving import draw_exceedance
+
+    return as_png(draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
 
 
 def city_table() -> str:

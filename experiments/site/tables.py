@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -105,10 +104,12 @@ def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
 
 def verdicts(benchmarks: Benchmarks) -> str:
     """Tell how many methods have a higher error than the reference, and which have a lower one."""
-    return "\n".join(_verdict(c, AGAINST, "has a lower error than") for c in _compared(benchmarks))
+    return "\n".join(
+        verdict_of(c, AGAINST, "has a lower error than") for c in _compared(benchmarks)
+    )
 
 
-def _verdict(column: Column, name: str, better: str) -> str:
+def verdict_of(column: Column, name: str, better: str) -> str:
     """Tell how many methods the reference is better than, and which are better or nearest.
 
     `name` is the column of the difference, `better` are words for "is better than".
@@ -370,16 +371,3 @@ def _changes(benchmarks: Benchmarks) -> list[Row]:
         for name, measure in MEASURES.items()
         if name in rows[method]
     ]
-
-
-def claims(benchmarks: Benchmarks) -> str:
-    """Count the answers to a paper's claims, and how many methods the paper's one is above."""
-    rows = [row for b in benchmarks.values() for row in b.tables.get("claims", [])]
-    answers = Counter(row["answer"] for row in rows if row["of"] != "-")
-    holds, fails, open_ = (answers[a] for a in ("holds", "does not hold", "cannot be told here"))
-    count = (
-        f"**Of {sum(answers.values())} tests of the paper's claims, {holds} hold, {fails} do not "
-        f"hold, and {open_} cannot be told here.**"
-    )
-    items = [_verdict(c, POINTS, "is more accurate than") for c in best_models(benchmarks)]
-    return "\n\n".join([count, "\n".join(items)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from data_prep.base.errors import InputError, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from stforecast.cli import info_data
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.options import JSON
@@ -27,12 +27,13 @@ MOST_COLUMNS = 12
 
 
 class Description(NamedTuple):
-    """What was found at a path, for JSON and for readers, and the command to type next, if any."""
+    """What was found at a path, for JSON and for readers, the command to type next, and a table."""
 
     kind: str
     about: dict[str, Any]
     text: str
     next_command: str = ""
+    cube: xr.Dataset | None = None
 
     def as_json(self, path: Path) -> str:
         """Return the description of what lies at a path as JSON."""
@@ -40,25 +41,34 @@ class Description(NamedTuple):
 
 
 @command(JSON)
-def info(path: Path, *, as_json: bool) -> None:
+def info(path: Path, *, as_json: bool, page: Path | None = None) -> None:
     """Describe a cube, a table, raw records, a run or a model in one screen.
 
     PATH is a file or a folder: a cube (.nc), a table of your own (.csv, .xlsx, .parquet, or several
     in a folder, a .zip or by a pattern), with a profile of gaps, outliers and rhythm; raw days,
     records in HDF5 (.h5), a run, a folder of runs, a model, such as one that adapt wrote,
-    or the results of a federation. Nothing is written.
+    or the results of a federation. Nothing is written but a page, if asked for.
+
+    Args:
+        path: File or folder.
+        as_json: See `JSON`.
+        page: Page to write, an .html file with pictures of a cube or a table.
     """
-    found = describe(path)
+    found = describe(path, page)
     if as_json:
         click.echo(found.as_json(path))
         return
     click.echo(f"{path}: {found.kind}\n{found.text}")
     if found.next_command:
         click.echo(f"\nnext: {found.next_command}")
+    if page is not None:
+        click.echo(f"{page}: open it in a browser")
 
 
-def describe(path: Path) -> Description:
-    """Describe whatever is at a path."""
+def describe(path: Path, page: Path | None = None) -> Description:
+    """Describe whatever is at a path; of a cube or a table, write a page, too, if one is given."""
+    if page is not None:
+        return _with_page(path, page)
     if path.is_dir():
         return _folder(path)
     if not (path.is_file() or glob.has_magic(str(path))):
@@ -76,6 +86,23 @@ def describe(path: Path) -> Description:
         f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "
         "folder of raw days or a run"
     )
+
+
+def _with_page(path: Path, page: Path) -> Description:
+    """Describe a cube or a table, and write its page."""
+    from data_prep.cube import open_cube
+    from stforecast.report.profile import write_profile
+
+    found = describe(path)
+    ds = open_cube(path) if found.kind == "cube" else found.cube
+    if ds is None:
+        remedy = Words("give a cube or a table that is clear, or leave out {page}")
+        raise InputError(f"{path}: {found.kind}, which has no page; ", remedy)
+    with ds:
+        facts = {n: info_data.profile_facts(p) for n, p in found.about["profile"].items()}
+        head = info_data.cube_facts(found.about)
+        write_profile(page, f"{path.name}: {found.kind}", ds, head, facts, found.next_command)
+    return found
 
 
 def _beside(path: Path) -> str:
@@ -139,7 +166,7 @@ def _table(path: Path) -> Description:
     words += ["--duplicates", "mean"] if "duplicates" in options else []
     about |= {"profile": profiles, "problems": problems}
     text = "\n\n".join([*parts, info_data.preview(ds)])
-    return Description("table", about, text, _forecast(path, about, words))
+    return Description("table", about, text, _forecast(path, about, words), ds)
 
 
 def _unclear(path: Path, error: InputError) -> Description:

@@ -32,17 +32,20 @@ def facts(labelled: Mapping[str, str]) -> str:
 def cube_text(about: Mapping[str, Any]) -> str:
     """Return the result of `data_prep.description.describe_cube` as text."""
     services = about["services"]
-    head = facts(
-        {
-            "title": about["title"],
-            "period": _period(about),
-            "steps": _steps(about),
-            "cells": _cells(about),
-            "source": f"{about['source']}; licence: {about['license']}",
-            "files": _checksums(about["checksums"]),
-        }
-    )
+    head = facts(cube_facts(about))
     return "\n\n".join(filter(None, [head, _services(services), _notes(services)]))
+
+
+def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a cube is, in words."""
+    return {
+        "title": about["title"],
+        "period": _period(about),
+        "steps": _steps(about),
+        "cells": _cells(about),
+        "source": f"{about['source']}; licence: {about['license']}",
+        "files": _checksums(about["checksums"]),
+    }
 
 
 def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
@@ -51,6 +54,12 @@ def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _one_profile(name: str, found: Mapping[str, Any]) -> str:
+    parts = profile_facts(found)
+    return f"{name}\n{facts(parts)}" if any(parts.values()) else ""
+
+
+def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a profile found in words, by what it is about; empty where there is nothing."""
     stuck, outliers, shifts = found["stuck"], found["outliers"], found["shifts"]
     cells, days = (
         ", ".join(f"{one} {_percent(share)}" for one, share in found[key].items())
@@ -76,7 +85,7 @@ def _one_profile(name: str, found: Mapping[str, Any]) -> str:
     }  # fmt: skip
     if parts["rhythm"]:
         parts["rhythm"] += " of the variance explained by the mean of each time"
-    return f"{name}\n{facts(parts)}" if any(parts.values()) else ""
+    return parts
 
 
 def _percent(share: float) -> str:

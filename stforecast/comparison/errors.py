@@ -154,7 +154,11 @@ def bias_in_words(share: float) -> str:
 
     >>> bias_in_words(-0.0312), bias_in_words(0.02)
     ('sums are 3.1% too low', 'sums are 2.0% too high')
+    >>> bias_in_words(-0.0004)
+    'sums are right within 0.1%'
     """
+    if abs(share) < 0.0005:
+        return "sums are right within 0.1%"
     return f"sums are {abs(share):.1%} too {'high' if share >= 0 else 'low'}"
 
 

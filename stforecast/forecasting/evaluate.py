@@ -29,7 +29,7 @@ from stforecast.data.splits import Split
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
-from stforecast.intervals.bands import Bands, clipped, raw_bands
+from stforecast.intervals.bands import Bands, clip, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums
@@ -171,7 +171,9 @@ class Evaluation:
     def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
         """Return the bands of the test part, and what calibrates the window after it."""
         bands, after = self._widened()
-        bands = clipped(bands, *self._limits)
+        if bands is self._test.bands:
+            bands = bands.map(np.copy)
+        clip(bands, *self._limits)
         lower, upper = bands.bounds[self.config.coverage]
         extremes = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
         raw = (self.raw(scores, slice(None))[:, 0, 0] for scores in extremes)

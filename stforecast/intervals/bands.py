@@ -82,20 +82,18 @@ def widened(bands: Bands, radii: Mapping[float, np.ndarray]) -> Bands:
     return Bands(bands.centre, moved)
 
 
-def clipped(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> Bands:
-    """Move bounds outside the possible values to their ends; forecasts stay as they are.
+def clip(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> None:
+    """Move bounds outside the possible values to their ends, in place; forecasts stay as they are.
 
     Args:
         bands: forecasts and bounds.
         lowest: `(cells, 1, 1)` lowest possible values, -inf for none.
         highest: `(cells, 1, 1)` highest possible values, inf for none.
     """
-
-    def within(bound: np.ndarray) -> np.ndarray:
-        low, high = (limit.astype(bound.dtype) for limit in (lowest, highest))
-        return bound.clip(low, high)
-
-    return Bands(bands.centre, bands.map(within).bounds)
+    for bounds in bands.bounds.values():
+        for bound in bounds:
+            low, high = (limit.astype(bound.dtype) for limit in (lowest, highest))
+            bound.clip(low, high, out=bound)
 
 
 def ranges_outside(lowest: np.ndarray, highest: np.ndarray, values: np.ndarray) -> np.ndarray:

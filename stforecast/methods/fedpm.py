@@ -21,6 +21,7 @@ Choices where the code leaves something open, and departures from it:
   then normalised like its window, and there is no network of the level.
 - An epoch's last batch is trained on, too; the code drops it.
 - Windows may have unobserved targets, which are left out of losses and of the targets' moments.
+- The server compares all pairs of prototypes, so its time grows with the square of the clients.
 - With partial participation the absent keep their memories. A client that has never taken part
   begins with the shared prototypes, and in the other places with those of the run's start.
 - The memory's places change from round to round, so moments of the optimiser that were kept would

@@ -284,11 +284,15 @@ async def _bad_request(request: Request, e: Exception) -> JSONResponse:
 def _add_paths(app: FastAPI, service: ForecastService) -> None:
     @app.get("/forecast", summary="Forecasts of cells, with bounds")
     def forecast(
+        request: Request,
         cell: Annotated[list[str], Query(description="Cells; by default all.")] = [],  # noqa: B006
         steps: Annotated[int | None, Query(description="Steps; by default the horizon.")] = None,
         bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
         format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
     ) -> Response:
+        for name in request.query_params:
+            if name not in (known := ("cell", "steps", "bounds", "format")):
+                raise choose("parameter", name, known)
         texts, cells = service.texts(steps, bounds, list(dict.fromkeys(cell)))
         if format == "csv":
             text = texts.columns + "".join(texts.rows[name] for name in cells)

@@ -319,10 +319,11 @@ def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str,
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
     here = f"{row.name}: {unit}{own}"
     if claim.least is not None:
-        return here, verdict([own], claim.least)
+        return f"{here}; claimed {claim.least:g}", verdict([own], claim.least)
     above = {other.name: points_above(row, other, mask, claim.measure) for other in others}
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
-    return f"{here}; points above {listed}", verdict(above.values(), claim.by)
+    claimed = f"; claimed {claim.by:g}" if claim.by else ""
+    return f"{here}; points above {listed}{claimed}", verdict(above.values(), claim.by)
 
 
 def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:

@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+GRACE = 5.0
+"""Seconds that a round may last on after a signal, where the system has timers."""
+
 SHARE = 0.05
 """Share of the time that checkpoints may take by default."""
 
@@ -64,7 +67,7 @@ class Checkpointer:
     """Saves checkpoints of a run and resumes from them; a context that handles signals.
 
     Within the context SIGINT and SIGTERM end the run: during training after the round and a
-    checkpoint, otherwise (or at a second signal) at once.
+    checkpoint, if the round ends within `GRACE`; otherwise, or at a second signal, at once.
 
     Args:
         out: the run's folder.
@@ -93,11 +96,13 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:
         """Install the signal handlers if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {s: signal.signal(s, self._on_signal) for s in SIGNALS}
+            timer = [signal.SIGALRM] if hasattr(signal, "setitimer") else []
+            self._handlers = {s: signal.signal(s, self._on_signal) for s in (*SIGNALS, *timer)}
         return self
 
     def __exit__(self, *error: object) -> None:
         """Restore the signal handlers."""
+        self._set_timer(0)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._notice:
@@ -105,13 +110,20 @@ class Checkpointer:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._training or self._signal:
-            raise self._stopped(number)
+            raise self._stopped(self._signal or number)
         self._signal = number
+        self._set_timer(GRACE)
         # In a thread, as the handler may interrupt a write to the same stream.
         self._notice = threading.Thread(
-            target=log.warning, args=("finishing the round; a second signal stops at once",)
+            target=log.warning,
+            args=("finishing the round if it ends soon; a second signal stops at once",),
         )
         self._notice.start()
+
+    def _set_timer(self, seconds: float) -> None:
+        """Send a second signal so many seconds after the first; 0 for none."""
+        if self._signal and getattr(signal, "SIGALRM", None) in self._handlers:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def note_data(
         self,
@@ -161,6 +173,7 @@ class Checkpointer:
             if after_round:
                 after_round(report)
             self._place = f"after round {report.round}"
+            self._set_timer(0)
             if self._signal or self._due(federation):
                 self._save(federation, observer)
             self._stop_if_signalled()

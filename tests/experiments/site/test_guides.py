@@ -85,3 +85,13 @@ def test_attacks_are_counted_by_kind_and_outcome(tmp_path, monkeypatch):
         ["forged score", "2", "1", "4"],
         ["replay", "3", "0", "0"],
     ]
+
+
+def test_probabilities_of_exceeding_a_threshold_have_a_row_and_a_curve_of_each_rule():
+    found = json.loads(guides.EXCEEDANCE.read_text())
+    shown = guides.exceedance_table()
+    assert all(f"| {row['rule']} " in shown for row in found["rows"])
+    for row in found["rows"]:
+        said = [row[f"at_{i}"] for i in range(5) if row[f"at_{i}"] is not None]
+        assert said == sorted(said), "bins are those of what was said"
+    assert guides.exceedance_figure().startswith(b"\x89PNG")

@@ -1,4 +1,5 @@
 import io
+import math
 import re
 from pathlib import Path
 
@@ -8,11 +9,11 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
-from experiments.site import default_method, tables
+from experiments.site import claims, default_method, tables
 from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
 from experiments.site.measured import NAMES, load, pages, read_table
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
-from vision.cli.compare import HEADING
+from vision.cli.compare import HEADING, HOLDS, UNTOLD
 
 PAPERS = RESULTS.parent / "papers"
 
@@ -248,9 +249,29 @@ def test_of_a_method_for_images_the_best_model_is_shown():
         ["pfpl", "60 [50, 70]"],
         ["fedavg (trained)", "-5 [-10, 1]"],
     ]
-    answer = tables.claims(found)
+    answer = claims.answers(found)
     assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
     assert "`pfpl` is more accurate than 0 of 1 other methods. None is told to be better" in answer
+
+
+@pytest.mark.parametrize(
+    ("here", "answer", "seeds", "told"),
+    [
+        ("a: 60 [50, 70]; points above b 2 [-2, 6]", UNTOLD, 12, "; 12 seeds might"),
+        ("a: 60 [50, 70]; points above b 2 [-2, 6]; c 8 [-1, 17]", UNTOLD, 12, "; 12 seeds might"),
+        ("a: 60 [50, 70]; points above b 9 [1, 17]; c -2 [-6, 2]", UNTOLD, 12, "; 12 seeds might"),
+        ("a: 60 [50, 70]; points above b 12 [8, 16]; claimed 10", UNTOLD, 12, "; 12 seeds might"),
+        ("a: KR_t 96 [94, 98]; claimed 95", UNTOLD, 12, "; 12 seeds might"),
+        ("a: 60 [50, 70]; points above b 2.0 [0.0, 4.0]", UNTOLD, 4, "; 4 seeds might"),
+        ("a: 60 [50, 70]; points above b 0 [-2, 2]", UNTOLD, math.inf, "; nor would 100 seeds"),
+        ("a: 60 [50, 70]; points above b 8 [4, 12]", HOLDS, math.inf, ""),
+        ("not run", UNTOLD, math.inf, ""),
+    ],
+)
+def test_seeds_that_might_tell_narrow_the_interval_to_what_is_claimed(here, answer, seeds, told):
+    row = {"here": here, "answer": answer}
+    assert claims.seeds_needed(row, 3) == seeds
+    assert claims.seeds_to_tell(row, 3) == told
 
 
 def test_answers_to_claims_stand_on_the_papers_page_too(benchmark, results):

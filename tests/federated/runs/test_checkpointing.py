@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -227,6 +228,25 @@ def test_a_second_signal_ends_it_at_once(federate, tmp_path):
     expected = pytest.raises(Stopped, match="before the first round")
     with expected, Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
         checkpointer.run(federation)
+
+
+def test_a_round_that_goes_on_after_a_signal_is_cut_off(federate, tmp_path, monkeypatch):
+    monkeypatch.setattr("stforecast.federated.runs.unfinished_run.GRACE", 0.01)
+    federation = federate(FedAvg, SIZES, rounds=4)
+    local_update = federation.method.local_update
+
+    def signalled(cohort, payload):
+        if cohort.round == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+            raise AssertionError("not reached")
+        return local_update(cohort, payload)
+
+    federation.method.local_update = signalled
+    expected = pytest.raises(Stopped, match="stopped by SIGTERM after round 2")
+    with expected, Checkpointer(tmp_path, ABOUT, 1) as checkpointer:
+        checkpointer.run(federation)
+    assert next(p.name for p in newest_first(tmp_path / "checkpoints")) == "round-0002"
 
 
 def test_before_the_training_a_signal_ends_it_at_once(tmp_path):

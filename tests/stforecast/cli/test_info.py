@@ -101,6 +101,27 @@ def test_a_table_is_shown_as_it_is_understood_or_with_the_question(tmp_path):
     assert found.about["rows"] == describe(path).about["rows"] == 4
 
 
+def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, capsys):
+    page = tmp_path / "pages" / "toy.html"
+    with pytest.raises(SystemExit) as done:
+        main(["info", str(cube), "--page", str(page)])
+    assert not done.value.code
+    assert f"{page}: open it in a browser" in capsys.readouterr().out
+    text = page.read_text()
+    assert re.findall("<h2>(.*)</h2>", text) == ["speed"]
+    assert text.count('src="data:image/png;base64,') == 1
+    assert "<dt>missing</dt><dd>50 %; most in cells 7 100 %" in text
+    assert f"stforecast forecast {cube}" in text
+    table = tmp_path / "a.csv"
+    names = "time,<b>,c\n"
+    table.write_text(names + "".join(f"{t},{i},2\n" for i, t in enumerate(HOURS)))
+    with pytest.raises(InputError, match=r"which has no page; give .* or leave out page"):
+        describe(table, page)
+    table.write_text(table.read_text().replace("<b>,c", "<b> (GB),c (%)"))
+    describe(table, page)
+    assert re.findall("<h2>(.*)</h2>", page.read_text()) == ["&lt;b&gt; (GB)", "c (%)"]
+
+
 def test_raw_records_are_described_by_their_names(tmp_path):
     for day in ("2013-11-01", "2013-11-03"):
         (tmp_path / f"sms-call-internet-mi-{day}.txt").write_text("1\n")

@@ -66,6 +66,7 @@ def test_some_cells_steps_and_no_bounds(client):
         ("cell=nowhere", 404, "unknown cell 'nowhere'"),
         ("steps=0", 400, "steps is 0; this service forecasts 1 to 30"),
         ("steps=x", 422, "steps is 'x'"),
+        ("cells=a", 400, "unknown parameter 'cells'"),
         ("format=xml", 422, "format is 'xml'"),
     ],
 )

@@ -33,6 +33,9 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         for _ in range(n)
     ]  # fmt: skip
     assert [cells[3] for cells in found[2:7]] == [HOLDS, HOLDS, NOT, NOT, UNTOLD]
+    assert [cells[2].partition("; claimed ")[2] for cells in found[:6]] == [
+        "", "", "-1", "-1", "100", "100",
+    ]  # fmt: skip
     assert found[6][1:3] == ["-", "three are few"]
     assert found[7][2:] == ["not run: chance", UNTOLD]
     for cells in found[:2]:

@@ -1,0 +1,138 @@
+"""One HTML file on the data of a cube or a table, before any model: `stforecast info --page`."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+
+from data_prep.base.files import atomic_path
+from data_prep.cube import local_time, observed
+from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, date_axis, panels
+
+MOST_ROWS = 400
+"""Cells of a picture; of more, evenly chosen ones."""
+
+
+def write_profile(
+    out: Path,
+    title: str,
+    ds: xr.Dataset,
+    head: Mapping[str, str],
+    services: Mapping[str, Mapping[str, str]],
+    command: str,
+) -> Path:
+    """Write a page with the facts and a picture of each service.
+
+    Args:
+        out: the HTML file.
+        title: heading of the page.
+        ds: the cube.
+        head: facts on the cube.
+        services: what was found of each service, in words.
+        command: the command to go on.
+    """
+    folder = resources.files("stforecast.report") / "page"
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((folder / "profile.html").read_text(encoding="utf-8"))
+    sections = [
+        (name, {k: v for k, v in facts.items() if v}, _picture(ds, name))
+        for name, facts in services.items()
+    ]
+    text = template.render(
+        title=title,
+        head={k: v for k, v in head.items() if v},
+        sections=sections,
+        command=command,
+        version=version("stforecast"),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return out
+
+
+def _picture(ds: xr.Dataset, name: str) -> str:
+    """Return a picture of a service as a `data:` address."""
+    chosen = np.unique(np.linspace(0, ds.sizes["cell"] - 1, MOST_ROWS).astype(int))
+    times = local_time(ds)
+    frame = pd.DataFrame(observed(ds, name)[:, chosen].to_numpy(), times)
+    frame.columns = ds["cell"].to_numpy()[chosen].astype(str)
+    units = str(ds[name].attrs.get("units", "1"))
+    figure, axes = panels(TWO_COLUMNS, 2.6, 4, n_columns=2)
+    _missing(axes[0], frame)
+    _levels(axes[1], frame)
+    _total(axes[2], frame, name if units == "1" else f"{name}, {units}")
+    _week(axes[3], frame)
+    add_legend(figure)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=160)
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _daily(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.groupby(pd.DatetimeIndex(frame.index).normalize()).mean()
+
+
+def _missing(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw which share of each cell's day is missing."""
+    by_day = _daily(frame.isna())
+    _by_day(axes, by_day, "Missing share of each cell and day", "Greys", (0, 1))
+
+
+def _levels(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw each cell's daily mean, of its median day."""
+    by_day = _daily(frame)
+    usual = by_day.median().replace(0, np.nan)
+    _by_day(axes, by_day / usual, "Daily mean of each cell: 1 is its median day", "PuOr_r", (0, 2))
+
+
+def _by_day(
+    axes: Axes, values: pd.DataFrame, title: str, colors: str, span: tuple[float, float]
+) -> None:
+    steps = (values.index, np.arange(values.shape[1]))
+    kind: dict[str, Any] = {"cmap": colors, "vmin": span[0], "vmax": span[1], "shading": "nearest"}
+    drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
+    axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)
+    at = np.unique(np.linspace(0, values.shape[1] - 1, 8).astype(int))
+    axes.set_yticks(at, [f"{name:.16}" for name in values.columns[at]])
+    axes.set_title(title, fontsize=TEXT)
+    date_axis(axes, "days", most_ticks=5)
+
+
+def _total(axes: Axes, frame: pd.DataFrame, label: str) -> None:
+    """Draw the mean of all cells, and where half of them and 80 % of them lie."""
+    by_day = _daily(frame)
+    for outer, alpha in ((0.1, 0.2), (0.25, 0.35)):
+        low, high = by_day.quantile(outer, axis=1), by_day.quantile(1 - outer, axis=1)
+        axes.fill_between(by_day.index, low, high, alpha=alpha, color="C0", linewidth=0)
+    axes.plot(by_day.index, by_day.median(axis=1), color="C0")
+    axes.set_title("Daily means: median cell, middle 50 % and 80 % of cells", fontsize=TEXT)
+    axes.set_ylabel(label)
+    date_axis(axes, "days", most_ticks=5)
+
+
+def _week(axes: Axes, frame: pd.DataFrame) -> None:
+    """Draw the mean of all cells by time of day, on each day of the week."""
+    mean = frame.mean(axis=1)
+    index = pd.DatetimeIndex(frame.index)
+    hours = index.hour + index.minute / 60
+    for day, label in enumerate(("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")):
+        own = index.day_of_week == day
+        if own.any():
+            by_time = mean[own].groupby(hours[own]).mean()
+            style: Any = "--" if day > 4 else "-"
+            axes.plot(by_time.index, by_time.to_numpy(), style, label=label)
+    axes.set_title("Mean of all cells by time of day", fontsize=TEXT)
+    axes.set_xlabel("hour")
