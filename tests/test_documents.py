@@ -109,6 +109,9 @@ NOT_RUN = {
         "stforecast federate check": "of a finished node; test_own_model.py checks one",
         "stforecast federate update": "of a finished run; test_node.py and test_own_model.py go on",
     },
+    "docs/nwdaf.md": {
+        "stforecast federate check": "of the demo's node; test_own_model.py checks one",
+    },
     "docs/serve.md": {
         "stforecast serve": "a server that stays; tests/stforecast/cli/test_serve.py asks one",
         "curl": "of that server",
