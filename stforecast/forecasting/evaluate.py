@@ -204,15 +204,26 @@ class Evaluation:
             )
         return bands, after
 
+    def sum_up(self, is_chosen: bool) -> None:
+        """Sum all errors, and drop what takes gigabytes of many cells and is not read again.
+
+        That is the validation part, and the bounds of a selection that is not the chosen one.
+        """
+        for split in ("validation", "test"):
+            self._sums(split)
+        for name in ("_validation", *(() if is_chosen else ("_calibrated",))):
+            self.__dict__.pop(name, None)
+
     def errors(self, split: str, by: By = "cell") -> Iterator[pd.DataFrame]:
         """Tabulate the errors on `validation` or `test`, metric by metric; none without windows."""
         ids = self.data.series.cells if by == "cell" else self.data.clients.labels
-        if split == "validation":
-            found = self._validation_sums if len(self.data.split.validation) else []
-        else:
-            found = self._test_sums if len(self.data.split.test) else []
-        for sums, names in found:
+        for sums, names in self._sums(split):
             yield from tabulated(sums, ids, names, MOST_CROSSED)
+
+    def _sums(self, split: str) -> list[NamedSums]:
+        if split == "validation":
+            return self._validation_sums if len(self.data.split.validation) else []
+        return self._test_sums if len(self.data.split.test) else []
 
     def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
         """Return `y_hat` of some cells in the test part, in the data's units, and its bounds.
@@ -346,6 +357,8 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
+    for evaluation in dict.fromkeys(evaluations.values()):
+        evaluation.sum_up(evaluation is evaluations.get(evaluation.config.run.select))
     part: list[pd.DataFrame] = []
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
