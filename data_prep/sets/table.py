@@ -56,7 +56,7 @@ from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layou
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
-from data_prep.readers.units import unit_of
+from data_prep.readers.units import common_unit, factor, unit_of
 
 SOURCES: tuple[()] = ()
 
@@ -162,6 +162,8 @@ def read(
     df, kind = unfold(df, layout, time, cell, origin)
     found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, raw, cell, name, sheet)
+    if found.kind == "wide":
+        df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
     if found.kind == "wide":
@@ -184,6 +186,32 @@ def _format_of_dates(column: pd.Series) -> str:
 
 
 prepare = partial(write_read, read)
+
+
+def _cells_in_one_unit(
+    df: pd.DataFrame, cells: Sequence[str], origin: Origin
+) -> tuple[pd.DataFrame, Origin]:
+    """Convert columns of cells whose values are written in several units to one.
+
+    Raises:
+        InputError: if these do not convert, or some have none.
+    """
+    if not any(origin.units.get(c) for c in cells):
+        return df, origin
+    own = {c: origin.units.get(c) or unit_of(c) for c in cells}
+    own = {c: unit for c, unit in own.items() if unit or df[c].fillna(0).any()}
+    if len(set(own.values())) == 1:
+        return df, origin
+    first: dict[str, str] = {}
+    for cell, unit in own.items():
+        first.setdefault(unit, cell)
+    shown = some((f"{unit or 'no unit'} ({cell!r})" for unit, cell in first.items()), 6)
+    if (to := common_unit(sorted(first))) is None:
+        raise InputError(f"{origin.name}: columns of cells are in {shown}; write one unit for all")
+    log.warning("%s: columns of cells are in %s; converted to %s", origin.name, shown, to)
+    scaled = {c: df[c] * factor(unit, to) for c, unit in own.items() if unit != to}
+    units = {**origin.units, **dict.fromkeys(cells, to)}
+    return df.assign(**scaled), dataclasses.replace(origin, units=units)
 
 
 def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:

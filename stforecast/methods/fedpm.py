@@ -39,8 +39,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -340,6 +338,9 @@ def joined(memory: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
         The mean of each group, `(groups, d)`, of most prototypes first and then as they come, and
         which prototypes are in none, `(clients, M)`.
     """
+    from scipy.sparse import coo_array  # slow to import
+    from scipy.sparse.csgraph import connected_components
+
     n, m, _ = memory.shape
     unit, group = F.normalize(memory, dim=-1), np.arange(n * m)
     for i in range(n - 1):  # One client at a time: all pairs at once would not fit the memory.

@@ -678,6 +678,23 @@ def test_units_that_do_not_convert_are_refused_by_name(tmp_path):
         read(tmp_path / "all")
 
 
+def test_columns_of_cells_have_one_unit(tmp_path):
+    path, rows = tmp_path / "wide.csv", [(t, i + 1.5) for i, t in enumerate(HOURS)]
+
+    def written(other):
+        lines = [f"{t},{v} MB,{v * 1000 if t.day % 2 else v} {'kB' if t.day % 2 else 'MB'},0,"
+                 f"{other(v)}" for t, v in rows]  # fmt: skip
+        path.write_text("\n".join(["time,a,b,empty,d", *lines]) + "\n")
+        return read(path, layout="wide")["value"]
+
+    found = written(lambda v: f"{v / 1000} GB")
+    expected = np.outer([v for _, v in rows], [1e6, 1e6, 0, 1e6])
+    np.testing.assert_allclose(found, expected)
+    assert found.attrs["units"] == "B"
+    with pytest.raises(InputError, match=r"no unit \('d'\); write one unit"):
+        written(str)
+
+
 def test_units_are_known_by_their_spelling():
     assert [canonical(u) for u in ("Mb", "MB", "mb", "GByte", "MiB", "%", "cats")] == [
         "Mbit", "MB", "MB", "GB", "MiB", "%", ""]  # fmt: skip

@@ -36,7 +36,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
-from scipy.optimize import nnls
 from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
@@ -181,6 +180,8 @@ def mixing_weights(moment: Tensor, variance: Tensor) -> Tensor:
         moment: h `(clients, keys, d)`.
         variance: V `(clients,)`.
     """
+    from scipy.optimize import nnls  # slow to import
+
     h = moment.flatten(1).double().cpu()
     v = variance.double().cpu().clamp(min=0).numpy()
     products = (h @ h.T).numpy()
