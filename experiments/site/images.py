@@ -45,7 +45,7 @@ PLAIN = {
 }
 """Rows of the plain rivals, on models that are trained whole, and on frozen features."""
 
-FLOATS = "floats up / down"
+FLOATS = "floats a round, up / down"
 
 
 def plain_rivals() -> str:

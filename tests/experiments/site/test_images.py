@@ -12,7 +12,7 @@ POINTS, OWN = "all classes, against reference", "all classes, % [95 %]"
 def row(method, points, sent, own="50 [40, 60]"):
     return {
         "data": "digits", "method": method, "reference": "ours", POINTS: points, OWN: own,
-        "floats up / down": sent,
+        "floats a round, up / down": sent,
     }  # fmt: skip
 
 
