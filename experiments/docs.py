@@ -74,7 +74,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
-    "exceedance": ("results/intervals.md", guides.exceedance_table),
+    "exceedance": ("horizons.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "new cells": ("horizons.md", guides.new_cells_tables),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
