@@ -16,6 +16,7 @@ from stforecast.intervals.bands import Bands, IntervalOptions, widened
 from stforecast.intervals.radii import (
     ErrorScale,
     conformal_radius,
+    fitted,
     largest_known,
     scale_shapes,
     scores,
@@ -173,18 +174,17 @@ def calibrate(
     """
     scale = None
     if options.intervals == "normalised":
-        errors = np.where(known.mask, np.abs(known.y - known.bands.centre), np.nan)
+        own = known.of_cells(fitted(len(known.y)))
+        errors = np.where(own.mask, np.abs(own.y - own.bands.centre), np.nan)
         of_parts = (data.z, data.split.fit, data.calendar)
-        scale = ErrorScale.fit(*of_parts, known.starts, known.bands.centre, errors)
+        scale = ErrorScale.fit(*of_parts, known.starts, own.bands.centre, errors)
     horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
     at_once = max(1, VALUES // (horizon * (horizon + 1)))
     after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
     for i in range(0, len(coming.y), at_once):
         some = slice(i, i + at_once)
-        own = scale and scale.of_cells(some)
-        found, then = _calibrate(
-            data.z[:, some], data.calendar, known.of_cells(some), coming.of_cells(some), own
-        )
+        of_some = known.of_cells(some), coming.of_cells(some), scale and scale.of_cells(some)
+        found, then = _calibrate(data.z[:, some], data.calendar, *of_some)
         for coverage, bounds in found.bounds.items():
             after[coverage].append(then[coverage])
             for whole, part in zip(like.bounds[coverage], bounds, strict=True):

@@ -213,6 +213,15 @@ STEPS, SMALLEST_STEP = 50, 1e-9
 """Most steps of Newton's method to fit the weights, and the length at which it ends."""
 
 
+def fitted(n_cells: int) -> slice:
+    """Return the cells to whose errors the weights are fitted.
+
+    >>> fitted(400), fitted(1200)
+    (slice(None, None, 1), slice(None, None, 3))
+    """
+    return slice(None, None, -(-n_cells // MOST_FITTED))
+
+
 @dataclass(frozen=True, eq=False)
 class ErrorScale:
     """Size of each client's errors by time.
@@ -249,20 +258,20 @@ class ErrorScale:
             training: steps of the training part.
             calendar: the series' wall clock.
             starts: `(windows,)` first target steps of the forecasts.
-            y_hat: `(cells, windows, horizon)` forecasts.
-            errors: `(cells, windows, horizon)` their absolute errors, NaN where not observed.
+            y_hat: `(fitted, windows, horizon)` forecasts of the cells that are `fitted`.
+            errors: `(fitted, windows, horizon)` their absolute errors, NaN where not observed.
         """
         values = series[training]
         hours = calendar.local_times(np.arange(training.start, training.stop)).hour.to_numpy()
         change = _positive(_average(np.abs(np.diff(values, axis=0))))
         n = len(FEATURES)
         plain = cls(change, _profile(values, hours), np.zeros(n), np.ones(n), np.zeros(n))
-        some = slice(None, None, -(-len(y_hat) // MOST_FITTED))
-        of_some = plain.of_cells(some)._features(series[:, some], starts, y_hat[some], calendar)
+        some = fitted(series.shape[1])
+        of_some = plain.of_cells(some)._features(series[:, some], starts, y_hat, calendar)
         x = np.stack([*of_some], axis=2)
         centre, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
         spread = np.where(spread > 1e-6, spread, 1.0)
-        weights = _kernel_weights(_standardised(x, centre, spread), errors[some])
+        weights = _kernel_weights(_standardised(x, centre, spread), errors)
         return cls(change, plain.by_hour, centre, spread, weights)
 
     def of_cells(self, some: slice) -> ErrorScale:
