@@ -31,6 +31,7 @@ ALLOWED = {
     "stforecast/flower/gate.py",  # To the SuperLink on this machine.
     "stforecast/flower/superlink.py",  # Listens for nodes, for whoever starts a server.
     "stforecast/flower/supernode.py",  # Asks for a free port of this machine.
+    "stforecast/service/serve.py",  # Listens for whoever asks for forecasts.
 }
 """Where files are fetched, and what stays on this machine."""
 

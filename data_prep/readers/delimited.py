@@ -151,7 +151,10 @@ def may_have_times(path: Path, content: bytes | None) -> bool:
     start = _start(path, content)
     text = start.decode("utf-16" if b"\0" in start[:40] else "utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines()[:LINES] if line.strip()]
-    rows = list(csv.reader(lines, delimiter=find_separator(lines))) if lines else []
+    try:
+        rows = list(csv.reader(lines, delimiter=find_separator(lines))) if lines else []
+    except csv.Error:  # The reader says what is wrong.
+        return True
     width, _ = usual_width(rows)
     return any(is_data(row, width) or times_across(row) for row in rows)
 

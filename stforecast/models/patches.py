@@ -100,7 +100,7 @@ class PatchEncoder(nn.Module):
                 ),
             )
         lags = (*window.lags, *window.further_lags)
-        self.order = sorted(range(len(lags)), key=lambda place: -lags[place])
+        self.order = torch.tensor(sorted(range(len(lags)), key=lambda place: -lags[place]))
         self.patch, self.n_patches = options.patch, math.ceil(len(lags) / options.patch)
         self.embedding = ClientLinear(options.patch, options.width)
         self.positions = Positions(self.n_patches, options.width)

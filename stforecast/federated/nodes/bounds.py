@@ -110,8 +110,10 @@ def fault_of(
     model: Like,
 ) -> str | None:
     """Return what is wrong with a new state of the server; None if nothing is."""
-    kept = {name: t[None] for name, t in after.items() if name in before and name in model}
-    if odd := [name for name, of in like_of(kept).items() if of != model[name]]:
+    kept = after.keys() & before.keys() & model.keys()
+    now, was = (like_of({name: of[name][None] for name in kept}) for of in (after, before))
+    # A server that keeps a model of each client has a row for each.
+    if odd := sorted(name for name in kept if now[name] != was[name]):
         return f"the server's {odd[0]!r} would no longer be that of the model"
     used = [t for payload in (before, *uploads) for t in payload.values()]
     most = GROWTH * max(1.0, _largest(used))

@@ -107,7 +107,7 @@ SHAPES = {
     "an axis more": lambda t: t[..., None],
     "no axis": lambda t: t.sum(),
     "no values": lambda t: t.new_zeros(len(t), 0),
-    "many values": lambda t: t.flatten(1).repeat(1, 100),
+    "many values": lambda t: t.reshape(len(t), -1).repeat(1, 100),
 }
 NAMES = {
     "renamed": lambda p: {f"{n}'": t for n, t in p.items()},
