@@ -23,7 +23,9 @@ def _options(task, *words):
     """All settings as the command line gives them, defaults included."""
     command = COMMANDS[task]
     given = command.make_context("run", list(words)).params
-    fixed = {"out", "label", "resume", "as_json", "sweep", "track"} | ({"data"} if task == "forecasts" else set())
+    fixed = {"out", "label", "resume", "as_json", "sweep", "track"} | (
+        {"data"} if task == "forecasts" else set()
+    )
     return {name: value for name, value in given.items() if name not in fixed}
 
 
