@@ -104,11 +104,11 @@ def read_labels(axis: h5py.Dataset, name: str) -> list[str]:
     """Return labels as text; refuse repeated ones."""
     labels = [text_of(label) for label in read_array(axis, name).ravel()]
     if odd := [label for label in labels if not label.isprintable()]:
-        raise InputError(f"{name}: {axis.name} names a sensor {odd[0]!r}; download it again")
+        raise InputError(f"{name}: {axis.name} has the label {odd[0]!r}; save it under another")
     repeated = [label for label, count in Counter(labels).items() if count > 1]
     if repeated:
         raise InputError(
-            f"{name}: {axis.name} names sensor {repeated[0]} more than once; rename or merge them"
+            f"{name}: {axis.name} has {repeated[0]} more than once; rename or merge them"
         )
     return labels
 

@@ -138,7 +138,7 @@ def _row(
     """Return the errors of the forecast of a day."""
     local = pd.DatetimeIndex(forecast.index).tz_localize(None)
     values = wide.reindex(local)[[type(wide.columns[0])(c) for c in forecast.columns]].to_numpy()
-    error, inside = forecast.to_numpy() - values, np.nan
+    error, inside, width = forecast.to_numpy() - values, np.nan, np.nan
     seen = np.isfinite(error)
     before = wide.reindex(local - pd.Timedelta(days=1)).to_numpy()
     row = {"day": f"{local[0]:%Y-%m-%d}", "action": action, "cpu_seconds": round(seconds, 2)}
@@ -147,10 +147,11 @@ def _row(
     if interval is not None:
         lower, upper = (bound.to_numpy() for bound in interval)
         inside = float(((lower <= values) & (values <= upper))[seen].mean())
+        width = float(np.nanmean(upper - lower))
     naive = float(np.nanmean(np.abs(before - values)))
     return {
         **row, "n": int(seen.sum()), "mae": float(np.abs(error[seen]).mean()), "naive": naive,
-        "coverage": inside, "width": float(np.nanmean(upper - lower)),
+        "coverage": inside, "width": width,
     }  # fmt: skip
 
 

@@ -173,8 +173,8 @@ def exceedance(
             bins = np.minimum(chances * 5, 4).astype(int)
             for i in range(5):
                 own = bins == i
-                for name, values in (("bin", happened), ("at", chances)):
-                    row[f"{name}_{i}"] = float(values[own].mean()) if own.any() else None
+                for part, values in (("bin", happened), ("at", chances)):
+                    row[f"{part}_{i}"] = float(values[own].mean()) if own.any() else None
             results.add(row)
     return table(results.rows, CALIBRATED)
 

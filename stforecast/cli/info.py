@@ -54,7 +54,7 @@ def info(path: Path, *, as_json: bool, page: Path | None = None) -> None:
         as_json: See `JSON`.
         page: Page to write, an .html file with pictures of a cube or a table.
     """
-    found = describe(path, page)
+    found = describe(path) if page is None else describe_on_page(path, page)
     if as_json:
         click.echo(found.as_json(path))
         return
@@ -65,10 +65,8 @@ def info(path: Path, *, as_json: bool, page: Path | None = None) -> None:
         click.echo(f"{page}: open it in a browser")
 
 
-def describe(path: Path, page: Path | None = None) -> Description:
-    """Describe whatever is at a path; of a cube or a table, write a page, too, if one is given."""
-    if page is not None:
-        return _with_page(path, page)
+def describe(path: Path) -> Description:
+    """Describe whatever is at a path."""
     if path.is_dir():
         return _folder(path)
     if not (path.is_file() or glob.has_magic(str(path))):
@@ -88,7 +86,7 @@ def describe(path: Path, page: Path | None = None) -> Description:
     )
 
 
-def _with_page(path: Path, page: Path) -> Description:
+def describe_on_page(path: Path, page: Path) -> Description:
     """Describe a cube or a table, and write its page."""
     from data_prep.cube import open_cube
     from stforecast.report.profile import write_profile

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from data_prep.base.errors import InputError, Words, some
 from stforecast.bench.statistics.estimate import with_ends
-from stforecast.data.series import Series
 from stforecast.federated.runs.model_files import model_folder
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.update import trial_steps
+from stforecast.forecasting.update import begin_of, trained_until, trial_steps
 from stforecast.service.scores import rounded, scores
 from stforecast.service.update import FURTHER, KEPT, compare, trial_forecasts
 
@@ -56,8 +54,8 @@ def check(
         "most_mase": most_mase,
         **rounded(found),
         "steps": n_steps,
-        "until": str(_begin(series, 0)),
-        "seen_in_training": bool(_last_trained(fitted) >= _begin(series, n_steps)),
+        "until": str(begin_of(series, 0)),
+        "seen_in_training": bool(trained_until(fitted) >= begin_of(series, n_steps)),
         "cells": len(fitted.cells),
         "cells_worse": len(worse),
         "worse": some(worse.tolist()),
@@ -84,7 +82,7 @@ def train_alone(
     forecaster = Forecaster.load(model)
     series = forecaster.read(data)
     n_steps = trial_steps(forecaster.model_, series, days)
-    begin, last = _begin(series, n_steps), _last_trained(forecaster.model_)
+    begin, last = begin_of(series, n_steps), trained_until(forecaster.model_)
     if last >= begin:
         raise InputError(
             f"{data}: the model was trained until {last}, so it cannot be tried on the days from "
@@ -102,14 +100,5 @@ def train_alone(
         "mase": mase,
         **with_ends({"against_champion": against}),
         "steps": n_steps,
-        "until": str(_begin(series, 0)),
+        "until": str(begin_of(series, 0)),
     }
-
-
-def _begin(series: Series, n_steps: int) -> pd.Timestamp:
-    """Return the local time at which the last steps begin; of none, at which the data end."""
-    return series.calendar.local_times(np.array([len(series.values) - n_steps]))[0]
-
-
-def _last_trained(model: FittedModel) -> pd.Timestamp:
-    return pd.Timestamp(model.trained_on.get("last", "1970-01-01"))

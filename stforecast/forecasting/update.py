@@ -11,6 +11,7 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from data_prep.base.errors import InputError, Words
 from stforecast.data.dates import DAY
@@ -44,6 +45,16 @@ def trial_steps(model: FittedModel, series: Series, days: float) -> int:
             Words("give a longer history or fewer {days}"),
         )
     return n_steps
+
+
+def begin_of(series: Series, n_steps: int) -> pd.Timestamp:
+    """Return the local time at which the last steps begin; of none, at which the series ends."""
+    return series.calendar.local_times(np.array([len(series.values) - n_steps]))[0]
+
+
+def trained_until(model: FittedModel) -> pd.Timestamp:
+    """Return the local time of the last step that the model was trained on."""
+    return pd.Timestamp(model.trained_on.get("last", "1970-01-01"))
 
 
 def in_trial(model: FittedModel, series: Series, n_steps: int) -> PreparedSeries:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping
-from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 
-from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed
 from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.report.write import render, write_html
 
 MOST_ROWS = 400
 """Cells of a picture; of more, evenly chosen ones."""
@@ -42,25 +39,18 @@ def write_profile(
         services: what was found of each service, in words.
         command: the command to go on.
     """
-    folder = resources.files("stforecast.report") / "page"
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((folder / "profile.html").read_text(encoding="utf-8"))
     sections = [
         (name, {k: v for k, v in facts.items() if v}, _picture(ds, name))
         for name, facts in services.items()
     ]
-    text = template.render(
+    text = render(
+        "profile.html",
         title=title,
         head={k: v for k, v in head.items() if v},
         sections=sections,
         command=command,
-        version=version("stforecast"),
-        style=(folder / "page.css").read_text(encoding="utf-8"),
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out) as part:
-        part.write_text(text, encoding="utf-8", errors="backslashreplace")
-    return out
+    return write_html(out, text)
 
 
 def _picture(ds: xr.Dataset, name: str) -> str:

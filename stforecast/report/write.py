@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import matplotlib as mpl
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 MOST_VALUES = 2_500_000
 """Values of series in a page, which keep it below 10 MB."""
+
+PAGE = resources.files("stforecast.report") / "page"
 
 SCRIPTS = ("data.js", "look.js", "map.js", "charts.js", "tables.js", "page.js")
 
@@ -101,36 +103,45 @@ class ReportPage:
         Returns:
             `out`.
         """
-        out = Path(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(out) as part:
-            text = self._render(title, command)
-            part.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return out
+        return write_html(Path(out), self._render(title, command))
 
     def _render(self, title: str, command: str) -> str:
-        folder = resources.files("stforecast.report") / "page"
-        environment = jinja2.Environment(
-            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-        )
-        template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
         ahead = [self.ahead.charts] if self.ahead else []
         tasks = [*ahead, *(s.charts for s in self.sections)]
         numbers = {"tasks": tasks, "scales": _scales()}
-        return template.render(
+        return render(
+            "page.html",
             title=title,
             written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-            version=version("stforecast"),
             command=command,
             ahead=self.ahead,
             sections=self.sections,
             overall=self.overall,
-            style=(folder / "page.css").read_text(encoding="utf-8"),
-            script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
+            script="\n".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS),
             numbers=packed(as_json(numbers)),
             arrays=packed(self.arrays.bytes()),
             plotly=_library(),
         )
+
+
+def render(template: str, **values: Any) -> str:
+    """Render a template of the folder `page`, with the style and the version of the package."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string((PAGE / template).read_text(encoding="utf-8")).render(
+        **values,
+        version=version("stforecast"),
+        style=(PAGE / "page.css").read_text(encoding="utf-8"),
+    )
+
+
+def write_html(out: Path, text: str) -> Path:
+    """Write a page, and its folder if it is not there; return the path."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(out) as part:
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    return out
 
 
 def write_report(

@@ -31,7 +31,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.tables import Interval, long_table
-from stforecast.forecasting.update import How, in_trial, trial_steps
+from stforecast.forecasting.update import How, begin_of, in_trial, trained_until, trial_steps
 from stforecast.service import folder
 from stforecast.service.folder import ServiceState
 from stforecast.service.records import Change, append
@@ -200,7 +200,7 @@ def _renewed(
     state.issued = issue(state.issued, series, table, interval)
     about = {
         "update": len(state.log) + 1,
-        "until": str(_local(series, -1)),
+        "until": str(begin_of(series, 1)),
         "steps": change.steps,
         "changed": change.changed,
         **{f"day_{name}": value for name, value in found.items()},
@@ -212,11 +212,6 @@ def _renewed(
     about |= {"from": str(table.index[0]), "to": str(table.index[-1]), "cells": table.shape[1]}
     about["notes"] = list(change.notes)
     return Updated(done.action, about, table, interval), done.forecaster
-
-
-def _local(series: Series, step: int) -> pd.Timestamp:
-    """Return the local time of a step, counted from the end."""
-    return series.calendar.local_times(np.array([len(series.values) + step]))[0]
 
 
 @dataclass(frozen=True)
@@ -242,8 +237,7 @@ def _challenged(
     assert how is not None
     try:
         n_steps = trial_steps(forecaster.model_, series, options.trial_days)
-        last = forecaster.model_.trained_on.get("last", "1970-01-01")
-        if pd.Timestamp(last) >= _local(series, -n_steps):
+        if trained_until(forecaster.model_) >= begin_of(series, n_steps):
             reason = f"{decision.reason}; the model was trained on days of the trial, so it waits"
             return _Renewal(forecaster, WENT_ON, reason)
         challenger = forecaster.update(state.history, how, options.trial_days, events=events)

@@ -227,7 +227,7 @@ METR_LA = {
     "has a pickle as labels": (
         hdf5(pickled_labels),
         "which may be pickled, and a pickle can run any code"),
-    "names a sensor twice": (array("df/axis0", np.array([b"7", b"7", b"8"])), "sensor 7 more tha"),
+    "names a sensor twice": (array("df/axis0", np.array([b"7", b"7", b"8"])), "has 7 more than"),
     "has labels of another alphabet": (
         array("df/axis0", np.array([b"\xff", b"7", b"8"])), "cannot be read"),
     "has odd numbers of blocks": (attribute("df", "nblocks", "many"), "cannot be read as a pandas"),

@@ -180,7 +180,7 @@ def with_value(value):
         ({"times": TIMES[:1].append(TIMES[1:] + TIMES.freq)}, "1 of 7 time steps have no row"),
         ({"times": TIMES[:5].append(TIMES[5:] + pd.Timedelta("1min"))}, "steps are not even"),
         ({"times": pd.date_range("2012-03-01", periods=6, freq="15min")}, "steps of 0 days 00:15"),
-        ({"ids": ["a", "a", "b"]}, r"metr-la\.h5: /df/axis0 names sensor a more than once"),
+        ({"ids": ["a", "a", "b"]}, r"metr-la\.h5: /df/axis0 has a more than once"),
     ],
 )
 def test_impossible_frames_are_refused(prepared, frame, message):

@@ -208,13 +208,8 @@ class Population:
     @contextmanager
     def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
         """Draw each training client's dropout from its own generator within the context."""
-        try:
-            for layer in self._dropouts:
-                layer.generators = generators
+        with _drawing(self._dropouts, generators):
             yield
-        finally:
-            for layer in self._dropouts:
-                layer.generators = ()
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -228,6 +223,19 @@ class Population:
     def train(self, training: bool = True) -> None:
         """Switch dropout and batch normalisation between training and evaluation."""
         self.model.train(training)
+
+
+@contextmanager
+def _drawing(
+    layers: Sequence[ClientDropout], generators: Sequence[torch.Generator]
+) -> Iterator[None]:
+    try:
+        for layer in layers:
+            layer.generators = generators
+        yield
+    finally:
+        for layer in layers:
+            layer.generators = ()
 
 
 def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
@@ -285,6 +293,7 @@ class Network:
     def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
         self.prefix, self._build = prefix, build
         self._net = self._seeded(0)
+        self._dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
         self.parameters = [prefix + name for name, _ in self._net.named_parameters()]
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
@@ -330,10 +339,6 @@ class Network:
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
-        dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
-        for layer in dropouts:
-            layer.generators = generators
-        result: Tensor = functional_call(self._net, own, (x,), strict=True)
-        for layer in dropouts:
-            layer.generators = ()
+        with _drawing(self._dropouts, generators):
+            result: Tensor = functional_call(self._net, own, (x,), strict=True)
         return result

@@ -13,7 +13,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, write_cube
 from data_prep.description import describe_cube
-from stforecast.cli.info import describe
+from stforecast.cli.info import describe, describe_on_page
 from stforecast.cli.main import main
 from stforecast.forecasting.config import read_by
 
@@ -116,9 +116,9 @@ def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, caps
     names = "time,<b>,c\n"
     table.write_text(names + "".join(f"{t},{i},2\n" for i, t in enumerate(HOURS)))
     with pytest.raises(InputError, match=r"which has no page; give .* or leave out page"):
-        describe(table, page)
+        describe_on_page(table, page)
     table.write_text(table.read_text().replace("<b>,c", "<b> (GB),c (%)"))
-    describe(table, page)
+    describe_on_page(table, page)
     assert re.findall("<h2>(.*)</h2>", page.read_text()) == ["&lt;b&gt; (GB)", "c (%)"]
 
 
