@@ -13,6 +13,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
+from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series, as_text
@@ -75,7 +76,10 @@ def read_history(
 
 def open_history(history: Data, model: FittedModel) -> xr.Dataset | pd.DataFrame:
     """Open the file of a history, a table or raw days as the model's own data were prepared."""
-    if isinstance(history, xr.Dataset | pd.DataFrame):
+    if isinstance(history, pd.DataFrame):
+        as_file = counts_rows(history) and model.preparation.get("data_set") == "table"
+        return open_again(history, model.preparation) if as_file else history
+    if isinstance(history, xr.Dataset):
         return history
     return open_again(history, model.preparation) if model.preparation else open_cube(history)
 

@@ -252,7 +252,7 @@ def test_an_unfitted_forecaster_says_so(table):
 
 def test_a_loaded_forecaster_cannot_be_evaluated(fitted, tmp_path):
     loaded = Forecaster.load(fitted("ridge").save(tmp_path))
-    with pytest.raises(InputError, match="evaluation needs the data"):
+    with pytest.raises(InputError, match="does not hold the data"):
         loaded.evaluate()
 
 
