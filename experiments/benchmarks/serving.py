@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
-from experiments.benchmarks.frame import Results, benchmark, numbers, table
+from experiments.benchmarks.frame import Results, benchmark, listed_numbers, table
 from stforecast.bench.curves import HUES
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
 from stforecast.forecasting import planning, runs
@@ -164,7 +164,7 @@ def exceedance(
         every: steps between forecasts.
     """
     for path in data:
-        said, happened = _said(path, method, horizon, numbers(levels), every)
+        said, happened = _said(path, method, horizon, listed_numbers(levels), every)
         for rule, chances in said.items():
             name = path.name.partition("-")[0].partition(".")[0]
             row: dict[str, Any] = {"data": name, "rule": f"{name}: {rule}"}
