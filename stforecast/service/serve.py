@@ -261,7 +261,10 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
             and path != "/health"
             and not hmac.compare_digest(sent, f"Bearer {token}".encode())
         ):
-            response: Response = _refused(401, "send the token as: Authorization: Bearer TOKEN")
+            wrong = "not this service's token; " if sent else ""
+            response: Response = _refused(
+                401, f"{wrong}send the token as: Authorization: Bearer TOKEN"
+            )
             response.headers["www-authenticate"] = "Bearer"
         else:
             response = await call(request)
@@ -272,6 +275,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
 
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(404, _no_path)
+    app.add_exception_handler(405, _no_method)
     app.add_exception_handler(RequestValidationError, _bad_request)
     _add_paths(app, service)
     return app
@@ -291,6 +295,10 @@ async def _bad_input(request: Request, e: Exception) -> JSONResponse:
 
 async def _no_path(request: Request, e: Exception) -> JSONResponse:
     return _refused(404, f"nothing at {request.url.path}; /openapi.json lists what there is")
+
+
+async def _no_method(request: Request, e: Exception) -> JSONResponse:
+    return _refused(405, f"{request.method} of {request.url.path}; this service only answers GET")
 
 
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
