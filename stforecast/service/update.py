@@ -184,7 +184,9 @@ def _renewed(
 ) -> tuple[Updated, Forecaster]:
     """Score, decide, renew and forecast; change the state."""
     series = forecaster.read(state.history, events)
-    state.issued = with_values(state.issued, series)
+    values = forecaster.model_.scaler.believed(series.values)
+    believed = dataclasses.replace(series, values=values)
+    state.issued = with_values(state.issued, believed)
     nominal = forecaster.config.coverage if forecaster.model_.calibration else 0.0
     decision = decide(state, options, nominal)
     found = rounded(scores(since(state.issued, state.end, 1.0)))
@@ -197,7 +199,7 @@ def _renewed(
         done = dataclasses.replace(done, forecaster=forecaster, action=action)
     table = done.forecaster.predict(series)
     interval = done.forecaster.predict_interval(series)
-    state.issued = issue(state.issued, series, table, interval)
+    state.issued = issue(state.issued, believed, table, interval)
     about = {
         "update": len(state.log) + 1,
         "until": str(begin_of(series, 1)),
