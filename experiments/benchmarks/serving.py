@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +30,7 @@ from stforecast.forecasting.planning import error_correlation, plan
 SERVED = {
     "what": ("asked for", ""),
     "kilobytes": ("kB an answer", ".3g"),
+    "cpu_ms": ("CPU ms of the server", ".2f"),
     "most": ("most a second", ".0f"),
     "answered": ("answered a second of {rate:g}", ".0f"),
     "p50_ms": ("median ms", ".1f"),
@@ -82,7 +83,7 @@ def serve(
         _invented(cells, days).to_csv(data)
         settings = {"horizon": 24, "split": "time:0.7,0.15,0.15", "intervals": "normalised"}
         run = runs.run("ridge", data, Path(folder) / "run", settings).folder
-        with _served(run) as address:
+        with _served(run) as (address, used):
             for what, query in (
                 ("one cell", "?cell=c1"), (f"all {cells:,} cells", ""),
                 (f"all {cells:,} cells, CSV", "?format=csv"),
@@ -90,11 +91,12 @@ def serve(
                 first = requests.get(address + query, timeout=60)
                 first.raise_for_status()
                 load = psutil.cpu_percent(1.0) / 100 * (psutil.cpu_count() or 1)
-                fast = timed(_asked, address + query, seconds, clients)
+                fast = timed(_asked, address + query, seconds, clients, cpu=used)
                 even = timed(_asked, address + query, seconds, clients, rate)
                 half, p99 = (float(np.quantile(even.value, q)) * 1e3 for q in (0.5, 0.99))
                 results.add({
                     "what": what, "kilobytes": len(first.content) / 1e3,
+                    "cpu_ms": 1e3 * fast.cpu_seconds / len(fast.value),
                     "most": len(fast.value) / fast.seconds,
                     "answered": len(even.value) / even.seconds,
                     "p50_ms": half, "p99_ms": p99, "load": load,
@@ -108,8 +110,8 @@ def served_table(rows: Sequence[dict[str, Any]], rate: float) -> str:
 
 
 @contextmanager
-def _served(run: Path) -> Iterator[str]:
-    """Serve a run by the command; yield the address of its forecasts."""
+def _served(run: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Serve a run by the command; yield its address, and what returns its CPU seconds so far."""
     import requests
 
     port = free_port()
@@ -122,7 +124,8 @@ def _served(run: Path) -> Iterator[str]:
                     break
                 except requests.ConnectionError:
                     time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}/forecast"
+            process = psutil.Process(server.pid)
+            yield f"http://127.0.0.1:{port}/forecast", lambda: sum(process.cpu_times()[:2])
         finally:
             server.terminate()
 
@@ -145,7 +148,7 @@ def _asked(address: str, seconds: float, clients: int, rate: float = 0) -> list[
     begin, turns = time.perf_counter(), itertools.count()
 
     def ask(_: int) -> list[float]:
-        found = []
+        found: list[float] = []
         with requests.Session() as session:
             while True:
                 due = begin + next(turns) / rate if rate else time.perf_counter()

@@ -39,6 +39,9 @@ TABLE, METRICS = "monitor.csv", "metrics.prom"
 BLOCK = 500
 """Cells whose values are sorted at a time, to spare memory."""
 
+LONG = 4
+"""Days above which records are told to be late by days, not hours."""
+
 SHOWN = ("mase", "bias", "coverage")
 """Errors that are told."""
 
@@ -63,6 +66,12 @@ class Watch:
     nominal: float
     end: pd.Timestamp
     alarms: tuple[str, ...]
+
+    @property
+    def late(self) -> str:
+        """How late the records are, in words."""
+        days = self.late_hours / 24
+        return f"{days:,.0f} days" if days > LONG else f"{self.late_hours:.1f} hours"
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the cells, for one line of JSON."""
@@ -220,8 +229,7 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
         )
     if options.late_hours and watch.late_hours > options.late_hours:
         found.append(
-            f"the last records ended {watch.late_hours:.1f} hours ago; late_hours is "
-            f"{options.late_hours:g}"
+            f"the last records ended {watch.late} ago; late_hours is {options.late_hours:g}"
         )
     for name, limit, what in (
         ("missing", options.missing_share, f"lack more than {options.missing_share:.0%} of the "

@@ -23,6 +23,7 @@ def test_requests_are_answered_at_the_rate_that_was_asked(tmp_path, capsys):
     ]
     for row in found["rows"]:
         assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert row["cpu_ms"] >= 0
         # Four requests are due within 0.3 s; none is sent before.
         assert 0 < row["answered"] <= 4 / 0.3
     shown = served_table(found["rows"], 10)

@@ -29,7 +29,7 @@ METHODS = {
 
 REFUSED = {
     "central": "since its clients have several cells",
-    **dict.fromkeys(("fedcp", "gpfl"), "since torch cannot trace its network"),
+    **dict.fromkeys(("fedcp", "fedpm", "gpfl"), "since torch cannot trace its network"),
 }
 
 
