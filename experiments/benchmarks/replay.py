@@ -27,7 +27,7 @@ from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.quick import make_plan
 from stforecast.forecasting.tables import Interval
-from stforecast.service.folder import current, read_state
+from stforecast.service.folder import last_state, read_state
 from stforecast.service.settings import FILE
 from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, WENT_ON, update
 
@@ -123,7 +123,7 @@ def _in_service(
             settings = _settings(known, method)
         runs.run(method, cube, run, settings)
         (run / FILE).write_text(f"[update]\n{RULES[way]}")
-    state = current(run)
+    state = last_state(run)
     if (n := len(read_state(state).log) if state else 0) * 24 != begins.start - n_steps:
         days = (begins.start - n_steps) // 24
         raise InputError(f"{run}: {n} updates, but {days} days in the results; delete both")
