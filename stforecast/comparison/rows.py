@@ -217,7 +217,7 @@ def _summed(
 ) -> _Part:
     """Sum the errors of forecasts that are read by blocks of cells."""
     leads = run.fold not in first
-    scales = {scale for metric in metrics if (scale := errors.scale_of(metric))}
+    scales = {scale for metric in metrics if (scale := errors.scale_variable(metric))}
     if not leads:
         check_targets(run, forecasts, first[run.fold].targets)
         forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)

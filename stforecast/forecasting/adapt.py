@@ -35,7 +35,7 @@ from stforecast.data.dates import DAY
 from stforecast.data.outliers import believed, largest_believed
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler, fit_scaler
-from stforecast.data.series import Series, as_text
+from stforecast.data.series import Series, cells_as_text
 from stforecast.data.splits import Split
 from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.options import CheckedOptions
@@ -231,15 +231,15 @@ class AdaptOptions(CheckedOptions):
 
 def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
     """Return a model of the cells of a history, some of which the model knows."""
-    names = as_text(series.cells)
-    known = names.isin(as_text(model.cells))
+    names = cells_as_text(series.cells)
+    known = names.isin(cells_as_text(model.cells))
     if known.all():
         raise InputError(
             f"{series.name}: the model knows all of its {len(known)} cells, so there is nothing to "
             "adapt; forecast with the model as it is"
         )
     ids = np.empty(len(known), dtype=int)
-    ids[known] = as_text(model.cells).get_indexer(names[known])
+    ids[known] = cells_as_text(model.cells).get_indexer(names[known])
     ids[~known] = len(model.cells) + np.arange((~known).sum())
     data = _new_cells(model, series.select(series.cells[~known]), options.days)
     config, predictor = _adapted(model, data, ids, options)

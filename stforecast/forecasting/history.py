@@ -17,7 +17,7 @@ from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.outliers import warn_of_unbelieved
 from stforecast.data.scaling import Limits
-from stforecast.data.series import Series, as_series, as_text
+from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
 
@@ -49,7 +49,7 @@ def read_history(
     If the model was adapted, missing steps precede a history that is shorter than it reads back.
     """
     series, cells, reach = read_series(history, model, events), model.cells, model.reach
-    given, fitted = as_text(series.cells), as_text(cells)
+    given, fitted = cells_as_text(series.cells), cells_as_text(cells)
     unseen, absent = ~given.isin(fitted), ~fitted.isin(given)
     if unseen.any() and absent.any():
         raise InputError(

@@ -192,7 +192,8 @@ def _training_series(inside: Inside) -> np.ndarray:
     own = config.data
     data = prepare(series, config.window, own.split, own.scale, outliers=own.outliers)
     then = Scaler(inside.arrays["scaler/mean"], inside.arrays["scaler/std"])
-    if not all(np.allclose(a, then.state()[name]) for name, a in data.scaler.state().items()):
+    now = data.scaler.state()
+    if not all(np.allclose(a, now[name]) for name, a in then.state().items()):
         raise InputError(f"{run.folder}: its data, {path}, have changed since; run it again")
     return data.z[data.split.fit]
 
