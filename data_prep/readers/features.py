@@ -42,12 +42,12 @@ def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
     """
     if not path.is_file():
         raise no_file(path, "places", "give a .geojson or .gpkg file")
-    if path.suffix == ".gpkg":
+    if path.suffix.lower() == ".gpkg":
         with reading(path.name, "as GeoPackage", REMEDY), closing(_open(path)) as base:
             rows, crs = _read_geopackage(base, path)
     else:
         with reading(path.name, "as GeoJSON", REMEDY):
-            opener = gzip.open if path.suffix == ".gz" else open
+            opener = gzip.open if path.suffix.lower() == ".gz" else open
             content = json.loads(read_bounded(path, MAX_BYTES, opener))
             rows, crs = [_feature(f) for f in content["features"]], _system(content)
     if not rows:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from charset_normalizer import from_bytes
 
 from data_prep.base.errors import InputError, Words, some
-from data_prep.readers.columns import TIME_LIKE, looks_like_values
+from data_prep.readers.columns import looks_like_values
 from data_prep.readers.units import unit_of
+from data_prep.readers.written_times import TIME_LIKE
 
 SEPARATORS = ",;\t|"
 SAMPLE = 2**17
@@ -29,7 +30,9 @@ LINES = 200
 ENCODINGS = ("cp1252", "gb18030", "big5", "shift_jis", "euc_kr", "cp1251", "cp1250", "cp1253")
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
 
-MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--"]
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--",
+           "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
+           "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
 log = logging.getLogger(__name__)
@@ -51,8 +54,10 @@ def find_encoding(start: bytes, name: str) -> str:
         return "utf-8"
     except UnicodeDecodeError:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
-        best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
-        found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        found = "gb18030" if _is_chinese(odd) else ""
+        if not found:
+            best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
+            found = "cp1252" if best is None or _is_latin(odd) else best.encoding
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
             "%s: not UTF-8, read as %s, such as %.60r; %s",
@@ -62,6 +67,16 @@ def find_encoding(start: bytes, name: str) -> str:
             Words("pass {encoding} for another"),
         )
         return found
+
+
+def _is_chinese(text: bytes) -> bool:
+    """Return whether bytes beyond ASCII are pairs that are usual Chinese characters in GB 2312."""
+    runs = re.findall(rb"[\x80-\xff]+", text)
+    if any(len(run) % 2 for run in runs):
+        return False
+    pairs = b"".join(runs)
+    usual = re.findall(rb"(?s)[\xb0-\xd7].", pairs[: 2 * (len(pairs) // 2)])
+    return len(usual) > 0.9 * len(pairs) / 2 and len(set(usual)) > 1
 
 
 def _is_latin(text: bytes) -> bool:
@@ -123,6 +138,11 @@ def is_data(row: Sequence[str], width: int) -> bool:
     return not others or any(numbers)
 
 
+def is_data_again(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return whether the next row that is not empty may be one of data, as after a first one."""
+    return is_data(next((row for row in rows if any(f.strip() for f in row)), []), width)
+
+
 def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """Return what stands above the data in the first rows of a table.
 
@@ -132,7 +152,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
         unit: what its rows are called, such as "line".
     """
     width, _ = usual_width(rows)
-    first = next((i for i, row in enumerate(rows) if is_data(row, width)), None)
+    data = [i for i, row in enumerate(rows) if is_data(row, width)]
+    first = next((i for i in data if is_data_again(rows[i + 1 :], width)), next(iter(data), None))
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)
