@@ -6,7 +6,7 @@ They are recognised in usual languages, and turned into forms that pandas reads.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -49,7 +49,7 @@ SIX_DIGITS = r"^(\d\d)(\d\d)(\d\d)$"
 SPAN = r"(\d:\d{2}(?::\d{2})?(?: ?[AP]M)?)\s*(?:-|–|~|to|bis|a)\s*\d.*$"
 """Pattern of the first time of a span, and its end."""
 
-_PLAINER = [
+_PLAINER: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\s+(DST|ST)$", ""),
     (r"^(\d{4}) ?[年년] ?(\d{1,2}) ?[月월] ?(\d{1,2}) ?[日일] ?", r"\1-\2-\3 "),
     (r"(\d{1,2}) ?[时時시点](?: ?(\d{1,2})[分분]?)?", lambda m: f"{m[1]}:{m[2] or '00'}"),
