@@ -167,6 +167,8 @@ def read_export(
 
 def _without_prose(parts: list[Part], path: Path) -> list[Part]:
     """Leave out texts that hold no row with a time, such as a README, beside tables that do."""
+    if len(parts) == 1:
+        return parts
     prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
     if not prose or len(prose) == len(parts):
         return parts

@@ -102,7 +102,7 @@ def read(
             cell), cells-above or services-above (two rows of names), or auto, which decides by the
             names and numbers of columns and fails if two readings fit.
         time: Name of the column of times, or of dates and of times of day, such as Date,Time.
-        cell: Name of the column of cell ids in a long table, or of two, such as site,sector.
+        cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
@@ -188,7 +188,10 @@ def read(
 
 def _format_of_dates(column: pd.Series) -> str:
     """Return the only format of dates as text, of which a short later table may allow two."""
-    known = date_formats(column.dropna().unique().tolist()) if is_text(column) else []
+    texts = column.dropna().unique().tolist() if is_text(column) else []
+    if not texts or re.match(r"\d{4}-", texts[0]):
+        return ""  # ISO 8601 has one reading.
+    known = date_formats(texts)
     return known[0][1] if len(known) == 1 else ""
 
 

@@ -242,16 +242,16 @@ def points_that_need_an_answer(folder, mark):
 
 @case()
 def german_road_counts(folder):
-    """Dates of six digits, hours up to 24, ids that begin with 0, columns of marks."""
+    """Dates of six digits, hours up to 24, ids that begin with 0."""
     truth = Truth({"KFZ_R1": 0, "KFZ_R2": 0}, ["0923", "4001"], HOURS + pd.Timedelta("1h"))
-    head = ["Zst", "Land", "Wotag", "Datum", "Stunde", *truth.values, "K_R"]
+    head = ["Zst", "Land", "Wotag", "Datum", "Stunde", *truth.values]
 
     def row(t, c):
         day = t - pd.Timedelta("1h")
         return [c, "NW", str(day.weekday()), f"{day:%y%m%d}", f"{day.hour + 1:02}"]
 
     text = lines(truth, head, row, ";")
-    return save(folder, re.sub(r"(\d)\n", r"\1;-\n", text), "counts.txt"), truth
+    return save(folder, text, "counts.txt"), truth
 
 
 @case((96, 0), (48, 1))
