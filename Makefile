@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
+# Else each process that a test starts compiles every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo test docs bench federation-demo test-flower test-slow test-machines lint lock audit clean
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import pandas as pd
 import xarray as xr
 
 from data_prep import DATA_SETS
@@ -48,31 +49,35 @@ def preparation_of(cube: xr.Dataset) -> dict[str, Any]:
         return {**found, "options": {**found["options"]}, "cell": cube["cell"].to_numpy()[0].item()}
 
 
-def open_again(path: str | os.PathLike[str], preparation: Mapping[str, Any]) -> xr.Dataset:
+def open_again(
+    records: str | os.PathLike[str] | pd.DataFrame, preparation: Mapping[str, Any]
+) -> xr.Dataset:
     """Open later records as the first ones were: a cube as it is, others by their preparation.
 
     Missing rows are left NaN, with a warning, since nobody may be there to allow it.
 
     Args:
-        path: a cube, or records like those that were prepared.
+        records: path of a cube, or of records like those that were prepared; or such a table.
         preparation: result of `preparation_of`, not empty.
 
     Raises:
         InputError: if the records cannot be read in this way.
     """
-    path = Path(path)
-    if path.suffix == ".nc" or (path.is_file() and h5py.is_hdf5(path)):
-        return open_cube(path)
+    if not isinstance(records, pd.DataFrame):
+        records = Path(records)
+        if records.suffix == ".nc" or (records.is_file() and h5py.is_hdf5(records)):
+            return open_cube(records)
     data_set, options = DATA_SETS.find(preparation["data_set"]), dict(preparation["options"])
     if "start" in options:
+        name = records if isinstance(records, Path) else "the DataFrame"
         raise InputError(
-            f"{path}: the times of the first table were counted from {options['start']}, so those "
+            f"{name}: the times of the first table were counted from {options['start']}, so those "
             "of a later one are not known; give a table with times, or a cube"
         )
     if "allow_gaps" in options:
         options["allow_gaps"] = True
     try:
-        return _opened(path, data_set, options, preparation["cell"])
+        return _opened(records, data_set, options, preparation["cell"])
     except InputError as e:
         how = ", ".join(f"{name} {value!r}" for name, value in options.items())
         raise InputError(
@@ -82,13 +87,15 @@ def open_again(path: str | os.PathLike[str], preparation: Mapping[str, Any]) -> 
         ) from e
 
 
-def _opened(path: Path, data_set: Any, options: dict[str, Any], cell: Any) -> xr.Dataset:
+def _opened(
+    records: Path | pd.DataFrame, data_set: Any, options: dict[str, Any], cell: Any
+) -> xr.Dataset:
     if read := getattr(data_set, "read", None):
-        cube: xr.Dataset = read(path, **options)
+        cube: xr.Dataset = read(records, **options)
         # A table of services is of one cell, which is named like its first file.
         of_one = options.get("layout") == "services"
         return cube.assign_coords(cell=[cell]) if of_one else cube
     with tempfile.TemporaryDirectory() as folder:
-        made = data_set.prepare(path, Path(folder) / "records.nc", **options)
+        made = data_set.prepare(records, Path(folder) / "records.nc", **options)
         with open_cube(made) as ds:
             return ds.load().drop_encoding()  # It names a file that is gone.

@@ -34,7 +34,7 @@ from experiments.site import guides, images
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
 from experiments.site.markdown import as_png, replaced, shrunk
-from experiments.site.measured import Benchmarks, load
+from experiments.site.measured import Benchmarks, benchmarks_of
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
 from experiments.site.tables import chosen
@@ -50,7 +50,7 @@ TUTORIALS, RESULTS, FIGURES = DOCS / "tutorials", DOCS / "results", DOCS / "figu
 
 def of_default() -> Benchmarks:
     """Return the benchmarks of the default method."""
-    return chosen(load(RESULTS / "default.md"), ["who_wins*"])
+    return chosen(benchmarks_of(RESULTS / "default.md"), ["who_wins*"])
 
 
 Part = tuple[str, Callable[[], str]]
@@ -59,7 +59,10 @@ PARTS: dict[str, Part] = {
     "methods": ("methods.md", methods_table),
     "image methods": ("methods.md", image_methods_table),
     "skill": ("choose.md", lambda: skill_table(of_default(), "results/default.md")),
-    "hostile": ("security.md", partial(of_runs, "federation/hostile.csv", hostile.table_of)),
+    "hostile": (
+        "security.md",
+        partial(of_runs, "federation/hostile.csv", hostile.table_of_defences),
+    ),
     "robust": ("security.md", partial(of_runs, "federation/robust.csv", hostile.robust_table)),
     "attacks": ("security.md", guides.attacks_table),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
@@ -70,7 +73,7 @@ PARTS: dict[str, Part] = {
     "secure sums": ("performance.md", guides.secure_sum_table),
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
-    "city": ("performance.md", guides.city_table),
+    "city": ("performance.md", guides.city_page_table),
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),

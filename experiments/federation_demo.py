@@ -140,21 +140,23 @@ def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
     start, out = time.perf_counter(), out.resolve()
     try:
-        federate(out, method, rounds, tls)
+        run_federation(out, method, rounds, tls)
     except InputError as e:
         raise click.ClickException(e.typed) from e
     events = list(read_event_log(out))
     names = {first: name for name, (first, _) in SHARES.items()}
     names[SHARES[HOSTILE][0]] += " (hostile)"
     click.echo(f"\n{status_text(Standing.of(events))}")
-    click.echo(f"\ntest MSE of z-scores: {honest_error(out, method):.4f} of the honest nodes")
+    click.echo(
+        f"\ntest MSE of z-scores: {error_of_honest_nodes(out, method):.4f} of the honest nodes"
+    )
     alone = in_one_process(out, method, GUARDED | {"rounds": rounds}, SHARES.keys() - {HOSTILE})
     click.echo(f"                      {alone:.4f} in one process, where nothing fails")
     click.echo(f"figure: {draw(events, names, out / 'federation.png')}")
     click.echo(f"Done in {time.perf_counter() - start:.0f} s; everything is stopped.")
 
 
-def federate(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
+def run_federation(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
     """Make the data, run the federation and return the server's `federation.json`.
 
     Files of an earlier demo in the folder are removed.
@@ -239,7 +241,7 @@ def make_cubes(
         ]
 
 
-def honest_error(out: Path, method: str) -> float:
+def error_of_honest_nodes(out: Path, method: str) -> float:
     """Return the test error of the honest nodes' clients from their own tables."""
     folders = (out / f"{name}.federation" for name in SHARES if name != HOSTILE)
     paths = [path for folder in folders for path in folder.glob("run-*/metrics.csv")]

@@ -56,6 +56,11 @@ SHORTER = {
         "--method fedlean --method lightgbm": "--method ridge --method seasonal_day",
         "--folds 3": "--folds 2 --test 2d",
     },
+    "docs/coming-from.md": {
+        "--data mnist --images FOLDER": "--data digits8x8",
+        "--clients 20 --rounds 100": "--clients 3 --rounds 1",
+        "--method fedavg --rounds 3": "--method fedavg --rounds 1",
+    },
     "docs/images.md": {
         "--rounds 20": "--rounds 1",
         "--method pfpl": "--method pfpl --clients 3",
@@ -91,6 +96,7 @@ SLOWER = {
 """Instead of some of these, under `-m slow`; IMAGES is the folder of the real ones."""
 
 NOT_RUN = {
+    "docs/coming-from.md": {"python main.py": "PFLlib's"},
     "docs/horizons.md": {
         "stforecast download metr-la": "needs a network; tests of data_prep/download use loopback",
         "stforecast run --data milan.nc --service internet --static": (
@@ -284,6 +290,22 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
             do(document, line)
     if document == "docs/horizons.md":
         assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_what_replaces_other_libraries_gives_forecasts_of_every_cell(place):
+    times = pd.date_range("2024-01-01", periods=24 * 21, freq="h")
+    load = 50 + 20 * np.sin(2 * np.pi * (times.hour.to_numpy()[:, None] + [0, 3, 8]) / 24)
+    noise = np.random.default_rng(1).normal(0, 2, load.shape)
+    wide = pd.DataFrame(load + noise, times.rename("ds"), pd.Index(["a", "b", "c"]))
+    df = wide.reset_index().melt("ds", var_name="unique_id", value_name="y")
+    own = [b.text for b in blocks("docs/coming-from.md") if "import Forecaster" in b.text]
+    for block in own:
+        known = {"df": df, "wide": wide, "newer": wide}
+        exec(block, known)
+        assert known["forecast"].shape == (24, 3)
+        assert list(known["forecast"].columns) == ["a", "b", "c"]
+    assert len(own) == 2
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from data_prep.readers.columns import (
     Origin,
 )
 from data_prep.readers.delimited import Dialect, may_have_times
-from data_prep.readers.files import read_file, sheets_of, to_pandas
+from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
 from data_prep.readers.time_columns import drop_rows, find_times, join_times, times_down
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
@@ -117,20 +117,54 @@ class _Read(NamedTuple):
 
 
 def read_export(
-    path: Path, *, time: str, keys: Container[str], dialect: Dialect, layout: str = "auto"
+    path: Path | pd.DataFrame,
+    *,
+    time: str,
+    keys: Container[str],
+    dialect: Dialect,
+    layout: str = "auto",
 ) -> tuple[pd.DataFrame, str, Origin]:
     """Read an export; return its table, the column of times and the location of its rows.
 
     Without times, the column is the given one, and absent.
 
     Args:
-        path: a file, a folder, a zip, or a pattern such as `exports/*.csv`.
+        path: a file, a folder, a zip, a pattern such as `exports/*.csv`, or a frame.
         time: name of the column of times, or two names, of dates and of times of day.
         keys: columns to keep as text.
         dialect: how files are written.
         layout: what the columns of several files with the same times are: `"wide"`, cells, or
             `"services"`.
     """
+    if isinstance(path, pd.DataFrame):
+        read = [_read_frame(path, time)]
+        path = Path(read[0].name)
+    else:
+        read = _read_parts(path, time, keys, dialect)
+    marks = (decide_decimal(one.table, dialect.decimal, keys, one.origin) for one in read)
+    mark: Decimal = "comma" if "comma" in marks else "point"
+    if mark == "comma" and not all(one.origin.as_text for one in read):
+        comma = dataclasses.replace(dialect, decimal=mark)
+        return read_export(path, time=time, keys=keys, dialect=comma, layout=layout)
+    for i, one in enumerate(read):
+        table, origin = to_numbers(one.table, mark, keys, one.origin)
+        table, origin = spread_quantities(table, one.times, keys, origin)
+        table, origin = use_unit_column(table, keys, origin)
+        read[i] = one._replace(table=table, origin=origin)
+    _, table, origin, times = read[0] if len(read) == 1 else combine(read, path, layout)
+    table, joined = join_times(table, times)
+    return to_pandas(table), time if joined is None else joined, origin
+
+
+def _read_frame(df: pd.DataFrame, time: str) -> _Read:
+    origin = Origin(as_text=True)
+    table = from_pandas(df)
+    times = find_times(table, time, origin, header=True)
+    return _Read(origin.name, *drop_rows(table, times, origin), times)
+
+
+def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -> list[_Read]:
+    """Read the files or sheets of an export that have times."""
     parts = _without_prose(parts_of(path, dialect.sheet), path)
     read: list[_Read] = []
     for part in parts:
@@ -150,19 +184,7 @@ def read_export(
         read.append(_Read(part.name, *drop_rows(table, times, origin), times))
     if not read:
         raise InputError(f"{path.name}: no sheet has a table with times; ", Words("choose {sheet}"))
-    marks = (decide_decimal(one.table, dialect.decimal, keys, one.origin) for one in read)
-    mark: Decimal = "comma" if "comma" in marks else "point"
-    if mark == "comma" and not all(one.origin.as_text for one in read):
-        comma = dataclasses.replace(dialect, decimal=mark)
-        return read_export(path, time=time, keys=keys, dialect=comma, layout=layout)
-    for i, one in enumerate(read):
-        table, origin = to_numbers(one.table, mark, keys, one.origin)
-        table, origin = spread_quantities(table, one.times, keys, origin)
-        table, origin = use_unit_column(table, keys, origin)
-        read[i] = one._replace(table=table, origin=origin)
-    _, table, origin, times = read[0] if len(read) == 1 else combine(read, path, layout)
-    table, joined = join_times(table, times)
-    return to_pandas(table), time if joined is None else joined, origin
+    return read
 
 
 def _without_prose(parts: list[Part], path: Path) -> list[Part]:

@@ -228,6 +228,20 @@ def to_pandas(table: pl.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
 
 
+def from_pandas(df: pd.DataFrame) -> pl.DataFrame:
+    """Return a frame without its index; what is neither number nor time becomes text."""
+    return pl.DataFrame([_from_pandas(str(name), column) for name, column in df.items()])
+
+
+def _from_pandas(name: str, column: pd.Series) -> pl.Series:
+    if isinstance(column.dtype, pd.DatetimeTZDtype):
+        utc = pl.Series(name, column.dt.tz_convert(None).to_numpy())
+        return utc.dt.replace_time_zone("UTC").dt.convert_time_zone(str(column.dt.tz))
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufM":
+        return pl.Series(name, column.to_numpy())
+    return pl.Series(name, [None if pd.isna(v) else str(v) for v in column], dtype=pl.String)
+
+
 @contextmanager
 def _without_panic() -> Iterator[None]:
     """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""

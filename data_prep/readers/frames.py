@@ -18,13 +18,10 @@ from data_prep.base.errors import InputError, Words, choose, close_to, counted, 
 from data_prep.base.limits import check_size
 from data_prep.cube import CLOCKS, make_cube
 from data_prep.readers.columns import (
-    CELLS,
-    TIMES,
     Origin,
     cell_ids,
     factorize,
     is_text,
-    named,
     numbers,
     value_columns,
 )
@@ -34,26 +31,14 @@ from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_time
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
 
 
-def check_index(df: pd.DataFrame, name: str) -> None:
-    """Refuse a frame whose index counts its rows, as those of `read_csv` and `reset_index` do."""
-    if not isinstance(df.index, pd.RangeIndex) or max(df.index) >= EPOCH_SECONDS[0]:
-        return
-    texts = [c for c in df.columns if isinstance(c, str)]
-    dates = [c for c in df.columns if types.is_datetime64_any_dtype(df[c])]
-    time = next(iter([*dates, *named(texts, TIMES)]), None)
-    cell = next(iter(named(texts, CELLS)), None)
-    if time is None:
-        columns = ", ".join(map(repr, df.columns[:8]))
-        advice = f"set the column of times, one of {columns}, as index: `df.set_index(NAME)`"
-    elif cell is None or not df[time].duplicated().any():
-        advice = f"write `df.set_index({time!r})` if this column holds them"
-    else:
-        value = next((c for c in df.columns if c not in (time, cell)), "value")
-        advice = (
-            "a row for each time and cell becomes a row for each time by "
-            f"`df.pivot(index={time!r}, columns={cell!r}, values={value!r})`"
-        )
-    raise InputError(f"{name}: its index counts rows (RangeIndex), expected times; {advice}")
+def counts_rows(df: pd.DataFrame) -> bool:
+    """Return whether the index counts rows, as those of `read_csv`, `reset_index` and `concat` do.
+
+    >>> counts_rows(pd.DataFrame({"ds": ["2024-01-01"], "y": [1.0]}))
+    True
+    """
+    whole = types.is_integer_dtype(df.index.dtype) and len(df) > 0
+    return whole and max(df.index) < EPOCH_SECONDS[0]
 
 
 ALL_BUT = "not:"
@@ -171,8 +156,6 @@ def from_frame(
     """
     origin = options.origin
     _check_not_empty(df, origin)
-    if not origin.is_file:
-        check_index(df, origin.name)
     cells = cell_ids(df.columns, origin)
     times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
     axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)

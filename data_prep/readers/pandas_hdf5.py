@@ -43,7 +43,7 @@ def read_hdf(path: Path) -> tuple[pl.DataFrame, Origin]:
         index = group["axis1"]
         if re.fullmatch(DATES, text_of(index.attrs.get("kind", ""))):
             zone = text_of(index.attrs.get("tz", ""))
-            times = pl.Series("time", read_times(index, path.name).astype("datetime64[us]"))
+            times = pl.Series("time", read_index(index, path.name).astype("datetime64[us]"))
             if zone:
                 times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(_zone(zone, path))
             columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
@@ -113,7 +113,7 @@ def read_labels(axis: h5py.Dataset, name: str) -> list[str]:
     return labels
 
 
-def read_times(axis: h5py.Dataset, name: str) -> np.ndarray:
+def read_index(axis: h5py.Dataset, name: str) -> np.ndarray:
     """Return the times of an index, `(rows,)` datetime64; those with a zone are in UTC."""
     kind = text_of(axis.attrs.get("kind", ""))
     unit = re.fullmatch(DATES, kind)

@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 
 def read(
-    raw: Path,
+    raw: Path | pd.DataFrame,
     *,
     layout: Literal["auto", "long", "wide", "services", "cells-above", "services-above"] = "auto",
     time: str = TIME,
@@ -97,7 +97,8 @@ def read(
 
     Args:
         raw: The table, such as a .csv, .csv.gz, .xlsx, .parquet, .feather or .h5 file, or several:
-            a folder, a .zip or a pattern such as 'exports/*.csv'.
+            a folder, a .zip or a pattern such as 'exports/*.csv'; in Python also a frame, whose
+            index is not read.
         layout: long, wide (a column for each cell), services (a column for each service of one
             cell), cells-above or services-above (two rows of names), or auto, which decides by the
             names and numbers of columns and fails if two readings fit.
@@ -136,7 +137,8 @@ def read(
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
-    given, raw = dict(locals()), Path(raw)
+    given = {name: value for name, value in locals().items() if name != "raw"}
+    files = [] if isinstance(raw, pd.DataFrame) else files_of(raw := Path(raw))
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
     resampling = Resampling.of(resample, agg)
@@ -157,17 +159,17 @@ def read(
         duplicates=duplicates,
         time_format=time_format,
         resampling=resampling,
-        title=f"Table {raw.name}",
-        source=raw.name,
-        checksums={file.name: checksum(file) for file in files_of(raw)},
+        title=f"Table {origin.name}",
+        source=origin.name,
+        checksums={file.name: checksum(file) for file in files},
         origin=origin,
     )
     df, kind = unfold(df, layout, time, cell, origin)
     found = find_layout(df, kind, time, cell, chosen, origin)
-    _check_read(found.kind, raw, cell, name, sheet)
-    ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL else []
-    if any(is_numeric_dtype(df[c]) for c in ids) and raw.suffix.lower() not in BINARY:
-        return read(**{**given, "cell": found.cell})  # As text, for ids such as 007.
+    _check_read(found.kind, origin.name, cell, name, sheet)
+    ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
+    if any(is_numeric_dtype(df[c]) for c in ids) and not origin.name.lower().endswith(BINARY):
+        return read(raw, **{**given, "cell": found.cell})  # As text, for ids such as 007.
     if found.kind == "wide":
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
@@ -280,17 +282,17 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
     return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
 
 
-def _check_read(kind: str, raw: Path, cell: str, name: str, sheet: str | None) -> None:
-    other_layout = f"{raw.name}, whose layout is {kind}, has no use for"
+def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) -> None:
+    other_layout = f"{table}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
         raise InputError(f"{other_layout} cell {cell!r}: ", remedy)
     if name != "value" and kind != "wide":
         remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
         raise InputError(f"{other_layout} name {name!r}: ", remedy)
-    if sheet and raw.suffix.lower() != ".xlsx":
+    if sheet and not table.lower().endswith(".xlsx"):
         remedy = Words("only an Excel file reads it; leave out {sheet}")
-        raise InputError(f"{raw.name} has no use for sheet {sheet!r}: ", remedy)
+        raise InputError(f"{table} has no use for sheet {sheet!r}: ", remedy)
 
 
 def _set_times(

@@ -61,14 +61,14 @@ def few_cells(results: Results, *data: Path) -> str:
         *data: the cubes.
     """
     cubes = {path.stem: open_cube(path) for path in data}
-    fits = (run for name, cube in cubes.items() for run in runs(name, cube))
+    fits = (run for name, cube in cubes.items() for run in fits(name, cube))
     for run in sorted(fits, key=lambda run: run.draw):
         if not results.has(**run._asdict()):
             results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
     return few_table(pd.DataFrame(results.rows))
 
 
-class Run(NamedTuple):
+class Fit(NamedTuple):
     """A fit: columns of the file, but for the error."""
 
     data: str
@@ -84,14 +84,14 @@ def horizons(cube: xr.Dataset) -> tuple[int, int]:
     return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
 
 
-def runs(data: str, cube: xr.Dataset) -> Iterator[Run]:
+def fits(data: str, cube: xr.Dataset) -> Iterator[Fit]:
     """Return the fits to a cube, all of one draw before the next."""
     orders = range(DRAWS), CELLS, horizons(cube), FEW
     for draw, cells, horizon, method in itertools.product(*orders):
-        yield Run(data, cells, draw, horizon, method)
+        yield Fit(data, cells, draw, horizon, method)
 
 
-def measure_few(cube: xr.Dataset, run: Run) -> float:
+def measure_few(cube: xr.Dataset, run: Fit) -> float:
     """Return the MSE of z-scores on the test part."""
     rng = np.random.default_rng([run.cells, run.draw])
     cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
@@ -117,7 +117,7 @@ def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
     Student's t: draws from one cube are not independent of each other.
     """
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
-    logs = np.log(rows.set_index([*Run._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
+    logs = np.log(rows.set_index([*Fit._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
     above = logs.sub(logs["fedlean"], axis=0)
     return {
         method: {

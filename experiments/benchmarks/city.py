@@ -83,20 +83,22 @@ def city(
     """
     results.fix(days=days, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
-        for n in frame.numbers(cells):
+        for n in frame.listed_numbers(cells):
             cube = Path(folder) / f"{n}.nc"
-            for horizon, method in itertools.product(frame.numbers(horizons), methods.split(",")):
+            for horizon, method in itertools.product(
+                frame.listed_numbers(horizons), methods.split(",")
+            ):
                 key = {"cells": n, "horizon": horizon, "method": method}
                 if results.has(**key):
                     continue
                 if not cube.exists():
-                    frame.in_own_process(generate, cube, n, days)
-                found = frame.in_own_process(measure, method, cube, horizon, threads)
+                    frame.in_own_process(generate_city, cube, n, days)
+                found = frame.in_own_process(measure_phases, method, cube, horizon, threads)
                 results.add(*({**key, **row} for row in found))
     return city_table(results.rows)
 
 
-def generate(path: Path, n_cells: int, days: int) -> None:
+def generate_city(path: Path, n_cells: int, days: int) -> None:
     """Write a cube of hourly Internet activity of a heterogeneous city."""
     place, preset = CITIES["milan"], PRESETS["heterogeneous"]
     ids = block(place, n_cells)
@@ -112,7 +114,7 @@ def generate(path: Path, n_cells: int, days: int) -> None:
     write_cube(cube, path)
 
 
-def measure(method: str, cube: Path, horizon: int, threads: int) -> list[dict[str, Any]]:
+def measure_phases(method: str, cube: Path, horizon: int, threads: int) -> list[dict[str, Any]]:
     """Run a method in this process; return what each phase used."""
     torch.set_num_threads(threads)
     usage = Usage()

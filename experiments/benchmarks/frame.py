@@ -139,7 +139,7 @@ class Results:
         return any(all(row[n] == v for n, v in values.items()) for row in self.rows)
 
 
-def numbers(text: str) -> list[int]:
+def listed_numbers(text: str) -> list[int]:
     """Return comma-separated whole numbers."""
     try:
         return [int(part) for part in text.split(",")]

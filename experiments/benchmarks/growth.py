@@ -65,7 +65,7 @@ def growth(
         threads: number of threads.
     """
     settings = {"memory": memory, "participation": share, "hidden_size": hidden_size}
-    for method, n in itertools.product(methods.split(","), frame.numbers(clients)):
+    for method, n in itertools.product(methods.split(","), frame.listed_numbers(clients)):
         own = {**settings, "method": method} | ({"compared": compared} if method == "fuels" else {})
         grown = frame.in_own_process(grow, n, threads, own)
         results.add({"method": method, "clients": n, **grown})

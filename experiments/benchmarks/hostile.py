@@ -102,8 +102,8 @@ def hostile(results: Results, *, methods: str = ",".join(METHODS)) -> str:
         methods: methods to measure.
     """
     with cubes_of(N_NODES, SHARE, DAYS) as cubes:
-        measure_all(results, runs(), methods, lambda run: honest_error_of(run, cubes))
-    return table_of(pd.DataFrame(results.rows))
+        measure_all(results, hostile_runs(), methods, lambda run: honest_error_of(run, cubes))
+    return table_of_defences(pd.DataFrame(results.rows))
 
 
 @benchmark("robust.csv", goes_on=True)
@@ -124,7 +124,7 @@ def robust_rules(results: Results, *, methods: str = ",".join(EVERY_METHOD)) -> 
     return robust_table(pd.DataFrame(results.rows))
 
 
-class Run(NamedTuple):
+class HostileRun(NamedTuple):
     """One run: nothing is hostile if `hostile` is 0."""
 
     method: str
@@ -153,7 +153,7 @@ def is_absent(method: str, behaviour: str) -> bool:
     return behaviour == "prototype-poisoned" and method != "fuels"
 
 
-def runs() -> Iterator[Run]:
+def hostile_runs() -> Iterator[HostileRun]:
     """Return all runs with a rule that the method can use.
 
     What the server refuses is tried without a defence only, as none ever sees it.
@@ -161,15 +161,18 @@ def runs() -> Iterator[Run]:
     for robust, method in itertools.product(DEFENCES, METHODS):
         if robust not in ("none", *ALL[method].guards):
             continue
-        yield Run(method, 0, "-", robust)
+        yield HostileRun(method, 0, "-", robust)
         for hostile, behaviour in itertools.product(hostile_numbers(N_NODES), BEHAVIOURS):
             refused = behaviour in REFUSED and robust != "none"
             if not refused and not is_absent(method, behaviour):
-                yield Run(method, hostile, behaviour, robust)
+                yield HostileRun(method, hostile, behaviour, robust)
 
 
 def measure_all(
-    results: Results, runs: Iterable[Run], methods: str, measure: Callable[[Run], float]
+    results: Results,
+    runs: Iterable[HostileRun],
+    methods: str,
+    measure: Callable[[HostileRun], float],
 ) -> None:
     """Add the rows of all runs with some methods that are not there yet."""
     chosen = [r for r in runs if r.method in methods.split(",") and not results.has(**r._asdict())]
@@ -221,7 +224,7 @@ class WireLink(Link):
             return str(e)
 
 
-def honest_error(folder: Path, run: Run, select: str, n_nodes: int) -> float:
+def honest_error(folder: Path, run: HostileRun, select: str, n_nodes: int) -> float:
     """Return the mean test error of the clients of nodes that do not lie.
 
     The nodes that count are the same for all runs, so that their errors can be compared: those that
@@ -234,7 +237,7 @@ def honest_error(folder: Path, run: Run, select: str, n_nodes: int) -> float:
     return mean_error(pd.concat([pd.read_csv(path) for path in paths]), select)
 
 
-def honest_error_of(run: Run, cubes: list[Path], **changed: Any) -> float:
+def honest_error_of(run: HostileRun, cubes: list[Path], **changed: Any) -> float:
     """Do a run in this process, with settings changed, and return the honest nodes' error."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -248,9 +251,9 @@ def honest_error_of(run: Run, cubes: list[Path], **changed: Any) -> float:
         return honest_error(folder, run, settings.config.run.select, len(cubes))
 
 
-def table_of(rows: pd.DataFrame) -> str:
+def table_of_defences(rows: pd.DataFrame) -> str:
     """Tabulate the worst that hostile nodes do to honest ones, by defence."""
-    errors = rows.pivot_table("mse", list(Run._fields[:-1]), "robust", sort=False)
+    errors = rows.pivot_table("mse", list(HostileRun._fields[:-1]), "robust", sort=False)
     heads = {name: f"`{name}`" for name in DEFENCES[1:]}
     return worst_table(errors.reindex(columns=list(DEFENCES)).rename(columns=heads), N_NODES)
 
@@ -304,17 +307,17 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def robust_runs() -> Iterator[Run]:
+def robust_runs() -> Iterator[HostileRun]:
     """Return all runs, first those in which nobody lies."""
     guarded = list(itertools.product(EVERY_METHOD, (*RULES, "none")))
     for method, robust in guarded:
-        yield Run(method, 0, "-", robust)
+        yield HostileRun(method, 0, "-", robust)
     for behaviour, (method, robust) in itertools.product(ATTACKS, guarded):
-        yield Run(method, LIARS, behaviour, robust)
+        yield HostileRun(method, LIARS, behaviour, robust)
 
 
 @contextmanager
-def lying(run: Run) -> Iterator[None]:
+def lying(run: HostileRun) -> Iterator[None]:
     """Within the context, servers of this process use the run's rule, and its nodes lie to them."""
     truth = Server.aggregate
 
@@ -334,7 +337,7 @@ def lying(run: Run) -> Iterator[None]:
         yield
 
 
-def error_with(run: Run, city: xr.Dataset) -> float:
+def error_with(run: HostileRun, city: xr.Dataset) -> float:
     """Do a run in this process; return the honest clients' error, infinite if lies end the run."""
     asked = resolve(run.method, **COMMON, **OWN.get(run.method, TRAINED))
     series = as_series(city, asked.data.service, asked.window)

@@ -108,12 +108,12 @@ def images(
     if unknown := set(names) - set(PROBLEMS):
         raise InputError(f"{', '.join(sorted(unknown))}: choose from {', '.join(PROBLEMS)}")
     for name in names:
-        results.add(*compare(PROBLEMS[name], clients, threads, repetitions))
+        results.add(*time_in_turns(PROBLEMS[name], clients, threads, repetitions))
         click.echo(f"measured: {name}", err=True)
     return frame.table(results.rows, COLUMNS)
 
 
-def make_federation(problem: Problem, n_clients: int, workers: int = 1) -> Federation:
+def federation_of_images(problem: Problem, n_clients: int, workers: int = 1) -> Federation:
     """Return a federation before its first round, the same in each process."""
     g = torch.Generator().manual_seed(0)
     samples = problem.batch * problem.batches
@@ -214,18 +214,18 @@ class ModuleLoop:
         return sum(losses) / len(losses)
 
 
-def make_runner(
+def runner_of_images(
     problem: Problem, n_clients: int, loop: bool, threads: int
 ) -> Callable[[], frame.Timed]:
     """Return a function that runs and measures one round, whose loss is the value."""
     torch.set_num_threads(threads)
-    federation = make_federation(problem, n_clients, 1 if loop else threads)
+    federation = federation_of_images(problem, n_clients, 1 if loop else threads)
     if loop:
         return partial(frame.timed, ModuleLoop(federation).run_round)
     return partial(frame.timed, lambda: federation.run_round().train_loss)
 
 
-def compare(
+def time_in_turns(
     problem: Problem, n_clients: int, threads: int, repetitions: int
 ) -> list[dict[str, Any]]:
     """Time both paths with one thread and with all, in turns."""
@@ -233,7 +233,7 @@ def compare(
     paths = [(loop, n) for loop in (True, False) for n in several]
     with ExitStack() as stack:
         sides = {
-            path: stack.enter_context(own_process(make_runner, problem, n_clients, *path))
+            path: stack.enter_context(own_process(runner_of_images, problem, n_clients, *path))
             for path in paths
         }
         turns = frame.in_turns(sides, WARM_UP + repetitions)

@@ -130,23 +130,23 @@ def kills(
             random.seed(seed + len(done))
             killed = Killed(flower, folder, settings, done)
             while len(done) < times:
-                told_runs.append(told(killed.run(times, target), expected, target))
+                told_runs.append(differences(killed.run(times, target), expected, target))
                 results.add()
                 click.echo(f"a run of {rounds} rounds is complete: {told_runs[-1]}")
     return f"{len(done)} kills in {len(told_runs)} runs"
 
 
-def runs() -> Iterator[hostile.Run]:
+def runs() -> Iterator[hostile.HostileRun]:
     """Return all runs, in an order in which the first few have all behaviours and methods."""
     for method in hostile.METHODS:
-        yield hostile.Run(method, 0, "-", DEFENCE)
+        yield hostile.HostileRun(method, 0, "-", DEFENCE)
     methods = ["fuels", "fedavg", "fedlean"]
     numbers = sorted(hostile.hostile_numbers(N_NODES), reverse=True)
     for turn, liars in itertools.product(range(len(methods)), numbers):
         for i, behaviour in enumerate(hostile.BEHAVIOURS):
             method = methods[(i + turn) % len(methods)]
             if not hostile.is_absent(method, behaviour):
-                yield hostile.Run(method, liars, behaviour, DEFENCE)
+                yield hostile.HostileRun(method, liars, behaviour, DEFENCE)
 
 
 class LiveNodes:
@@ -165,7 +165,7 @@ class LiveNodes:
     def _tell(self, i: int, names: tuple[str, ...]) -> Path:
         return hostile_node.write(self.folder / f"lies-{i}", names)
 
-    def measure(self, run: hostile.Run) -> float:
+    def measure(self, run: hostile.HostileRun) -> float:
         """Do a run and return the honest nodes' error."""
         for i in range(len(self.cubes)):
             self._tell(i, (run.behaviour,) if i < run.hostile else ())
@@ -181,7 +181,9 @@ class LiveNodes:
 def live_table(rows: pd.DataFrame) -> str:
     """Tabulate the worst that hostile nodes do, and tell how far live runs are from one process."""
     heads = {BARE: "no defence", ALONE: f"`{DEFENCE}`", "mse": f"`{DEFENCE}`, live"}
-    errors = rows.set_index(list(hostile.Run._fields[:-1]))[list(heads)].rename(columns=heads)
+    errors = rows.set_index(list(hostile.HostileRun._fields[:-1]))[list(heads)].rename(
+        columns=heads
+    )
     apart = (rows["mse"] / rows[ALONE] - 1).abs().max()
     same = f"differ by {apart:.0e} at most from" if apart else "are equal to"
     return f"{hostile.worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
@@ -277,7 +279,7 @@ def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> 
     return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-12)))
 
 
-def told(out: Path, expected: Path, target: str) -> dict[str, Any]:
+def differences(out: Path, expected: Path, target: str) -> dict[str, Any]:
     """Return what a run tells beside the undisturbed one.
 
     Returns:

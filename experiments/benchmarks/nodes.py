@@ -98,9 +98,9 @@ def nodes(
     results.about |= {"clients": CLIENTS, "cores": psutil.cpu_count(), "variants": {}}
     with cubes_of(nodes, CLIENTS, DAYS) as cubes:
         for variant, option in chosen.items():
-            results.about["variants"][variant] = measure(option, cubes, rounds, method)
+            results.about["variants"][variant] = measure_nodes(option, cubes, rounds, method)
             results.add()
-    return table_of([results.about])
+    return table_of_nodes([results.about])
 
 
 @frame.benchmark("secure_sum.json")
@@ -127,7 +127,7 @@ def secure_sum(
         repeat: rounds, of which the median counts.
     """
     torch.set_num_threads(1)
-    for n in frame.numbers(nodes):
+    for n in frame.listed_numbers(nodes):
         kinds = {
             "plain": partial(plain, n, clients, values),
             "secure": partial(secure, n, clients, values, lost=False),
@@ -141,7 +141,7 @@ def secure_sum(
     return secure_table(results.rows)
 
 
-def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:
+def measure_nodes(option: str, cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:
     """Run the federation once and return what it took."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
@@ -179,7 +179,7 @@ def measure(option: str, cubes: list[Path], rounds: int, method: str) -> dict[st
     }
 
 
-def table_of(measured: Iterable[Mapping[str, Any]]) -> str:
+def table_of_nodes(measured: Iterable[Mapping[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
         {**r, "nodes": results["nodes"], "variant": variant}

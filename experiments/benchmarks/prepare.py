@@ -140,13 +140,13 @@ def prepare(
     frame.in_own_process(generate, days, files, cells)
     size = sum(p.stat().st_size for p in days.iterdir()) / files / 1e6
     readers: dict[str, Callable[[Path, Path], Cost]] = {
-        "stforecast": partial(measure, milan.prepare),
-        ONE_THREAD: partial(measure, milan.prepare),
+        "stforecast": partial(measure_reader, milan.prepare),
+        ONE_THREAD: partial(measure_reader, milan.prepare),
     }
     if importlib.util.find_spec("ray"):
         readers[f"stforecast, {workers} workers of Ray"] = partial(measure_ray, workers)
-    readers["plain polars"] = partial(measure, prepare_with_polars)
-    readers["plain pandas"] = partial(measure, prepare_with_pandas)
+    readers["plain polars"] = partial(measure_reader, prepare_with_polars)
+    readers["plain pandas"] = partial(measure_reader, prepare_with_pandas)
 
     outs = (raw / f"{i}.nc" for i in itertools.count())
 
@@ -253,7 +253,7 @@ class Cost(NamedTuple):
     peak: float | None = None
 
 
-def measure(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
+def measure_reader(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
     """Measure one reader in this process."""
     _, wall, cpu = frame.timed(reader, raw, out)
     return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)

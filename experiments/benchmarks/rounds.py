@@ -100,7 +100,7 @@ def rounds(
     rate = product_rate(threads)
     results.about["gigaflops"] = rate
     compared = variants(threads)
-    for n in sorted(frame.numbers(clients)):
+    for n in sorted(frame.listed_numbers(clients)):
         n_batches = batches or batches_for(n)
         of_size = measure(compared, n, n_batches, repetitions, rate)
         compared = better_threads(compared, [row["seconds"] for row in of_size])

@@ -16,12 +16,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
-from experiments.benchmarks.frame import Results, benchmark, numbers, table
+from experiments.benchmarks.frame import Results, benchmark, listed_numbers, table
 from stforecast.bench.curves import HUES
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
 from stforecast.forecasting import planning, runs
 from stforecast.forecasting.forecaster import Forecaster
-from stforecast.forecasting.planning import error_correlation, plan
+from stforecast.forecasting.planning import error_paths, plan
 
 SERVED = {
     "what": ("asked for", ""),
@@ -164,7 +164,7 @@ def exceedance(
         every: steps between forecasts.
     """
     for path in data:
-        said, happened = _said(path, method, horizon, numbers(levels), every)
+        said, happened = _said(path, method, horizon, listed_numbers(levels), every)
         for rule, chances in said.items():
             name = path.name.partition("-")[0].partition(".")[0]
             row: dict[str, Any] = {"data": name, "rule": f"{name}: {rule}"}
@@ -208,8 +208,8 @@ def _said(
     tests, series = forecaster.test_forecasts(), forecaster.data_.series
     values = series.values[forecaster.data_.split.fit]
     middle = tests.sizes["time"] // 2
-    correlation = error_correlation(tests.isel(time=slice(0, middle - horizon)))
-    if correlation is None:
+    paths = error_paths(tests.isel(time=slice(0, middle - horizon)))
+    if paths is None:
         raise InputError(f"{path}: too few forecasts to say how their errors go together")
     said: dict[str, list[np.ndarray]] = {"joint": [], "independent": [], "one step": []}
     happened = []
@@ -227,7 +227,7 @@ def _said(
             quantiles = pd.Series(np.nanquantile(values, level / 100, axis=0))
             limit: dict[object, float] = quantiles[tables["y"].columns].to_dict()
             bounds, centre = (tables["lower"], tables["upper"]), tables["y_hat"]
-            found = plan(centre, bounds, limit, planning.ANY, correlation)
+            found = plan(centre, bounds, limit, planning.ANY, paths)
             steps = planning.exceedance(centre, *bounds, limit, tests.attrs["coverage"])
             said["joint"].append(found["probability"].to_numpy())
             said["independent"].append(1 - (1 - steps).prod().to_numpy())

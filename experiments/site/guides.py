@@ -126,13 +126,13 @@ def exceedance_figure() -> bytes:
     return as_png(draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
 
 
-def city_table() -> str:
+def city_page_table() -> str:
     """Tabulate the CPU seconds of whole runs on generated cities, phase by phase."""
-    from experiments.benchmarks.city import city_table as table_of
+    from experiments.benchmarks.city import city_table
 
     found = _results("city")
     told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
-    return _measured(told, found, table_of(found["rows"]))
+    return _measured(told, found, city_table(found["rows"]))
 
 
 def prepare_table() -> str:
@@ -219,7 +219,7 @@ def attacks_table() -> str:
 
 def nodes_tables() -> str:
     """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
-    from experiments.benchmarks.nodes import table_of
+    from experiments.benchmarks.nodes import table_of_nodes
 
     kinds: dict[str, list[dict[str, Any]]] = {}
     for path in FEDERATION.glob("nodes-*.json"):
@@ -227,7 +227,7 @@ def nodes_tables() -> str:
         kind = f"{r['clients']} clients a node, `{r['method']}`, {r['rounds']} rounds, on "
         kinds.setdefault(f"{kind}{r['cores']} cores:", []).append(r)
     return "\n\n".join(
-        f"{kind}\n\n{table_of(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
+        f"{kind}\n\n{table_of_nodes(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
         for kind in sorted(kinds)
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.site.markdown import wrapped
-from experiments.site.measured import Row, load
+from experiments.site.measured import Row, benchmarks_of
 from experiments.site.tables import (
     OWN,
     POINTS,
@@ -53,7 +53,9 @@ def plain_rivals() -> str:
     rows = []
     for case in CASES.values():
         for name in case.names:
-            for column in compared_images(chosen(load(RESULTS / f"{case.page}.md"), [name])):
+            for column in compared_images(
+                chosen(benchmarks_of(RESULTS / f"{case.page}.md"), [name])
+            ):
                 reference = reference_of(column)
                 cells = {
                     head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
@@ -75,7 +77,7 @@ def cases_table() -> str:
     rows = []
     for case, (page, names) in CASES.items():
         for name in names:
-            for column in best_models(chosen(load(RESULTS / f"{page}.md"), [name])):
+            for column in best_models(chosen(benchmarks_of(RESULTS / f"{page}.md"), [name])):
                 place = f"[{column.about}](results/{page}.md#{name})"
                 rows.append({"your case": case, "measured on": place} | _advice(column))
     return markdown(rows)

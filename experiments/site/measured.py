@@ -51,10 +51,10 @@ Benchmarks = dict[str, Benchmark]
 """Benchmarks of a page by name."""
 
 
-def read_table(text: str) -> Benchmark:
+def read_benchmark(text: str) -> Benchmark:
     r"""Read the `table.md` of a benchmark.
 
-    >>> read_table("# A\n\n| method | MSE |\n|---|---|\n| solo | 0.3 |\n").tables["methods"]
+    >>> read_benchmark("# A\n\n| method | MSE |\n|---|---|\n| solo | 0.3 |\n").tables["methods"]
     [{'method': 'solo', 'MSE': '0.3'}]
     """
     about: dict[str, Any] = {"facts": {}, "data": [], "said": [], "notes": []}
@@ -124,7 +124,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def load(page: Path) -> Benchmarks:
+def benchmarks_of(page: Path) -> Benchmarks:
     """Return the benchmarks of a page, in the order in which they are told."""
     folder = page.with_suffix("")
     if not (folder / "benchmarks.json").exists():
@@ -184,7 +184,7 @@ def read_folder(folder: Path) -> Benchmark:
     path = folder / "table.md"
     if not path.is_file():
         raise no_file(path, "table", "give folders that `stforecast bench` wrote")
-    return read_table(path.read_text())
+    return read_benchmark(path.read_text())
 
 
 def described(data: str) -> str:

@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError, counted
 from data_prep.base.files import atomic_path
 from experiments.site import claims, default_method, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
-from experiments.site.measured import Benchmarks, load, page_of, pages, read_folder, save
+from experiments.site.measured import Benchmarks, benchmarks_of, page_of, pages, read_folder, save
 from vision.cli.compare import HEADING
 
 INDEX = "index.md"
@@ -71,7 +71,7 @@ def gather(folders: Sequence[Path], results: Path) -> None:
     places = {name: page_of(name, results) for name in found}
     for page in set(places.values()):
         new = {name: benchmark for name, benchmark in found.items() if places[name] == page}
-        save(page, load(page) | new)
+        save(page, benchmarks_of(page) | new)
     for folder in folders:
         shown = places[folder.resolve().name].read_text()
         for figure in sorted((folder / "figures").glob("*.png")):
@@ -95,7 +95,7 @@ def write_pages(results: Path) -> None:
 
 def updated(text: str, page: Path) -> str:
     """Return the text of a page with its generated parts as its benchmarks say today."""
-    benchmarks = load(page)
+    benchmarks = benchmarks_of(page)
     if told := PAGES.get(page.stem):
         own = tables.chosen(benchmarks, told.names)
         text = replaced(text, "answer", lambda: wrapped(told.answer(own)))
@@ -122,7 +122,7 @@ def _made(name: str, benchmarks: Benchmarks) -> str:
 
 def with_answers(paper: str, page: Path) -> str:
     """Return a paper's page with the answers to its claims that its benchmarks give."""
-    return replaced(paper, "answers", lambda: _answers(load(page), page))
+    return replaced(paper, "answers", lambda: _answers(benchmarks_of(page), page))
 
 
 def _answers(benchmarks: Benchmarks, page: Path) -> str:
@@ -146,7 +146,7 @@ def contents(results: Path) -> str:
     """List the pages with links, and the number of their benchmarks."""
     return "\n".join(
         f"- [{path.read_text().partition(chr(10))[0].lstrip('# ')}]({path.name}): "
-        f"{counted(len(load(path)), 'benchmark')}"
+        f"{counted(len(benchmarks_of(path)), 'benchmark')}"
         for path in pages(results)
     )
 

@@ -234,9 +234,9 @@ def check_command(
     """
     check_run(model)
     check_history(data)
-    from stforecast.flower.own_model import check
+    from stforecast.flower.own_model import check_model
 
-    found = check(model, data, days, most_mase)
+    found = check_model(model, data, days, most_mase)
     click.echo(json.dumps(without_nan(found)))
     ctx.exit(0 if found["accepted"] else ALARM)
 

@@ -107,7 +107,7 @@ def forecast_command(
     from stforecast.forecasting.config import resolve
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.planning import error_correlation
+    from stforecast.forecasting.planning import error_paths
     from stforecast.forecasting.quick import check_forecasts, make_plan
 
     check_new(out / RUN, "stforecast run")
@@ -127,9 +127,7 @@ def forecast_command(
     forecaster = Forecaster.load(out / RUN)
     series = forecaster.read(cube, chosen.get("events"))
     say_unused(threshold, limit, series.cells)
-    outlook = make_outlook(
-        forecaster, series, threshold=limit, correlation=error_correlation(tests)
-    )
+    outlook = make_outlook(forecaster, series, threshold=limit, paths=error_paths(tests))
     files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in (FORECAST, PLAN)]
     for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
         write_table(written, file, csv_style)

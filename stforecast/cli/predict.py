@@ -89,7 +89,7 @@ def predict(
     from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.results import tested_correlation
+    from stforecast.forecasting.results import tested_paths
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
@@ -99,10 +99,10 @@ def predict(
         lower_limit = 0.0 if non_negative else -math.inf
     given = (lower_limit, upper_limit)
     limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
-    correlation = None if limit is None else tested_correlation(run)
+    paths = None if limit is None else tested_paths(run)
     found = make_outlook(
         forecaster, series, steps,
-        threshold=limit, correlation=correlation, limits=limits, clock=clock,
+        threshold=limit, paths=paths, limits=limits, clock=clock,
     )  # fmt: skip
     write_table(found.long(), out, csv_style)
     plans = found.plan.reset_index()

@@ -171,7 +171,7 @@ def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
     return known[selection]
 
 
-def scale_of(metric: str) -> str | None:
+def scale_variable(metric: str) -> str | None:
     """Return the variable of `forecasts.nc` that a metric divides by; None for errors in units."""
     kind = metric.removeprefix("raw_")
     found = INTERVAL_METRICS.get(kind) or METRICS.find(kind)
@@ -182,7 +182,7 @@ def scale_of(metric: str) -> str | None:
 
 def _divisor(forecasts: xr.Dataset, name: str) -> np.ndarray:
     """Return what values are divided by, `(cells, 1, 1)` or a one."""
-    variable = scale_of(name)
+    variable = scale_variable(name)
     if variable is None:
         return np.ones((1, 1, 1))
     if variable not in forecasts:

@@ -193,7 +193,7 @@ def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
     forecasts = run.means()
     leads = run.fold not in first
-    scales = {scale for metric in metrics if (scale := errors.scale_of(metric))}
+    scales = {scale for metric in metrics if (scale := errors.scale_variable(metric))}
     if not leads:
         check_targets(run, forecasts, first[run.fold].targets)
         forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)

@@ -15,14 +15,14 @@ import xarray as xr
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import SUFFIXES
-from data_prep.readers.frames import TableOptions, from_frame
+from data_prep.readers.frames import TableOptions, counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
-"""A cube, a wide table (time × cell), or the path of a cube or of a table."""
+"""A cube, a table (long, or time × cell), or the path of a cube or of a table."""
 
 OPTIONS = ("units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates", "title")
-"""Options of a DataFrame."""
+"""Options of a DataFrame with times as index."""
 
 
 def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
@@ -30,12 +30,13 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
 
     Args:
         data: path of a cube, which is opened lazily; of a table (.csv, .xlsx, .parquet, …), or
-            of several: a folder, a .zip or a pattern; a cube; or a DataFrame with a row for each
-            time and a column for each cell.
+            of several: a folder, a .zip or a pattern; a cube; or a DataFrame. Times may be its
+            index, beside a column for each cell, or one of its columns, as in the table of a file.
         name: name of the variable of a wide table.
-        **options: of a table, as for `stforecast prepare table`; those of a DataFrame are `units`,
-            `time_zone` (IANA name), `clock` ("utc" or "local", what times without a zone mean),
-            `zero_is_missing`, `allow_gaps`, `duplicates` ("error", "sum" or "mean") and `title`.
+        **options: of a table, as for `stforecast prepare table`; those of a DataFrame with times as
+            index are `units`, `time_zone` (IANA name), `clock` ("utc" or "local", what times
+            without a zone mean), `zero_is_missing`, `allow_gaps`, `duplicates` ("error", "sum" or
+            "mean") and `title`.
 
     Returns:
         A data set with dimensions (time, cell).
@@ -48,15 +49,16 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     >>> open_cube(table, allow_gaps=True, units="MB")["value"].to_numpy().ravel().tolist()
     [1.0, 2.0, nan, 4.0]
     """
-    if isinstance(data, pd.DataFrame):
+    if isinstance(data, pd.DataFrame) and not counts_rows(data):
         _check_options(options, OPTIONS)
         return from_frame(data, name=name, options=TableOptions(**options))
-    if isinstance(data, str | os.PathLike) and is_table(data):
+    if is_table(data):
         # Polars takes a while to import.
         from data_prep.sets.table import read
 
         _check_options(options, list(inspect.signature(read).parameters)[1:])
-        return read(Path(data), name=name, **options)
+        table = data if isinstance(data, pd.DataFrame) else Path(str(data))
+        return read(table, name=name, **options)
     if options:
         raise InputError(f"{min(options)} is an option of tables; a cube has its own")
     if isinstance(data, str | os.PathLike):

@@ -24,7 +24,7 @@ DURATION = rf"[0-9]{{1,7}}({'|'.join(UNITS)})"
 """Format of a length of time."""
 
 
-def unit_of(text: str) -> str:
+def unit_of_span(text: str) -> str:
     """Return the unit of a length of time; empty for a number of steps, or a range of them."""
     return text.lstrip("0123456789-")
 
@@ -35,7 +35,7 @@ def in_steps(text: str, step: pd.Timedelta) -> int | None:
     >>> in_steps("7d", pd.Timedelta("1h")), in_steps("90min", pd.Timedelta("1h"))
     (168, None)
     """
-    unit = unit_of(text)
+    unit = unit_of_span(text)
     n_steps, rest = divmod(int(text.removesuffix(unit)) * _ns(UNITS[unit]), _ns(step))
     return None if rest else n_steps
 

@@ -75,7 +75,7 @@ class FoldOptions(CheckedOptions):
             if (
                 name in ("test", "train")
                 and text
-                and not int(text.removesuffix(dates.unit_of(text)))
+                and not int(text.removesuffix(dates.unit_of_span(text)))
             ):
                 raise InputError(f"{name} is {text!r}; it must be longer than 0")
 

@@ -126,7 +126,18 @@ class PreparedSeries:
     @property
     def non_negative(self) -> bool:
         """True if no value of the training part is below 0, as for counts, traffic and speeds."""
-        return not (self.series.values[self.split.fit] < 0).any()
+        return not (self.believed[self.split.fit] < 0).any()
+
+    @property
+    def believed(self) -> np.ndarray:
+        """The series' values, NaN where they are not believed."""
+        return self.scaler.believed(self.series.values)
+
+    def outliers(self) -> dict[str, int]:
+        """Count the readings of each cell that are not believed, of cells that have any."""
+        counts = (np.isnan(self.z) & ~np.isnan(self.series.values)).sum(axis=0)
+        named = zip(self.series.cells.tolist(), counts.tolist(), strict=True)
+        return {str(cell): n for cell, n in named if n}
 
     def until(self, step: int) -> PreparedSeries:
         """Return the data before a step, with unchanged z-scores."""
@@ -152,7 +163,12 @@ class PreparedSeries:
 
 
 def prepare(
-    series: Series, window: WindowSpec, split: str, scale: str, clients: str = "cell"
+    series: Series,
+    window: WindowSpec,
+    split: str,
+    scale: str,
+    clients: str = "cell",
+    outliers: str = "missing",
 ) -> PreparedSeries:
     """Split and scale a series; `auto` and a table of events are resolved in its window."""
     divided = partition_cells(clients, series)
@@ -161,7 +177,7 @@ def prepare(
     local_times = calendar.local_times(np.arange(n_steps))
     parts = make_split(split, n_steps, calendar.step, window, local_times)
     window = window.chosen(calendar.step, parts.fit.stop)
-    scaler = fit_scaler(series.values, parts.fit, scale, series.cells)
+    scaler = fit_scaler(series.values, parts.fit, scale, series.cells, outliers)
     if events := calendar.events:
         window = dataclasses.replace(window, events=", ".join(events.kinds))
         learned = slice(parts.train[0], parts.train[-1] + window.horizon)

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError, Words, choose, counted
 from stforecast.data.covariates import PREFIX, CovariateScaler
+from stforecast.data.outliers import believed, largest_believed
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
@@ -29,18 +30,22 @@ class Scaler:
         std: the same shape and units, never 0.
         covariates: those of covariates, if windows read any.
         events: `(kinds,)` factors of the inputs of events, if windows read any.
+        largest: `(cells,)` sizes up to which readings are believed, see `stforecast.data.outliers`;
+            None if all are.
     """
 
     mean: np.ndarray
     std: np.ndarray
     covariates: CovariateScaler | None = None
     events: np.ndarray | None = None
+    largest: np.ndarray | None = None
 
     def of_cells(self, some: slice) -> Scaler:
         """Return the means and deviations of some cells."""
+        largest = None if self.largest is None else self.largest[some]
         if self.mean.size == 1:
-            return self
-        return dataclasses.replace(self, mean=self.mean[some], std=self.std[some])
+            return dataclasses.replace(self, largest=largest)
+        return dataclasses.replace(self, mean=self.mean[some], std=self.std[some], largest=largest)
 
     def calendar(self, series: Series) -> Calendar:
         """Return the calendar of a series with scaled events and covariates, if any are read."""
@@ -53,10 +58,21 @@ class Scaler:
         covariates = self.covariates.transform(series.covariates)
         return dataclasses.replace(calendar, covariates=covariates)
 
-    def transform(self, series: np.ndarray, *, cell_axis: int = 1) -> np.ndarray:
-        """Convert a series `(steps, cells)` to z-scores, (series - mean) / std; NaN stays NaN."""
-        mean, std = self._along(series, cell_axis)
-        return (series - mean) / std
+    def believed(self, series: np.ndarray) -> np.ndarray:
+        """Return a series `(steps, cells)` with NaN for readings that are not believed."""
+        return series if self.largest is None else believed(series, self.largest)
+
+    def transform(self, series: np.ndarray) -> np.ndarray:
+        """Convert a series `(steps, cells)` to z-scores, (series - mean) / std, where believed.
+
+        NaN stays NaN.
+        """
+        return self.scores(self.believed(series))
+
+    def scores(self, values: np.ndarray) -> np.ndarray:
+        """Convert any values `(steps, cells)` to z-scores."""
+        mean, std = self._along(values, 1)
+        return (values - mean) / std
 
     def inverse(self, values: np.ndarray, *, cell_axis: int) -> np.ndarray:
         """Convert z-scores to the series' units: values * std + mean.
@@ -83,6 +99,8 @@ class Scaler:
         further = self.covariates.state() if self.covariates else {}
         if self.events is not None:
             further["events"] = self.events
+        if self.largest is not None:
+            further["largest"] = self.largest
         return {"mean": self.mean, "std": self.std, **further}
 
     @classmethod
@@ -90,7 +108,8 @@ class Scaler:
         """Restore a scaler from its `state`."""
         further = any(name.startswith(PREFIX) for name in state)
         covariates = CovariateScaler.from_state(state) if further else None
-        return cls(state["mean"], state["std"], covariates, state.get("events"))
+        further_arrays = state.get("events"), state.get("largest")
+        return cls(state["mean"], state["std"], covariates, *further_arrays)
 
 
 def fit_scaler(
@@ -98,11 +117,13 @@ def fit_scaler(
     fit: slice,
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
+    outliers: str = "keep",
 ) -> Scaler:
     """Fit a scaler on steps of a series `(steps, cells)`; std with ddof=0, ignoring missing values.
 
     The scope `"cell"` has a mean and std of each cell, `"global"` one of all. A constant cell gets
-    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error.
+    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error. Readings
+    that are not believed are left out if `outliers` is "missing".
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)
@@ -112,12 +133,14 @@ def fit_scaler(
         )
     seen = np.asarray(series[fit], dtype=np.float64)
     _check_observed(seen, range(seen.shape[1]) if cells is None else cells)
+    largest = largest_believed(seen) if outliers == "missing" else None
+    seen = seen if largest is None else believed(seen, largest)
     axis = 0 if scope == "cell" else None
     mean = np.atleast_1d(np.nanmean(seen, axis=axis))
     std = np.atleast_1d(np.nanstd(seen, axis=axis))
     # The std of equal values may come out as 1e-17 instead of 0.
     constant = np.nanmax(seen, axis=axis) == np.nanmin(seen, axis=axis)
-    return Scaler(mean, np.where(constant, 1.0, std))
+    return Scaler(mean, np.where(constant, 1.0, std), largest=largest)
 
 
 def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> None:
@@ -157,7 +180,7 @@ class Limits:
         They equal the targets of these values in all their digits.
         """
         low, high = (
-            scaler.transform(np.full((1, n_cells), limit)).astype(np.float32).T[..., None]
+            scaler.scores(np.full((1, n_cells), limit)).astype(np.float32).T[..., None]
             for limit in self
         )
         return low, high

@@ -143,7 +143,7 @@ class Series:
 
     def select(self, cells: np.ndarray) -> Series:
         """Select cells, in the given order; "10" is the cell 10."""
-        position = as_text(self.cells).get_indexer(as_text(cells))
+        position = cells_as_text(self.cells).get_indexer(cells_as_text(cells))
         if (position < 0).any():
             absent = np.asarray(cells)[position < 0]
             raise InputError(
@@ -194,7 +194,7 @@ class Series:
         )
 
 
-def as_text(cells: np.ndarray) -> pd.Index:
+def cells_as_text(cells: np.ndarray) -> pd.Index:
     """Return ids of cells as text, so that those of a table match those of a cube."""
     return pd.Index(cells).astype(str)
 

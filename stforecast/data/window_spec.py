@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL, Target
 from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
-from stforecast.data.dates import DAY, UNITS, WEEK, in_steps, natural_period, unit_of
+from stforecast.data.dates import DAY, UNITS, WEEK, in_steps, natural_period, unit_of_span
 from stforecast.data.weekly_profile import N_ANOMALIES
 from stforecast.federated.core.options import CheckedOptions, ReadIf
 
@@ -241,7 +241,7 @@ class WindowSpec(CheckedOptions):
         >>> spec.period, spec.extra_lags
         (48, '3,46,336')
         """
-        if self.period and not any(map(unit_of, self._lag_texts())):
+        if self.period and not any(map(unit_of_span, self._lag_texts())):
             return self
         lags = ",".join(_lag_in_steps(text, step) for text in self._lag_texts())
         lags = self.extra_lags if self.extra_lags in (AUTO, AUTO_DAYS) else lags
@@ -275,7 +275,9 @@ class WindowSpec(CheckedOptions):
     @property
     def n_inputs(self) -> int:
         """Number of inputs of a window: `lags`, `further_lags` and those of `n_known`."""
-        further = sum(1 if unit_of(text) else len(_lag_range(text)) for text in self._lag_texts())
+        further = sum(
+            1 if unit_of_span(text) else len(_lag_range(text)) for text in self._lag_texts()
+        )
         return self.closeness + self.periods + further + self.n_known
 
     @property
@@ -357,7 +359,7 @@ def _lag_range(text: str) -> range:
 
 def _lag_in_steps(lag: str, step: pd.Timedelta) -> str:
     """A lag as a number of steps."""
-    if not unit_of(lag):
+    if not unit_of_span(lag):
         return lag
     n_steps = in_steps(lag, step)
     if n_steps is None:

@@ -138,7 +138,8 @@ class FlowerNode:
                 series.time_zone,
             )
         config, self.folder = run.config.at(run.step), place.out
-        data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
+        own = config.data
+        data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
         self.config, self.data = config, data
         method = behind_link(build_method(config, cells_of_clients(config, data)))
         parts = (data.split.train, data.split.validation)

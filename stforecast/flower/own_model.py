@@ -19,10 +19,10 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.update import begin_of, trained_until, trial_steps
 from stforecast.service.scores import rounded, scores
-from stforecast.service.update import FURTHER, KEPT, compare, trial_forecasts
+from stforecast.service.update import FURTHER, KEPT, compare_models, trial_forecasts
 
 
-def check(
+def check_model(
     model: str | os.PathLike[str], data: str | os.PathLike[str], days: float, most_mase: float
 ) -> dict[str, Any]:
     """Return a model's errors on the last days of a node's data, and whether it is `accepted`.
@@ -91,7 +91,7 @@ def train_alone(
         )
     renewed = forecaster.update(data, FURTHER, days)
     both = {"champion": forecaster.model_, "challenger": renewed.model_}
-    against, mase = compare(both, series, n_steps, level)
+    against, mase = compare_models(both, series, n_steps, level)
     won = against.high < 0
     if won:
         renewed.save(model_folder(Path(model)))

@@ -32,9 +32,10 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.dates import DAY
+from stforecast.data.outliers import believed, largest_believed
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler, fit_scaler
-from stforecast.data.series import Series, as_text
+from stforecast.data.series import Series, cells_as_text
 from stforecast.data.splits import Split
 from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.options import CheckedOptions
@@ -230,20 +231,20 @@ class AdaptOptions(CheckedOptions):
 
 def adapt(model: FittedModel, series: Series, options: AdaptOptions) -> FittedModel:
     """Return a model of the cells of a history, some of which the model knows."""
-    names = as_text(series.cells)
-    known = names.isin(as_text(model.cells))
+    names = cells_as_text(series.cells)
+    known = names.isin(cells_as_text(model.cells))
     if known.all():
         raise InputError(
             f"{series.name}: the model knows all of its {len(known)} cells, so there is nothing to "
             "adapt; forecast with the model as it is"
         )
     ids = np.empty(len(known), dtype=int)
-    ids[known] = as_text(model.cells).get_indexer(names[known])
+    ids[known] = cells_as_text(model.cells).get_indexer(names[known])
     ids[~known] = len(model.cells) + np.arange((~known).sum())
     data = _new_cells(model, series.select(series.cells[~known]), options.days)
     config, predictor = _adapted(model, data, ids, options)
     clients = predictor.clients if isinstance(predictor, TrainedMethod) else None
-    non_negative = model.non_negative and not (data.series.values < 0).any()
+    non_negative = model.non_negative and not (data.believed < 0).any()
     scaler = _joined_scaler(model, data.scaler, ids)
     calibration = model.calibration and model.calibration.joined(ids)
     return dataclasses.replace(
@@ -288,22 +289,27 @@ def _new_cells(model: FittedModel, series: Series, days: float) -> PreparedSerie
 
 def _scaler(model: FittedModel, series: Series) -> Scaler:
     """Return the scaler of new cells; see the module's docstring."""
+    values, n_cells, largest = series.values, len(series.cells), None
+    if model.scaler.largest is not None:
+        largest = largest_believed(values)
+        values = believed(values, largest)
     if model.config.data.scale == "global":
-        return model.scaler
-    values, n_cells = series.values, len(series.cells)
+        return dataclasses.replace(model.scaler, largest=largest)
     mean, std = (np.full(n_cells, v.mean()) for v in (model.scaler.mean, model.scaler.std))
     seen = ~np.isnan(values).all(axis=0)
     if seen.any():
         own = fit_scaler(values[:, seen], slice(0, len(values)))
         changes = np.nanmax(values[:, seen], axis=0) > np.nanmin(values[:, seen], axis=0)
         mean[seen], std[seen] = own.mean, np.where(changes, own.std, std[seen])
-    return dataclasses.replace(model.scaler, mean=mean, std=std, covariates=None)
+    return dataclasses.replace(model.scaler, mean=mean, std=std, covariates=None, largest=largest)
 
 
 def _joined_scaler(model: FittedModel, new: Scaler, ids: np.ndarray) -> Scaler:
     old, covariates = model.scaler, None
     if old.covariates and new.covariates:
         covariates = old.covariates.joined(new.covariates, ids)
+    if old.largest is not None and new.largest is not None:
+        old = dataclasses.replace(old, largest=np.append(old.largest, new.largest)[ids])
     if model.config.data.scale == "global":
         return dataclasses.replace(old, covariates=covariates)
     mean, std = np.append(old.mean, new.mean)[ids], np.append(old.std, new.std)[ids]

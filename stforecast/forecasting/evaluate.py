@@ -88,7 +88,7 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
     divide by the errors one step ahead of the last value; here a season takes the place of a step.
     They are NaN for a cell without two observed values a season apart, and where all are equal.
     """
-    values, fit, season = data.series.values, data.split.fit, season_of(data.calendar)
+    values, fit, season = data.believed, data.split.fit, season_of(data.calendar)
     steps = np.arange(fit.start + season, fit.stop)
     before = data.calendar.before(steps, season) if season > 1 else steps - season
     differences = values[steps] - values[np.maximum(before, fit.start)]

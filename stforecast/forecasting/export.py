@@ -23,6 +23,7 @@ from data_prep.base.files import atomic_path
 from stforecast.data.anchors import LEVEL
 from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
+from stforecast.data.outliers import IN_A_ROW
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
@@ -197,7 +198,7 @@ class Graph(nn.Module):
         """Return the forecast, and the bounds if there are any."""
         scaler, n_cells = self.model.scaler, history.shape[1]
         mean, std = (torch.as_tensor(v).expand(n_cells) for v in (scaler.mean, scaler.std))
-        z = (history - mean) / std
+        z = (self._believed(history) - mean) / std
         # Steps on the wall clock: what is between these and plain steps is what the clock moved.
         local = torch.div(clock, self.seconds, rounding_mode="floor")
         weekly = self._weekly(z, local, clock) if self.window.n_profile else None
@@ -217,6 +218,17 @@ class Graph(nn.Module):
             torch.where(unknown, nothing, (values.T * std + mean).clamp(lower, upper))
             for values in found
         )
+
+    def _believed(self, history: Tensor) -> Tensor:
+        """Return readings with NaN for those that are not believed, as `outliers.believed`."""
+        if (largest := self.model.scaler.largest) is None:
+            return history
+        above = history.abs() > torch.as_tensor(largest)
+        lasting = above
+        for back in range(1, IN_A_ROW):
+            before = torch.cat([torch.zeros_like(above[:back]), above[:-back]])
+            lasting = lasting & before
+        return torch.where(above & ~lasting, torch.nan, history)
 
     def _inputs(
         self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None

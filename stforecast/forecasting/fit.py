@@ -18,6 +18,7 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.clients import Partition
 from stforecast.data.dates import period_warning
+from stforecast.data.outliers import warn_of_unbelieved
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series
 from stforecast.federated.runs.model_files import check_finite_arrays
@@ -63,7 +64,8 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     config = asked.at(step)
     if warning := period_warning(step, config.window.period):
         log.warning(warning)
-    data = prepare(series, config.window, config.data.split, config.data.scale, config.clients)
+    own = config.data
+    data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
     config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
     if config.training.rounds != asked.training.rounds:
         log.info(
@@ -76,7 +78,8 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
     history.warn_of_constants(series, data.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    history.warn_of_outliers(series, data.split.fit)
+    warn_of_unbelieved(series.values, data.z, times, series.cells, series.name)
+    history.warn_of_outliers(data)
     if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
             f"intervals are calibrated on the validation part: split {config.data.split} has none "

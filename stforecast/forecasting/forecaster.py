@@ -143,7 +143,9 @@ class Forecaster:
     def _evaluation(self) -> Evaluation:
         """Return the evaluation of the selected model."""
         if not self._evaluations:
-            raise InputError("evaluation needs the data: fit this forecaster, do not load it")
+            raise InputError(
+                "a loaded forecaster does not hold the data that it was fitted on; give the data"
+            )
         return self._evaluations[self.config.run.select]
 
     @property
@@ -244,7 +246,7 @@ class Forecaster:
 
     def predict(
         self,
-        history: Data | Series,
+        history: Data | Series | None = None,
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
@@ -256,9 +258,10 @@ class Forecaster:
         without any observed input gets no forecast (NaN).
 
         Args:
-            history: data of at least the cells that the model was fitted on. Values of a table
-                (time × cell) are of the fitted service, in its unit; times in another zone are
-                converted to the model's. A `Series` from `read` is used directly.
+            history: data of at least the cells that the model was fitted on, by default the data
+                it was fitted on. Values of a table (time × cell) are of the fitted service, in its
+                unit; times in another zone are converted to the model's. A `Series` from `read` is
+                used directly.
             steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as inputs.
             limits: lowest and highest possible value, infinite for none; forecasts outside become
@@ -273,7 +276,8 @@ class Forecaster:
 
         Raises:
             InputError: if the history lacks cells, has another step length or unit, is too short,
-                has no observed input, or times that cannot be placed in the model's zone.
+                has no observed input, or times that cannot be placed in the model's zone; if the
+                model was loaded and no history is given.
         """
         model = self._fitted()
         series = self.read(history, events)
@@ -282,7 +286,7 @@ class Forecaster:
 
     def predict_interval(
         self,
-        history: Data | Series,
+        history: Data | Series | None = None,
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
@@ -302,7 +306,7 @@ class Forecaster:
         series = self.read(history, events)
         return self.model_.bounds(series, steps, limits and Limits(*limits))
 
-    def read(self, history: Data | Series, events: AnyPath | None = None) -> Series:
+    def read(self, history: Data | Series | None, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
 
         Args:
@@ -312,6 +316,7 @@ class Forecaster:
         Raises:
             InputError: as `predict`, except for missing values.
         """
+        history = self.data_.series if history is None else history
         return self._fitted().read(history, self._events(history, events))
 
     def _events(self, history: Data | Series, events: AnyPath | None) -> AnyPath | None:
@@ -331,7 +336,7 @@ class Forecaster:
         """Draw the end of a history and the forecast that follows it, with its bounds.
 
         Args:
-            history: as for `predict`; by default the data it was fitted on.
+            history: as for `predict`.
             cells: ids of the cells to draw, at most six; by default the one of the highest mean.
             steps: as for `predict`.
             ax: axes to draw on; by default those of a new figure, `plot().figure`.
@@ -341,7 +346,7 @@ class Forecaster:
         """
         from stforecast.plots.outlook import draw_outlook
 
-        series = self.data_.series if history is None else self.read(history)
+        series = self.read(history)
         tables = self.predict(series, steps), self.predict_interval(series, steps)
         return draw_outlook(series, *tables, cells, ax)
 

@@ -13,14 +13,16 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
+from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
+from stforecast.data.outliers import warn_of_unbelieved
 from stforecast.data.scaling import Limits
-from stforecast.data.series import Series, as_series, as_text
-from stforecast.data.window_spec import WindowSpec
+from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
 
 if TYPE_CHECKING:
+    from stforecast.data.prepared import PreparedSeries
     from stforecast.forecasting.model import FittedModel
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ def read_history(
     If the model was adapted, missing steps precede a history that is shorter than it reads back.
     """
     series, cells, reach = read_series(history, model, events), model.cells, model.reach
-    given, fitted = as_text(series.cells), as_text(cells)
+    given, fitted = cells_as_text(series.cells), cells_as_text(cells)
     unseen, absent = ~given.isin(fitted), ~fitted.isin(given)
     if unseen.any() and absent.any():
         raise InputError(
@@ -63,6 +65,10 @@ def read_history(
             f"{reach} steps back, so give a longer history"
         )
     known = series.select(cells)
+    if not isinstance(history, Series):
+        times = known.calendar.local_times(np.arange(len(known.values)))
+        z = model.scaler.transform(known.values)
+        warn_of_unbelieved(known.values, z, times, cells, series.name)
     if extra := len(series.cells) - len(cells):
         log.warning(
             "%s: no forecasts for %s that the model has not seen; %s",
@@ -75,7 +81,10 @@ def read_history(
 
 def open_history(history: Data, model: FittedModel) -> xr.Dataset | pd.DataFrame:
     """Open the file of a history, a table or raw days as the model's own data were prepared."""
-    if isinstance(history, xr.Dataset | pd.DataFrame):
+    if isinstance(history, pd.DataFrame):
+        as_file = counts_rows(history) and model.preparation.get("data_set") == "table"
+        return open_again(history, model.preparation) if as_file else history
+    if isinstance(history, xr.Dataset):
         return history
     return open_again(history, model.preparation) if model.preparation else open_cube(history)
 
@@ -128,15 +137,16 @@ def read_series(
     return series
 
 
-def missing_inputs(series: Series, window: WindowSpec, reads_windows: bool) -> np.ndarray:
+def missing_inputs(series: Series, model: FittedModel) -> np.ndarray:
     """Return which inputs of the forecast after a series are missing, `(inputs, cells)`."""
-    if reads_windows:
-        filled = fill_gaps(series.values, window, series.calendar)
+    window, values = model.config.window, model.scaler.believed(series.values)
+    if model.predictor.reads_windows:
+        filled = fill_gaps(values, window, series.calendar)
         lags = (*window.lags, *window.further_lags)
         steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
         missing = np.isnan(filled[steps[steps >= 0]])
     else:
-        missing = np.isnan(series.values).all(axis=0, keepdims=True)
+        missing = np.isnan(values).all(axis=0, keepdims=True)
     if missing.all():
         raise InputError(
             f"{series.name}: {series.service} has no observed inputs for the forecast; give a "
@@ -226,9 +236,9 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
         )
 
 
-def warn_of_outliers(series: Series, fitted: slice) -> None:
+def warn_of_outliers(data: PreparedSeries) -> None:
     """Warn of cells of which a few values hide all others, as z-scores are single precision."""
-    values = series.values[fitted]
+    series, values = data.series, data.believed[data.split.fit]
     low, high = np.nanquantile(values, (0.25, 0.75), axis=0)
     hidden = (high > low) & (np.nanstd(values, axis=0) > HIDDEN * (high - low))
     if n := int(hidden.sum()):

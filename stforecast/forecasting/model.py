@@ -182,7 +182,7 @@ class FittedModel:
 
         An adapted model forecasts cells without any input, too.
         """
-        missing = histories.missing_inputs(series, self.config.window, self.predictor.reads_windows)
+        missing = histories.missing_inputs(series, self)
         return missing, np.asarray(missing.all(axis=0)) & (not self.adapted)
 
     def _table(self, z: np.ndarray, series: Series, unknown: np.ndarray) -> pd.DataFrame:

@@ -48,7 +48,7 @@ def make_outlook(
     steps: int | None = None,
     *,
     threshold: Threshold | None = None,
-    correlation: np.ndarray | None = None,
+    paths: np.ndarray | None = None,
     limits: Limits | None = None,
     clock: Literal["local", "utc"] = "local",
 ) -> Outlook:
@@ -59,7 +59,7 @@ def make_outlook(
         series: its history.
         steps: steps to forecast; by default the horizon.
         threshold: capacity or limit in the data's units, one or one of each cell.
-        correlation: `planning.error_correlation`, for probabilities over the whole span.
+        paths: `planning.error_paths`, for probabilities over the whole span.
         limits: lowest and highest value; by default the model's.
         clock: clock of the times.
     """
@@ -69,7 +69,7 @@ def make_outlook(
     uncut = on_clock(forecaster.predict(series, steps, limits=used), clock)
     found = forecaster.predict_interval(series, steps, limits=used)
     bounds = found and Interval(*(on_clock(bound, clock) for bound in found))
-    by_cell = plan(uncut, bounds, threshold, (lower, upper), correlation)
+    by_cell = plan(uncut, bounds, threshold, (lower, upper), paths)
     chances = None
     if threshold is not None and bounds is not None:
         coverage = bounds.upper.attrs["coverage"]

@@ -32,7 +32,7 @@ from data_prep.cube import check_axes, check_values
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
-from stforecast.forecasting.planning import error_correlation
+from stforecast.forecasting.planning import error_paths
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
@@ -162,13 +162,13 @@ def is_model(folder: Path) -> bool:
     return (folder / MODEL).is_file()
 
 
-def tested_correlation(folder: Path) -> np.ndarray | None:
-    """Return `error_correlation` of a run's tested forecasts; None for a model without any."""
+def tested_paths(folder: Path) -> np.ndarray | None:
+    """Return `error_paths` of a run's tested forecasts; None for a model without any."""
     path = folder / FORECASTS
     if not path.is_file():
         return None
     with open_hdf5(path, "as netCDF4", AGAIN), xr.open_dataset(path, engine="h5netcdf") as ds:
-        return error_correlation(ds)
+        return error_paths(ds)
 
 
 def data_of(about: Mapping[str, Any]) -> Path:

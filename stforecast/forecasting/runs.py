@@ -194,6 +194,7 @@ def facts_of(forecaster: Forecaster) -> dict[str, Any]:
         "window": dataclasses.asdict(forecaster.config.window),
         "chosen": _chosen(forecaster),
         "parts": forecaster.data_.parts(),
+        "outliers": forecaster.data_.outliers(),
         "service": forecaster.service,
         "units": forecaster.units,
         "clients": len(forecaster.cells),

@@ -179,7 +179,9 @@ class FedPM(Method):
         """
         features, window = self.encoded(cohort.state, batch["x"])
         vectors = features.unflatten(-1, (-1, self.size)).flatten(1, 2)
-        quantised, used, loss = quantise(vectors, cohort.params["memory"], self.options.commitment)
+        quantised, used, loss = nearest_prototypes(
+            vectors, cohort.params["memory"], self.options.commitment
+        )
         counts = cohort.scratch["used"]
         counts.scatter_add_(1, used, torch.ones_like(used, dtype=counts.dtype))
         normal = self.population.decode(cohort.state, quantised.view(features.shape))
@@ -240,7 +242,7 @@ class FedPM(Method):
         memory = uploads["memory"]
         if o.align == "mean":
             return {"memory": weighted_mean(memory, of.sizes)}
-        common, alone = joined(memory, o.threshold)
+        common, alone = joined_prototypes(memory, o.threshold)
         common = common[: int(o.n_prototypes * o.shared)]
         n_free = o.n_prototypes - len(common)
         if not self.personal:
@@ -305,7 +307,9 @@ def nearest(vectors: Tensor, memory: Tensor) -> Tensor:
     return torch.baddbmm(squares, vectors, memory.mT, alpha=-2).argmin(-1)
 
 
-def quantise(vectors: Tensor, memory: Tensor, commitment: float) -> tuple[Tensor, Tensor, Tensor]:
+def nearest_prototypes(
+    vectors: Tensor, memory: Tensor, commitment: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Replace vectors by prototypes (`PMR.forward`; van den Oord et al., NeurIPS 2017).
 
     The gradient of a prototype goes to its vector unchanged.
@@ -327,7 +331,7 @@ def quantise(vectors: Tensor, memory: Tensor, commitment: float) -> tuple[Tensor
     return straight, places, to_vectors + commitment * to_memory
 
 
-def joined(memory: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+def joined_prototypes(memory: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Join prototypes of different clients that are alike, and those alike to these.
 
     Args:

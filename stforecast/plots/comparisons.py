@@ -14,13 +14,13 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
-from stforecast.bench.curves import Curve, as_curves, draw_curves, outer_labels
+from stforecast.bench.curves import FAINT, Curve, as_curves, draw_curves, outer_labels
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
 from stforecast.bench.run_groups import ALL, by_client
-from stforecast.bench.tables import short
+from stforecast.bench.tables import floats, short
 from stforecast.comparison import names
 from stforecast.comparison.errors import SEASONAL
-from stforecast.comparison.rows import Row
+from stforecast.comparison.rows import Row, is_pooled
 from stforecast.comparison.table import (
     FEWEST_CLIENTS,
     FEWEST_METHODS,
@@ -71,6 +71,70 @@ def bars(
         ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
         add_legend(fig)
     return fig
+
+
+@figure
+def pareto(
+    runs: Sequence[ForecastRun],
+    *,
+    metric: str = "mse",
+    selection: str | None = None,
+    width: float = ONE_COLUMN,
+) -> Figure:
+    """Test error of each method against the numbers that a client sends in a round.
+
+    A step line joins the methods to which no other is preferable, which would send no more and have
+    no more error (the Pareto front). Runs that differ only in the seed share a point, their mean.
+    Methods that pool the records of all clients are left out, as these send records.
+
+    Args:
+        runs: finished runs.
+        metric: error pooled over clients and steps; raw_… is in the data's units.
+        selection: model to evaluate: best, last, or another one of the run, such as "best
+            (global)"; by default the one selected by each run's settings.
+        width: width of the figure in inches.
+    """
+    curves = as_curves(runs)
+    pooled = [curve.group.name for curve in curves if is_pooled(curve.group.runs[0])]
+    curves = [curve for curve in curves if curve.group.name not in pooled]
+    points = [
+        (_floats_sent(c.group.runs), names.pooled_errors(c.group.runs, metric, selection).mean())
+        for c in curves
+    ]
+    if not np.isfinite(points).all(axis=1).any():
+        raise InputError(f"no method here without pooled records has a finite {metric}")
+    fig, (ax,) = panels(width, HEIGHT)
+    front = pareto_front(points)
+    ax.step(*np.transpose(front), where="post", color=FAINT, linewidth=1.0)
+    for curve, (sent, error) in sorted(zip(curves, points, strict=True), key=lambda one: one[1][1]):
+        label = f"{curve.group.label}: {sent:,.0f}, {short(error)}"
+        ax.plot(sent, error, curve.marker, color=curve.color, markersize=5, label=label)
+    most = max(sent for sent, _ in points)
+    ax.set_xscale("symlog", linthresh=10)
+    ax.set_xlim(-2, max(10, 2 * most))
+    ax.set_xlabel("floats that a client sends in a round")
+    ax.set_ylabel(f"test {names.error_name(metric, runs)}")
+    left_out = f"\nNot drawn, as they pool all records: {', '.join(pooled)}" if pooled else ""
+    add_legend(fig, f"At each name: floats sent, error{left_out}")
+    return fig
+
+
+def _floats_sent(runs: Sequence[ForecastRun]) -> float:
+    rounds = runs[0].rounds()
+    return floats(rounds, "up") if len(rounds) else 0.0
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points of which no other one is as low in both numbers, by the first number.
+
+    >>> pareto_front([(0, 3.0), (5, 1.0), (5, 2.0), (9, 1.5)])
+    [(0, 3.0), (5, 1.0)]
+    """
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if np.isfinite(y) and (not front or y < front[-1][1]):
+            front.append((x, y))
+    return front
 
 
 def _level(reference: str, means: Mapping[str, float]) -> float:

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, close_to
-from stforecast.comparison.errors import SCALES, SEASONAL, scale_of, variables
+from stforecast.comparison.errors import SCALES, SEASONAL, scale_variable, variables
 from stforecast.comparison.rows import check_targets, scaled_as
 from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun
 from stforecast.intervals.bands import Bands
@@ -155,7 +155,7 @@ def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
     the same targets: those of other training parts differ. A run without forecasts keeps its own.
     """
     known = metric.removeprefix("raw_") in {*METRICS, *INTERVAL_METRICS}
-    scale = scale_of(metric) if known else None
+    scale = scale_variable(metric) if known else None
     if scale is None or len(runs) < 2:
         return list(runs)
     firsts: list[tuple[ForecastRun, xr.DataArray]] = []

@@ -189,9 +189,11 @@ def _training_series(inside: Inside) -> np.ndarray:
         raise InputError(f"{run.folder}: its data, {path}, are missing; restore them")
     series = as_series(path, about["service"]).select(inside.cells)
     config = resolve(**about["settings"]).at(series.calendar.step)
-    data = prepare(series, config.window, config.data.split, config.data.scale)
+    own = config.data
+    data = prepare(series, config.window, own.split, own.scale, outliers=own.outliers)
     then = Scaler(inside.arrays["scaler/mean"], inside.arrays["scaler/std"])
-    if not all(np.allclose(a, then.state()[name]) for name, a in data.scaler.state().items()):
+    now = data.scaler.state()
+    if not all(np.allclose(a, now[name]) for name, a in then.state().items()):
         raise InputError(f"{run.folder}: its data, {path}, have changed since; run it again")
     return data.z[data.split.fit]
 

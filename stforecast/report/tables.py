@@ -201,6 +201,8 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
     long_name = str(service.attrs.get("long_name", run.about["service"]))
     n_forecast = int(run.about.get("clients", cube.sizes["cell"]))
     zero = "missing" if service.attrs.get("zero_is_missing", 0) else "a value"
+    outliers = {f"{n} of cell {cell}": n for cell, n in run.about.get("outliers", {}).items()}
+    readings = counted(sum(outliers.values()), "reading")
     return {
         "data": str(path),
         "title": str(cube.attrs.get("title", "-")),
@@ -209,6 +211,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "service": f"{run.about['service']} ({long_name})",
         "units": _units(str(service.attrs.get("units", "1"))),
         "a zero is": zero,
+        "too large to be believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {_length(step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",

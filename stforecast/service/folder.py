@@ -43,7 +43,7 @@ KEPT = 2
 
 
 @dataclass
-class Standing:
+class Progress:
     """What an update remembers; times are on the clock of the history.
 
     Attributes:
@@ -72,7 +72,7 @@ class ServiceState:
 
     history: xr.Dataset
     issued: xr.Dataset
-    standing: Standing
+    standing: Progress
     log: pd.DataFrame
 
     @property
@@ -82,13 +82,13 @@ class ServiceState:
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
+def update_lock(run: Path) -> Iterator[None]:
     """Let only one process update a run at a time."""
     with file_lock(run / ".service.lock", run):
         yield
 
 
-def current(run: Path) -> Path | None:
+def last_state(run: Path) -> Path | None:
     """Return the folder of the last state; None before the first update."""
     link = run / IN_SERVICE.parent
     if link.exists() and not link.is_symlink():
@@ -106,7 +106,7 @@ def read_state(folder: Path) -> ServiceState:
         InputError: if a file is missing or damaged.
     """
     with reading(folder, "as the state of a service", AGAIN):
-        standing = Standing(**json.loads((folder / "state.json").read_text()))
+        standing = Progress(**json.loads((folder / "state.json").read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
         with xr.open_dataset(folder / "issued.nc", engine="h5netcdf") as ds:
@@ -126,7 +126,7 @@ def write_state(state: ServiceState, folder: Path) -> None:
 @contextmanager
 def next_state(run: Path) -> Iterator[Path]:
     """Yield the folder of the next state, which becomes the current one if the block succeeds."""
-    service, before = run / IN_SERVICE.parts[0], current(run)
+    service, before = run / IN_SERVICE.parts[0], last_state(run)
     number = int(before.name) + 1 if before else 1
     part = service / f".{number}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -165,4 +165,4 @@ def state_before(run: ForecastRun) -> ServiceState:
     scales = [str(name) for name, v in forecasts.items() if v.dims == ("cell",)]
     issued = forecasts[keep + scales].isel(time=slice(0))
     end = str(history.indexes["time"][-1])
-    return ServiceState(history, issued, Standing(run.score("mase"), end, end), pd.DataFrame())
+    return ServiceState(history, issued, Progress(run.score("mase"), end, end), pd.DataFrame())

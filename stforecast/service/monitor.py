@@ -107,7 +107,7 @@ def monitor(
     """
     path = Path(run)
     opened = ForecastRun.open(path)
-    options, where = ServiceSettings.read(path).monitor, folder.current(path)
+    options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
     errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
     watch = Watch(

@@ -138,8 +138,8 @@ def update(
     """
     began, path = time.perf_counter(), Path(run)
     opened, settings = ForecastRun.open(path), ServiceSettings.read(path)
-    with folder.locked(path):
-        forecaster, before = Forecaster.load(path), folder.current(path)
+    with folder.update_lock(path):
+        forecaster, before = Forecaster.load(path), folder.last_state(path)
         model = forecaster.model_
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
@@ -184,7 +184,9 @@ def _renewed(
 ) -> tuple[Updated, Forecaster]:
     """Score, decide, renew and forecast; change the state."""
     series = forecaster.read(state.history, events)
-    state.issued = with_values(state.issued, series)
+    values = forecaster.model_.scaler.believed(series.values)
+    believed = dataclasses.replace(series, values=values)
+    state.issued = with_values(state.issued, believed)
     nominal = forecaster.config.coverage if forecaster.model_.calibration else 0.0
     decision = decide(state, options, nominal)
     found = rounded(scores(since(state.issued, state.end, 1.0)))
@@ -197,7 +199,7 @@ def _renewed(
         done = dataclasses.replace(done, forecaster=forecaster, action=action)
     table = done.forecaster.predict(series)
     interval = done.forecaster.predict_interval(series)
-    state.issued = issue(state.issued, series, table, interval)
+    state.issued = issue(state.issued, believed, table, interval)
     about = {
         "update": len(state.log) + 1,
         "until": str(begin_of(series, 1)),
@@ -243,7 +245,7 @@ def _challenged(
         challenger = forecaster.update(state.history, how, options.trial_days, events=events)
         both = {"champion": forecaster.model_, "challenger": challenger.model_}
         scale = state.issued["seasonal_mae"].to_numpy()
-        against, promised = compare(both, series, n_steps, options.level, scale)
+        against, promised = compare_models(both, series, n_steps, options.level, scale)
     except InputError as e:
         log.warning("no challenger was trained: %s", e)
         standing.trained = end
@@ -258,7 +260,7 @@ def _challenged(
     return _Renewal(winner, how if won else KEPT, reason, against)
 
 
-def compare(
+def compare_models(
     models: dict[str, FittedModel],
     series: Series,
     n_steps: int,

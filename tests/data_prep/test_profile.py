@@ -43,6 +43,9 @@ def test_a_sound_service_has_nothing_but_a_rhythm(frame):
         ((slice(48, 72), "b", NAN), "missing_days", pytest.approx({"2024-01-03": 0.2})),
         ((slice(100, 110), "c", 7.0), "stuck", {
             "spans": 1, "steps": 10, "longest": 10, "cell": "c", "first": "2024-01-05 04:00:00"}),
+        ((slice(100, 106), "c", 7.0), "stuck", {
+            "spans": 1, "steps": 6, "longest": 6, "cell": "c", "first": "2024-01-05 04:00:00"}),
+        ((slice(100, 105), "c", 7.0), "stuck", {"spans": 0}),
         ((slice(None), "d", 5.0), "constant", ["d"]),
         ((slice(200, 201), "e", 9000.0), "outliers", {
             "count": 1, "value": 9000.0, "cell": "e", "time": "2024-01-09 08:00:00"}),

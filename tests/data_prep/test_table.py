@@ -110,6 +110,13 @@ def test_dialects_of_text(prepared, text, name):
     xr.testing.assert_equal(prepared(text, name), expected("speed"))
 
 
+def test_a_total_of_one_other_cell_stays(prepared):
+    """Two equal cells may be two: only a total of several is one for certain."""
+    rows = "".join(f"2024-01-0{day},{day},{day}\n" for day in range(1, 5))
+    found = prepared(f"time,Total,Zoo\n{rows}", "my.csv", layout="wide")
+    assert found["cell"].values.tolist() == ["Total", "Zoo"]
+
+
 @pytest.mark.parametrize("long", [True, False])
 def test_parquet(tmp_path, long):
     table = pl.read_csv(io.StringIO(LONG if long else WIDE), try_parse_dates=True)

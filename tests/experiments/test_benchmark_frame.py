@@ -18,8 +18,8 @@ from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.frame import (
     Results,
     in_turns,
+    listed_numbers,
     memory,
-    numbers,
     own_process,
     processor_time,
     ratio,
@@ -118,9 +118,9 @@ def test_a_ratio_is_of_turns_and_has_an_interval():
 
 
 def test_numbers_are_whole():
-    assert numbers("10,100") == [10, 100]
+    assert listed_numbers("10,100") == [10, 100]
     with pytest.raises(InputError, match=r"10\.5"):
-        numbers("10.5")
+        listed_numbers("10.5")
 
 
 def test_a_table_has_a_dash_for_what_is_missing():

@@ -13,8 +13,8 @@ from experiments.benchmarks.city import (
     SUMMARY,
     Usage,
     city_table,
-    generate,
-    measure,
+    generate_city,
+    measure_phases,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -36,13 +36,13 @@ def test_time_within_a_phase_is_not_that_of_the_phase_around_it():
 
 def test_each_phase_of_a_run_is_measured(tmp_path):
     cube = tmp_path / "city.nc"
-    generate(cube, 3, 21)
+    generate_city(cube, 3, 21)
     with open_cube(cube) as ds:
         assert dict(ds.sizes) == {"time": 21 * 24, "cell": 3}
     rows = [
         {"cells": 3, "horizon": 1, "method": method, **row}
         for method in ("fedlean", "ridge")
-        for row in measure(method, cube, 1, 1)
+        for row in measure_phases(method, cube, 1, 1)
     ]
     phases = {row["phase"] for row in rows if row["method"] == "fedlean"}
     assert phases == {*PHASES, FIRST, SUMMARY, OTHERS}

@@ -71,11 +71,11 @@ def test_a_forged_score_praises_the_first_round_and_blames_the_others():
 
 
 def test_every_behaviour_is_run_without_a_defence_and_prototypes_where_there_are_some():
-    runs = set(hostile.runs())
-    assert len(runs) == len(list(hostile.runs()))
+    runs = set(hostile.hostile_runs())
+    assert len(runs) == len(list(hostile.hostile_runs()))
     for method, n, behaviour in itertools.product(hostile.METHODS, (2, 4), hostile.BEHAVIOURS):
         absent = behaviour == "prototype-poisoned" and method != "fuels"
-        assert (hostile.Run(method, n, behaviour, "none") in runs) != absent
+        assert (hostile.HostileRun(method, n, behaviour, "none") in runs) != absent
 
 
 def test_live_runs_have_every_behaviour_and_method_once():
@@ -94,9 +94,9 @@ def test_the_worst_behaviour_is_told_against_the_undisturbed_run():
         [("fedavg", 0, "-", "none", 0.2), ("fedavg", 2, "random", "none", 0.9),
          ("fedavg", 2, "sign-flipped", "none", 0.8), ("fedavg", 2, "random", "median", 0.21),
          ("fedavg", 2, "sign-flipped", "median", 0.22)],
-        columns=[*hostile.Run._fields, "mse"],
+        columns=[*hostile.HostileRun._fields, "mse"],
     )  # fmt: skip
-    assert cells_of(hostile.table_of(rows)) == [
+    assert cells_of(hostile.table_of_defences(rows)) == [
         ["`fedavg`", "none", "", "0 %", "-", "-", "-"],
         ["`fedavg`", "2 of 10", "random", "× 4.5", "+10 %", "-", "-"],
     ]
@@ -106,7 +106,7 @@ def test_live_errors_stand_beside_those_of_one_process():
     rows = pd.DataFrame(
         [("fedavg", 0, "-", "clip", 0.2, 9.0, 0.2, 0.2),
          ("fedavg", 2, "score-forging", "clip", 0.3003, 9.0, 0.3, 0.8)],
-        columns=[*hostile.Run._fields, "mse", "seconds", live.ALONE, live.BARE],
+        columns=[*hostile.HostileRun._fields, "mse", "seconds", live.ALONE, live.BARE],
     )  # fmt: skip
     text = live.live_table(rows)
     assert cells_of(text)[-1] == [
@@ -125,7 +125,7 @@ def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatc
     server = Server.__new__(Server)
     server.state = SimpleNamespace(round=3)
     sent = {"w": torch.arange(1.0, 9.0)[:, None], "counts": torch.ones(8, dtype=torch.long)}
-    with hostile.lying(hostile.Run("fedavg", 2, "sign-flipped", "clip")):
+    with hostile.lying(hostile.HostileRun("fedavg", 2, "sign-flipped", "clip")):
         Server.aggregate(server, torch.tensor([0, 1, 3, 4, 5, 6, 7, 8]), sent)
     assert got["rule"] == "clip"
     assert got["w"].flatten().tolist() == [-1, -2, -3, 4, 5, 6, 7, 8]
@@ -155,7 +155,7 @@ def test_the_table_of_rules_tells_for_whom_they_are_refused():
         [(method, n, b, rule, 0.3 if rule in refused else 0.101 if rule != "none" else 0.1)
          for method, refused in names.items() for rule in ("none", *RULES)
          for n, b in ((0, "-"), *((4, b) for b in hostile.ATTACKS))],
-        columns=[*hostile.Run._fields, "mse"],
+        columns=[*hostile.HostileRun._fields, "mse"],
     )  # fmt: skip
     found = {row[0]: row[1:] for row in cells_of(hostile.robust_table(rows))}
     assert found["`median`"] == ["1 of 2", "`fedtrees`", "+1 %", "+1 %", "+1 %"]
@@ -170,7 +170,7 @@ def test_only_nodes_that_lie_in_no_run_count(n, hostile_nodes, select, tmp_path)
         row = {"client": 1, "horizon": "all", "metric": "mse", "split": "test"}
         rows = [{**row, "selection": s, "value": float(i < n)} for s in ("best", "last")]
         pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
-    run = hostile.Run("fedavg", hostile_nodes, "random", "none")
+    run = hostile.HostileRun("fedavg", hostile_nodes, "random", "none")
     found = hostile.honest_error(tmp_path, run, select, hostile.N_NODES)
     assert found == pytest.approx((n - 4) / 6)
 
@@ -192,6 +192,6 @@ def test_a_run_with_kills_of_nodes_is_told_by_its_test_error_and_missed_rounds(t
         rows.assign(participants=asked, failed=failed).to_csv(tmp_path / name / "rounds.csv")
         about = {"test": {"mse": mse}, "nodes": 3}
         (tmp_path / name / "federation.json").write_text(json.dumps(about))
-    found = live.told(tmp_path / "killed", tmp_path / "whole", "node")
+    found = live.differences(tmp_path / "killed", tmp_path / "whole", "node")
     assert found.pop("difference") == pytest.approx(0.1)
     assert found == {"left_out": 3, "missed": pytest.approx(6 / 18), "finished": True}

@@ -102,7 +102,7 @@ def test_a_demo_removes_nothing_else(tmp_path, name, marked):
     for each in (name, f"more-{name}"):
         (tmp_path / each).write_text("mine")
     with pytest.raises(InputError, match=r"holds m\S+, which this demo did not make|holds city.nc"):
-        federation_demo.federate(tmp_path, "fedavg", 1, tls=False)
+        federation_demo.run_federation(tmp_path, "fedavg", 1, tls=False)
     assert (tmp_path / name).read_text() == (tmp_path / f"more-{name}").read_text() == "mine"
 
 

@@ -3,7 +3,13 @@ from contextlib import nullcontext
 import pytest
 
 from experiments.benchmarks import images
-from experiments.benchmarks.images import COLUMNS, PROBLEMS, Problem, compare, make_runner
+from experiments.benchmarks.images import (
+    COLUMNS,
+    PROBLEMS,
+    Problem,
+    runner_of_images,
+    time_in_turns,
+)
 from vision.backbones.vit import Geometry
 
 SMALL = {
@@ -15,7 +21,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
     monkeypatch.setattr(images, "VIT", Geometry(16, 32, 2, 2, 64, 7))
-    ours, loop = (make_runner(SMALL[name], 3, loop, 1) for loop in (False, True))
+    ours, loop = (runner_of_images(SMALL[name], 3, loop, 1) for loop in (False, True))
     losses = [(ours().value, loop().value) for _ in range(3)]
     assert len({first for first, _ in losses}) == 3
     for first, second in losses:
@@ -26,7 +32,7 @@ def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
 def test_both_paths_are_measured_with_one_thread_and_with_several(monkeypatch):
     here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
     monkeypatch.setattr(images, "own_process", here)
-    rows = compare(SMALL["cnn"], n_clients=2, threads=2, repetitions=2)
+    rows = time_in_turns(SMALL["cnn"], n_clients=2, threads=2, repetitions=2)
     assert [(r["path"], r["threads"]) for r in rows] == [
         ("loop over clients", 1), ("loop over clients", 2), ("ours", 1), ("ours", 2),
     ]  # fmt: skip

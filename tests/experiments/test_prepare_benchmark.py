@@ -6,8 +6,8 @@ from experiments.benchmarks.prepare import (
     COLUMNS,
     generate,
     largest_difference,
-    measure,
     measure_ray,
+    measure_reader,
     prepare_table,
     prepare_with_pandas,
     prepare_with_polars,
@@ -23,8 +23,8 @@ def raw(tmp_path):
 @pytest.mark.parametrize("plain", [prepare_with_pandas, prepare_with_polars])
 def test_plain_readers_make_the_same_cube_of_generated_days(tmp_path, raw, plain):
     ours, theirs = tmp_path / "ours.nc", tmp_path / "theirs.nc"
-    cost = measure(milan.prepare, raw, ours)
-    measure(plain, raw, theirs)
+    cost = measure_reader(milan.prepare, raw, ours)
+    measure_reader(plain, raw, theirs)
     assert largest_difference(ours, theirs) < 1e-14
     assert cost.cpu > 0
     assert cost.peak > 10

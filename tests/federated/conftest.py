@@ -138,8 +138,3 @@ class Alone(reference_client.ReferenceClient):
 def alone():
     """Makes the clients of a federation anew: `alone(federation)[1].params`."""
     return Alone.all_of
-
-
-@pytest.fixture
-def mean_by_size():
-    return reference_client.mean_by_size

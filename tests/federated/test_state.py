@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.state import Clients, Cohort, State, canonical, cohorts, generator
+from stforecast.federated.core.state import Clients, Cohort, State, cohorts, generator, row_major
 from stforecast.federated.core.training import STEPS, Training, zero_moments
 
 CLIENTS = 5
@@ -217,8 +217,8 @@ STRIDED = {
 @pytest.mark.parametrize("how", STRIDED)
 def test_a_tensor_is_laid_out_as_a_checkpoint_restores_it(how):
     given = STRIDED[how].zero_() if how == "one column" else STRIDED[how]
-    found = canonical(given)
+    found = row_major(given)
     assert torch.equal(found, given)
     assert found.stride() == torch.empty(given.shape).stride() != (1, 5)
     assert found.storage_offset() == 0
-    assert canonical(found) is found
+    assert row_major(found) is found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,10 +160,14 @@ def image_methods_list() -> Listing:
 
 
 def image_methods_table() -> str:
-    """Tabulate all methods for images for `docs/methods.md`."""
+    """Tabulate the methods for images alone, after the others' names, for `docs/methods.md`."""
+    from stforecast.methods import METHODS as FORECASTING
     from vision.methods import METHODS
 
-    return documented((name, method, method.paper) for name, method in METHODS.items())
+    both = sorted(f"`{name}`" for name in METHODS.keys() & FORECASTING.keys())
+    alone = [(name, m, m.paper) for name, m in METHODS.items() if name not in FORECASTING]
+    shared = f"Of the methods above, these train on images, too: {', '.join(both)}."
+    return f"{textwrap.fill(shared, 112)}\n\n{documented(alone)}"
 
 
 def image_data_list() -> Listing:

@@ -67,7 +67,7 @@ def _matrix(t: Tensor) -> Tensor:
     return t.flatten(2)
 
 
-def factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def low_rank_factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return `U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first.
 
     The signs are not unique; they are chosen so that the rows of Vᵀ have positive sums.
@@ -250,7 +250,7 @@ class FedKD(two_models.TwoModels):
         needed = []
         for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):
             update = _matrix(cohort.params[name] - before[name])
-            left, right, values = factors(update)
+            left, right, values = low_rank_factors(update)
             needed.append(rank_for(values, self.kept_share(cohort.round + 1)))
             if pays(a, b, rank):
                 cut = truncated(left, rank_for(values, self.kept_share(cohort.round)))
@@ -270,7 +270,7 @@ class FedKD(two_models.TwoModels):
             reached = rows.unique()
             known[reached] += sent[reached]
             average = weighted_mean(known[rows] + update, of.sizes)
-            left, right, values = factors(average - known)
+            left, right, values = low_rank_factors(average - known)
             rank = rank_for(values, self.kept_share(of.round))
             a, b = self.matrices[name]
             # Larger ranks would save nothing.

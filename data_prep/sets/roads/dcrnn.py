@@ -23,8 +23,8 @@ from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, text_of
 from data_prep.readers.pandas_hdf5 import (
     check_labels,
     find_frame,
+    read_index,
     read_labels,
-    read_times,
 )
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
@@ -98,7 +98,7 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
             f"{name}: {axis.name} has the zone {zone!r}, expected datetime64 without one; give the "
             "published file"
         )
-    times = read_times(axis, name)
+    times = read_index(axis, name)
     years = times.astype("datetime64[Y]").astype(int) + 1970
     if (years != year).any():
         raise InputError(

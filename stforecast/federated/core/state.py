@@ -139,7 +139,7 @@ class Participants:
     stage: int = 0
 
 
-def canonical(tensor: Tensor) -> Tensor:
+def row_major(tensor: Tensor) -> Tensor:
     """Return a tensor in the layout that a checkpoint restores: row-major, at the start of memory.
 
     Sums round differently with other strides or another alignment. `Tensor.contiguous` is not

@@ -21,7 +21,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Participants, State, canonical, generator
+from stforecast.federated.core.state import Participants, State, generator, row_major
 from stforecast.federated.core.tensors import Like, Payload, take
 from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import DIVERGED, reasons_of
@@ -89,7 +89,7 @@ class Server:
         self.method, self.state, self.rounds, self.lag = method, state, rounds, lag
         self.uplink, self.robust = uplink or Uplink(), robust or Robust()
         self.robust.check(type(method))
-        stragglers.check(method)
+        stragglers.check_lateness(method)
         self._dropped: set[int] = set()
         self.reports: list[RoundReport] = []
         self.best_round: int | None = None
@@ -155,7 +155,7 @@ class Server:
                 f"{method.name}: its aggregate returned {type(server).__name__}, expected the "
                 "server's next state, a dictionary of tensors; return one"
             )
-        return {name: canonical(t) for name, t in server.items()}
+        return {name: row_major(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
         """Make a state that `merged` returned the server's; this ends the round."""

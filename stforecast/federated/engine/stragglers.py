@@ -34,7 +34,7 @@ SLOW = (0, 0, 8)
 """Key of the draw of slow clients, distinct from all others of a run."""
 
 
-def check(method: Method) -> None:
+def check_lateness(method: Method) -> None:
     """Refuse methods whose uploads cannot arrive late."""
     if method.training.slow_share and method.sums == "none":
         raise InputError(

@@ -31,7 +31,7 @@ ROWS = [
 def measured(monkeypatch):
     about = {"data": ["**digits**: some"]}
     benchmark = Benchmark(about, {"methods": ROWS})
-    monkeypatch.setattr(images, "load", lambda page: {"pfpl_digits": benchmark})
+    monkeypatch.setattr(images, "benchmarks_of", lambda page: {"pfpl_digits": benchmark})
 
 
 def cells(text):

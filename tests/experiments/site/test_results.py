@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
 from experiments.site import claims, default_method, tables
 from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
-from experiments.site.measured import NAMES, load, pages, read_table
+from experiments.site.measured import NAMES, benchmarks_of, pages, read_benchmark
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
 from vision.cli.compare import HEADING, HOLDS, UNTOLD
 
@@ -109,8 +109,8 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
         ("one", "First", "stforecast bench a.toml --out one"),
         ("both", "Third", "stforecast bench a.toml --out both"),
     ]
-    assert list(load(results / "one.md")) == ["one", "both"]
-    assert list(load(results / "two.md")) == ["two_x"]
+    assert list(benchmarks_of(results / "one.md")) == ["one", "both"]
+    assert list(benchmarks_of(results / "two.md")) == ["two_x"]
     assert "- [Page one](one.md): 2 benchmarks\n- [Page two](two.md): 1 benchmark\n" in (
         (results / INDEX).read_text()
     )
@@ -121,16 +121,16 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
 
 def test_other_benchmarks_of_a_page_are_kept(benchmark, results):
     gather([benchmark("one", "First", COMPARED), benchmark("both", "Second")], results)
-    before = load(results / "one.md")
+    before = benchmarks_of(results / "one.md")
     gather([benchmark("both", "Changed"), benchmark("both2", "Third")], results)
-    after = load(results / "one.md")
+    after = benchmarks_of(results / "one.md")
     titles = [found.about["title"] for found in after.values()]
     assert titles == ["First", "Changed", "Third"]
     assert after["one"] == before["one"]
 
 
 def test_tables_of_methods_become_one_with_every_cell():
-    found = read_table(WRITTEN.format(title="A", name="a", text=COMPARED))
+    found = read_benchmark(WRITTEN.format(title="A", name="a", text=COMPARED))
     rows = {row["method"]: row for row in found.tables["methods"]}
     assert list(rows) == ["solo", "boosted", "fuels", "poor", "half"]
     assert rows["boosted"] == {
@@ -152,7 +152,7 @@ def body(text):
 
 
 def test_a_table_of_differences_is_bold_where_methods_are_told_apart():
-    found = {"a": read_table(COMPARED)}
+    found = {"a": read_benchmark(COMPARED)}
     assert body(tables.differences(found)) == [
         ["boosted †", "**-10 [-20, -5]**"],
         ["fuels", "0.20 [0.18, 0.22]"],
@@ -166,7 +166,7 @@ def test_a_table_of_differences_is_bold_where_methods_are_told_apart():
 
 
 def test_the_answer_tells_how_many_methods_are_told_apart():
-    assert tables.verdicts({"a": read_table(COMPARED)}) == (
+    assert tables.verdicts({"a": read_benchmark(COMPARED)}) == (
         "- milan, 25 cells, 1 step ahead: `fuels` has a lower error than 1 of 3 other methods. "
         "Told to be better: boosted (-10 [-20, -5] % in MSE)."
     )
@@ -179,15 +179,15 @@ def test_a_table_has_15_rows_with_the_reference_among_them():
         "| method | MSE [95 %] | against z, % | p |\n|--|--|--|--|"
     )
     last = "| z | 1 [0, 2] | - | - |"
-    shown = body(tables.differences({"a": read_table("\n".join([head, *rows, last]))}))
+    shown = body(tables.differences({"a": read_benchmark("\n".join([head, *rows, last]))}))
     assert len(shown) == tables.MOST_ROWS
     assert shown[0] == ["z", "1 [0, 2]"]
     assert shown[-1] == ["m13", "14 [-1, 50]"]
 
 
 def test_the_default_stands_by_data_set_and_by_test_part():
-    parts = {name: read_table(COMPARED) for name in ("a", "b")}
-    other = read_table(COMPARED.replace("milan", "city"))
+    parts = {name: read_benchmark(COMPARED) for name in ("a", "b")}
+    other = read_benchmark(COMPARED.replace("milan", "city"))
     shown = {row[0]: row[1:] for row in body(default_method.standing({**parts, "c": other}))}
     assert shown["solo"] == ["20 [20, 20] %", "0", "3", "0"]
     assert shown["boosted †"] == ["-10 [-10, -10] %", "3", "0", "0"]
@@ -198,7 +198,7 @@ def test_the_default_stands_by_data_set_and_by_test_part():
 
 def test_the_standing_of_the_default_is_what_the_sentences_say():
     """Counted from the intervals here, and by `stforecast bench` in words."""
-    parts = tables.chosen(load(RESULTS / "default.md"), PAGES["default"].names)
+    parts = tables.chosen(benchmarks_of(RESULTS / "default.md"), PAGES["default"].names)
     said = " ".join(text for found in parts.values() for text in found.about["said"])
     lower = re.findall(r"has a higher error than ([^.]*(?:\.\d[^.]*)*)\.", said)
     assert sum(text.count("lightgbm") for text in lower) == 2
@@ -215,8 +215,8 @@ def test_bounds_are_summed_up_with_the_furthest():
 | a, normalised | {} – 0.9 – 0.92 | {} | 1,000 |
 """
     found = {
-        "a": read_table(table.format("milan", 96, "0.85", "1.25")),
-        "b": read_table(table.format("city", 168, "0.75", "0.5")),
+        "a": read_benchmark(table.format("milan", 96, "0.85", "1.25")),
+        "b": read_benchmark(table.format("city", 168, "0.75", "0.5")),
     }
     assert body(tables.coverage(found)) == [
         ["milan", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
@@ -244,7 +244,7 @@ def test_of_a_method_for_images_the_best_model_is_shown():
 | it leads | pacs | - | holds |
 | it leads | - | - | cannot be told here |
 """
-    found = {"a": read_table(text)}
+    found = {"a": read_benchmark(text)}
     assert body(tables.points(found)) == [
         ["pfpl", "60 [50, 70]"],
         ["fedavg (trained)", "-5 [-10, 1]"],

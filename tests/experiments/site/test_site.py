@@ -9,7 +9,7 @@ from markdown import markdown
 from experiments.docs import ROOT
 from experiments.site.default_method import skill_figure, skill_table
 from experiments.site.hooks import PAGES, moved, on_page_content, with_docstrings
-from experiments.site.measured import read_table
+from experiments.site.measured import read_benchmark
 from experiments.site.references import commands_page, options_page
 from experiments.site.tutorials import refreshed
 from stforecast.cli.main import cli
@@ -104,8 +104,8 @@ def lines_of(table):
 
 def test_skill_is_tabulated_best_method_first():
     benchmarks = {
-        "who_wins_a": read_table(SECTION.format(steps="1 step", first=10, second=32.4)),
-        "who_wins_b": read_table(SECTION.format(steps="24 steps", first="3.6", second=4.4)),
+        "who_wins_a": read_benchmark(SECTION.format(steps="1 step", first=10, second=32.4)),
+        "who_wins_b": read_benchmark(SECTION.format(steps="24 steps", first="3.6", second=4.4)),
     }
     assert lines_of(skill_table(benchmarks, "page.md")) == [
         "| data | trees † | fedlean |",

@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import predictions
@@ -33,7 +34,7 @@ def train(client, optimizer, epochs, lam=0.0, anchor=None):
 @pytest.mark.parametrize("personal_epochs", [None, 1, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    federate, alone, mean_by_size, optimizer, personal_epochs
+    federate, alone, optimizer, personal_epochs
 ):
     method = ditto(lam=0.7, personal_epochs=personal_epochs)
     federation = federate(method, SIZES, optimizer=optimizer, lr=0.05)

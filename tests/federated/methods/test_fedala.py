@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import predictions
@@ -36,9 +37,7 @@ def learned(client, own, common, weights, lr):
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, layers
-):
+def test_rounds_are_those_of_clients_trained_one_by_one(double, federate, alone, layers):
     options = {"mixed_layers": layers, "mixing_share": 1.0, "mixing_lr": 8.0, "start_passes": 3}
     settings = {"optimizer": "sgd", "lr": 0.1, "drop_last": False, "batch_size": 16}
     federation = federate(ala(**options), SIZES, validated=False, **settings)

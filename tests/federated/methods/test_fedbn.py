@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch import nn
 
 from data_prep.base.errors import InputError
@@ -41,7 +42,7 @@ def shared(model):
     return {n: t.clone() for n, t in model.state_dict().items() if not n.startswith(NORM)}
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, module, mean_by_size):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, module):
     federation = federate(FedBN, SIZES, build=module, lr=0.05)
     clients = [Ordinary(module, federation) for _ in SIZES]
     optimizers = [torch.optim.Adam(c.parameters(), lr=0.05) for c in clients]

@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import predictions
@@ -41,7 +42,7 @@ def reference_mmd(x, y):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, optimizers, optimizer
 ):
     federation = federate(cp(lam=7.0), SIZES, optimizer=optimizer, lr=0.02)
     clients, names = alone(federation), federation.method.policy.parameters

@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import predictions
@@ -39,7 +40,7 @@ def local_round(client, optimizer, bias, common, kappa, share):
 @pytest.mark.parametrize("share", [1.0, 0.3])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, optimizer, share
+    double, federate, alone, optimizers, optimizer, share
 ):
     options = {"kappa": 3.0, "moving_share": share}
     federation = federate(dbe(**options), SIZES, optimizer=optimizer, lr=0.05)

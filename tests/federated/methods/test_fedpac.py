@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from reference_client import mean_by_size
 from scipy.optimize import minimize
 
 from stforecast.federated.core.method import predictions
@@ -72,7 +73,7 @@ def train(client, received, lr, lam):
             optimizer.step()
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(double, federate, alone, mean_by_size):
+def test_rounds_are_those_of_clients_trained_one_by_one(double, federate, alone):
     federation = federate(pac(lam=0.6), SIZES, optimizer="sgd", lr=0.1)
     clients, prototypes = alone(federation), {}
     for _ in range(3):

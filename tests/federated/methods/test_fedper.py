@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from stforecast.federated.core.method import predictions
 from stforecast.federated.methods.fedper import FedPer
@@ -20,7 +21,7 @@ FLOATS = {FedPer: 3 * 5 + 5, LGFedAvg: 5 * 2 + 2}
 @pytest.mark.parametrize("method", SHARED)
 @pytest.mark.parametrize("optimizer", SETTINGS)
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, method, optimizer
+    double, federate, alone, optimizers, method, optimizer
 ):
     settings, shared = SETTINGS[optimizer], SHARED[method]
     federation = federate(method, SIZES, **settings)

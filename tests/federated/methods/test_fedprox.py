@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.tensors import squared_distance
@@ -25,7 +26,7 @@ def distance(params, anchor):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size, optimizer):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimizer):
     federation = federate(prox(0.7), SIZES, optimizer=optimizer, lr=0.05, momentum=0.5)
     clients = alone(federation)
     optimizers = [OPTIMIZERS[optimizer](list(c.params.values())) for c in clients]

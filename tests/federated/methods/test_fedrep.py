@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
@@ -35,7 +36,7 @@ def heads(state):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size, optimizer):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimizer):
     settings = {"optimizer": optimizer, "lr": 0.05, "weight_decay": 0.1, "momentum": 0.5}
     federation = federate(rep(head_epochs=3), SIZES, epochs=2, **settings)
     clients = alone(federation)

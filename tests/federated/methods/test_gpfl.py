@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
@@ -54,7 +55,7 @@ def loss_of(client, extra, received, batch, lam):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, optimizers, optimizer
 ):
     federation = federate(gpfl(lam=0.3, mu=0.2), SIZES, optimizer=optimizer, lr=0.02)
     uneven_keys(federation)

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +32,7 @@ def contrast(z, near, far, temperature):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_trained_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, optimizer
+    double, federate, alone, optimizers, optimizer
 ):
     federation = federate(
         moon(mu=2.0, temperature=0.3), SIZES, optimizer=optimizer, lr=0.05, participation=0.7

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.tensors import total_bytes
@@ -50,7 +51,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_and_a_server_one_by_one(
-    double, federate, alone, mean_by_size, optimizers, name, optimizer
+    double, federate, alone, optimizers, name, optimizer
 ):
     method, step = CASES[name]
     federation = federate(method, SIZES, optimizer=optimizer, lr=0.05)

@@ -10,7 +10,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.cli.federate import federate_command
 from stforecast.cli.options import ALARM
-from stforecast.flower.own_model import check, train_alone
+from stforecast.flower.own_model import check_model, train_alone
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.service.update import CODES, FURTHER, KEPT
 
@@ -51,7 +51,7 @@ def test_a_model_is_accepted_on_data_like_its_own_only(model, cube, cube_path, t
 
 
 def test_a_check_on_days_of_training_says_so(model, cube, cube_path):
-    assert check(model, cube_path, 7, 9.0)["seen_in_training"]
+    assert check_model(model, cube_path, 7, 9.0)["seen_in_training"]
 
 
 def test_a_check_without_readings_is_refused(model, cube, tmp_path):
@@ -60,7 +60,7 @@ def test_a_check_without_readings_is_refused(model, cube, tmp_path):
     values[-48:] = np.nan
     empty["internet"] = (("time", "cell"), values, cube["internet"].attrs)
     with pytest.raises(InputError, match="no value of the last 48 steps can be scored"):
-        check(model, write_cube(empty, tmp_path / "empty.nc"), 2, 1.0)
+        check_model(model, write_cube(empty, tmp_path / "empty.nc"), 2, 1.0)
 
 
 def test_a_node_replaces_its_model_if_the_new_one_wins(model, cube_path, monkeypatch):

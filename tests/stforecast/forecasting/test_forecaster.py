@@ -229,10 +229,27 @@ def test_outliers_that_hide_all_other_values_are_pointed_out(table, tiny, caplog
     odd.iloc[5, 1] = 1e12
     for data, n in ((table, 0), (odd, 1)):
         caplog.clear()
-        Forecaster("ridge", **settings).fit(data)
+        Forecaster("ridge", **settings, outliers="keep").fit(data)
         found = [m for m in caplog.messages if "cannot be told apart" in m]
         assert len(found) == n
     assert f"1e+12 in cell {odd.columns[1]}" in found[0]
+
+
+def test_readings_that_are_not_believed_count_as_missing(table, tiny, caplog, tmp_path):
+    odd, gappy, settings = table.copy(), table.copy(), read_by("ridge", tiny)
+    places = [(5, 1), (60, 0), (200, 2), (-1, 0)]  # in training, test and the newest readings
+    for step, cell in places:
+        odd.iloc[step, cell], gappy.iloc[step, cell] = 1e9 * (-1) ** cell, np.nan
+    found, expected = (Forecaster("ridge", **settings).fit(data) for data in (odd, gappy))
+    assert "4 readings of more than 10 times what is usual in their cell: 2 of cell" in caplog.text
+    assert found.data_.outliers() == {"11": 2, "22": 1, "33": 1}
+    assert found.limits == expected.limits == (0, np.inf)
+    pd.testing.assert_frame_equal(found.evaluate(), expected.evaluate())
+    saved = Forecaster.load(found.save(tmp_path))
+    pd.testing.assert_frame_equal(saved.predict(odd), expected.predict(gappy))
+    kept = Forecaster("ridge", **settings, outliers="keep").fit(odd)
+    assert not kept.data_.outliers()
+    assert kept.score() < found.score()
 
 
 def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
@@ -252,7 +269,7 @@ def test_an_unfitted_forecaster_says_so(table):
 
 def test_a_loaded_forecaster_cannot_be_evaluated(fitted, tmp_path):
     loaded = Forecaster.load(fitted("ridge").save(tmp_path))
-    with pytest.raises(InputError, match="evaluation needs the data"):
+    with pytest.raises(InputError, match="does not hold the data"):
         loaded.evaluate()
 
 

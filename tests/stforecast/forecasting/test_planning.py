@@ -7,7 +7,7 @@ import xarray as xr
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
-from stforecast.forecasting.planning import ANY, busy_hour, error_correlation, exceedance, plan
+from stforecast.forecasting.planning import ANY, busy_hour, error_paths, exceedance, plan
 
 TIMES = pd.date_range("2024-03-01 08:00", periods=4, freq="30min", tz="Asia/Kolkata")
 
@@ -123,13 +123,14 @@ def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
     assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49
 
 
-@pytest.mark.parametrize("correlation", [np.eye(4), np.ones((4, 4))])
-def test_over_a_span_errors_go_together_as_they_did(correlation):
+@pytest.mark.parametrize("together", [False, True])
+def test_over_a_span_errors_go_together_as_they_did(together):
     centre, upper = table([10.0] * 4), table([16.0] * 4)
     upper.attrs["coverage"] = 0.9
-    found = plan(centre, (centre - 3, upper), 16.0, correlation=correlation).loc["a"]
-    independent = 1 - 0.95**4
-    expected = independent if correlation[0, 1] == 0 else 0.05
+    paths = np.random.default_rng(0).normal(size=(4000, 4))
+    paths = np.repeat(paths[:, :1], 4, axis=1) if together else paths
+    found = plan(centre, (centre - 3, upper), 16.0, paths=paths).loc["a"]
+    expected = 0.05 if together else 1 - 0.95**4
     assert found["probability"] == pytest.approx(expected, abs=0.015)
     assert found["probability"] >= found["highest_probability"] == pytest.approx(0.05)
     assert found["expected_steps_above"] == pytest.approx(0.2)
@@ -139,17 +140,26 @@ def test_over_a_span_errors_go_together_as_they_did(correlation):
 def test_a_span_beyond_the_tested_horizon_has_no_probability():
     centre, upper = table([10.0] * 4), table([16.0] * 4)
     upper.attrs["coverage"] = 0.9
-    found = plan(centre, (centre - 3, upper), 16.0, correlation=np.eye(3))
+    found = plan(centre, (centre - 3, upper), 16.0, paths=np.zeros((5, 3)))
     assert found["probability"].isna().all()
 
 
-def test_errors_are_correlated_by_rank_whatever_their_size():
-    """Ranks do not change if a bound or a cell's size does."""
-    z = np.random.default_rng(0).normal(size=(2, 500, 1))
-    steps = np.concatenate([z, z, -z], axis=2) * np.array([1.0, 5.0, 2.0])
-    dims = ("cell", "time", "horizon")
-    zero = np.zeros(steps.shape)
-    values = {"y": steps, "y_hat": zero, "lower": zero - 1, "upper": zero + 1}
-    found = error_correlation(xr.Dataset({name: (dims, v) for name, v in values.items()}))
-    np.testing.assert_allclose(found, [[1, 1, -1], [1, 1, -1], [-1, -1, 1]], atol=1e-9)
-    assert error_correlation(xr.Dataset({"y": (dims, steps)})) is None
+def forecasts_of(errors):
+    dims, zero = ("cell", "time", "horizon"), np.zeros(errors.shape)
+    values = {"y": errors, "y_hat": zero, "lower": zero - 1, "upper": zero + 2}
+    found = xr.Dataset({name: (dims, v) for name, v in values.items()}, attrs={"coverage": 0.9})
+    return found
+
+
+def test_paths_of_errors_are_those_of_the_tested_forecasts():
+    """Errors as the bounds say are kept; of few spans, too large ones are not."""
+    z = np.random.default_rng(0).normal(size=(2, 1500, 1)) / 1.645
+    steps = np.concatenate([z, z, -z], axis=2)
+    steps = np.where(steps > 0, 2 * steps, steps)
+    found = error_paths(forecasts_of(steps))
+    np.testing.assert_allclose(found, found[:, :1] * [1, 1, -1], atol=0.05)
+    assert found.std(axis=0) == pytest.approx(np.ones(3), abs=0.05)
+    assert error_paths(forecasts_of(9 * steps)).std() > 8 * found.std()
+    few = forecasts_of(9 * steps[:, :12])
+    assert error_paths(few).std() < 3
+    assert error_paths(few.drop_vars("upper")) is None

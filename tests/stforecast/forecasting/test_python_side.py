@@ -134,7 +134,8 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
     ],
 )
 def test_what_is_no_data_is_named(fitted, data, message):
-    for call in (Forecaster("ridge").fit, fitted.predict):
+    # Without a history, a model forecasts from the data of its fit.
+    for call in (Forecaster("ridge").fit, *[fitted.predict] * (data is not None)):
         with pytest.raises(InputError, match=message):
             call(data)
 
@@ -170,18 +171,36 @@ def test_fit_open_and_forecast_take_the_same(table, tmp_path):
         stforecast.open_cube(path, units="MB")
 
 
-def test_an_index_that_counts_rows_is_told_what_to_set(table, tmp_path):
+def test_a_frame_whose_index_counts_rows_is_read_like_the_table_of_a_file(table):
     table = table.rename_axis("Timestamp").rename(columns=str)
-    wide = table.reset_index()
-    with pytest.raises(InputError, match=r"\(RangeIndex\), .* write `df.set_index\('Timestamp'\)`"):
-        Forecaster("ridge", **RIDGE).fit(wide)
-    long = wide.melt("Timestamp", var_name="cell_id", value_name="GB")
-    long.to_csv(tmp_path / "long.csv", index=False)
-    pivot = r"`df.pivot\(index='Timestamp', columns='cell_id', values='GB'\)`"
-    with pytest.raises(InputError, match=pivot):
-        Forecaster("ridge", **RIDGE).fit(pd.read_csv(tmp_path / "long.csv"))
-    with pytest.raises(InputError, match=r"one of 'quando', .* as index"):
-        Forecaster("ridge", **RIDGE).fit(wide.astype(str).rename(columns={"Timestamp": "quando"}))
+    long = table.reset_index().melt("Timestamp", var_name="cell_id", value_name="GB")
+    of_each = pd.concat([part for _, part in table.reset_index().groupby(lambda row: row % 2)])
+    frames = {
+        "long": long,
+        "wide": table.reset_index(),
+        "repeated": of_each.set_axis(np.arange(len(table)) // 2),
+        "texts": long.assign(Timestamp=long["Timestamp"].dt.strftime("%d.%m.%Y %H:%M")),
+        "zone": long.assign(Timestamp=long["Timestamp"].dt.tz_localize("Europe/Rome")),
+    }
+    first = Forecaster("ridge", **RIDGE).fit(table)
+    for name, frame in frames.items():
+        own = Forecaster("ridge", **RIDGE).fit(frame)
+        forecasts = [own.predict(), own.predict(frame)]
+        for forecast in forecasts:
+            np.testing.assert_allclose(forecast, first.predict(table), rtol=1e-9, err_msg=name)
+    assert own.predict().index.tz is not None
+    with pytest.raises(InputError, match="the DataFrame: no column 'time' among '11', '22'"):
+        Forecaster("ridge", **RIDGE).fit(table.reset_index(drop=True))
+
+
+def test_a_fitted_model_forecasts_from_its_data_and_a_loaded_one_is_given_them(table, tmp_path):
+    fitted = Forecaster("ridge", intervals="conformal", **RIDGE).fit(table)
+    pd.testing.assert_frame_equal(fitted.predict(), fitted.predict(table))
+    pd.testing.assert_frame_equal(
+        fitted.predict_interval().lower, fitted.predict_interval(table).lower
+    )
+    with pytest.raises(InputError, match="a loaded forecaster does not hold the data"):
+        Forecaster.load(fitted.save(tmp_path)).predict()
 
 
 def test_texts_tell_what_it_is(fitted, tmp_path):

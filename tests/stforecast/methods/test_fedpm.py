@@ -21,7 +21,13 @@ from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from stforecast.forecasting.task import ForecastTask
 from stforecast.methods import fedpm
-from stforecast.methods.fedpm import FedPM, FedPMOptions, joined, personal, quantise
+from stforecast.methods.fedpm import (
+    FedPM,
+    FedPMOptions,
+    joined_prototypes,
+    nearest_prototypes,
+    personal,
+)
 
 T, WIDTH, PATCHES, M, LR = 6, 3, 2, 7, 0.02
 
@@ -236,7 +242,7 @@ def memories_of(n, m=M, seed=0, alike=0.6):
 def test_prototypes_are_joined_and_chosen_as_in_the_reference(n, threshold):
     memory = memories_of(n)
     used = torch.randint(0, 9, (n, M), generator=torch.manual_seed(1), dtype=torch.int32)
-    common, alone = joined(memory, threshold)
+    common, alone = joined_prototypes(memory, threshold)
     groups = plain_groups(memory.numpy(), threshold)
     several = sorted((g for g in groups if len(g) > 1), key=len, reverse=True)
     means = [np.mean([memory[c, k].numpy() for c, k in g], axis=0) for g in several]
@@ -263,7 +269,7 @@ def test_use_decides_between_prototypes_that_nobody_else_has():
 def test_the_gradient_of_a_prototype_goes_to_its_vector():
     vectors = torch.tensor([[[1.0, 0.0], [0.0, 3.0]]], requires_grad=True)
     memory = torch.tensor([[[0.5, 0.0], [0.0, 2.0], [9.0, 9.0]]], requires_grad=True)
-    straight, places, loss = quantise(vectors, memory, 0.25)
+    straight, places, loss = nearest_prototypes(vectors, memory, 0.25)
     assert places.tolist() == [[0, 1]]
     torch.testing.assert_close(straight, memory[:, :2])
     assert loss.item() == pytest.approx(1.25 * (0.5**2 + 1) / 4)
@@ -294,7 +300,7 @@ def test_memories_may_be_averaged_instead():
 def test_free_places_may_be_zeros_or_random_prototypes_of_anybody():
     zeros, trained = aggregated(fill="zeros")
     drawn, _ = aggregated(fill="random")
-    common, alone = joined(trained, 0.9)
+    common, alone = joined_prototypes(trained, 0.9)
     n = min(len(common), int(0.6 * M))
     assert 0 < n < M
     isolated = trained[alone]

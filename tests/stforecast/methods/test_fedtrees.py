@@ -181,6 +181,13 @@ def test_a_client_that_was_absent_catches_up():
     torch.testing.assert_close(memory["prediction"][1, :30], found)
 
 
+def test_the_members_of_a_tree_are_known_among_other_clients():
+    federation = federate(samples_of((40, 30, 20)), rounds=2)
+    federation.run()
+    server = federation.method.server_for(federation.state.server, torch.tensor([2, -1, 0]))
+    assert server["members"].tolist() == [20, 0, 40]
+
+
 def test_it_learns_from_a_share_of_the_clients():
     federation = federate(samples_of((60, 60, 60, 60)), rounds=31, participation=0.5)
     federation.run()

@@ -297,3 +297,17 @@ def test_forecasts_are_drawn_as_predict_gives_them(tested, attrs, drawn):
     y_hat, y = steps(-2)
     (ax,) = predictions([tested("a", y_hat, y, attrs=attrs)]).axes
     assert labelled(ax)["a"].get_ydata().tolist() == [drawn] * 3
+
+
+def test_the_front_joins_methods_that_send_less_or_have_less_error(make_run):
+    sends = {"fuels": (2.0, 20), "fedavg": (3.0, 30), "fedrep": (1.0, 100)}
+    runs = [
+        make_run(method, scores=(error, 9.0), rounds=((1.0, 5, 1), (1.0, 5, floats)))
+        for method, (error, floats) in sends.items()
+    ]
+    runs += [make_run("ridge", scores=(4.0, 9.0), federated=False, rounds=())]
+    fig = PLOTS["pareto"]([*runs, make_run("central", scores=(0.5, 9.0))])
+    (ax,) = fig.axes
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), [(0, 4.0), (20, 2.0), (100, 1.0)])
+    np.testing.assert_allclose(labelled(ax)["fedavg: 30, 3"].get_xydata(), [(30, 3.0)])
+    assert "pool all records: central" in fig.legends[0].get_title().get_text()

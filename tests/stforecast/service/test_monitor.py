@@ -10,7 +10,7 @@ from scipy.stats import ks_2samp
 from data_prep.base.errors import InputError
 from stforecast.cli.main import main
 from stforecast.cli.options import ALARM
-from stforecast.service.folder import current, read_state
+from stforecast.service.folder import last_state, read_state
 from stforecast.service.monitor import METRICS, TABLE, _stuck, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
 from stforecast.service.update import update
@@ -33,7 +33,7 @@ def watched(service, tmp_path):
 
 def test_errors_by_span_are_those_of_the_values_that_came(watched):
     watch = monitor(watched, MORNING)
-    issued = read_state(current(watched)).issued
+    issued = read_state(last_state(watched)).issued
     error = (issued["y_hat"] - issued["y"]).to_numpy()
     scale = issued["seasonal_mae"].to_numpy()[:, None, None]
     assert watch.errors[1].mase == pytest.approx(np.nanmean(np.abs(error) / scale))
@@ -56,7 +56,7 @@ def test_missing_stuck_and_late_records(watched):
 
 
 def test_drift_is_the_distance_of_the_last_week_from_before(watched):
-    history = read_state(current(watched)).history["load"].to_numpy()
+    history = read_state(last_state(watched)).history["load"].to_numpy()
     a = history[:, 0]
     expected = ks_2samp(a[-168:], a[:-168]).statistic
     assert monitor(watched, MORNING).cells["drift"][0] == pytest.approx(expected, abs=1e-4)

@@ -21,14 +21,23 @@ from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.service import folder
 from stforecast.service import update as module
-from stforecast.service.folder import ServiceState, Standing, current, read_state
+from stforecast.service.folder import Progress, ServiceState, last_state, read_state
 from stforecast.service.settings import UpdateOptions
-from stforecast.service.update import ANEW, CODES, FURTHER, KEPT, UNCHANGED, compare, decide, update
+from stforecast.service.update import (
+    ANEW,
+    CODES,
+    FURTHER,
+    KEPT,
+    UNCHANGED,
+    compare_models,
+    decide,
+    update,
+)
 
 
 def contents(run):
     """All files of the state, by name."""
-    where = current(run)
+    where = last_state(run)
     return {str(p.relative_to(where)): p.read_bytes() for p in where.rglob("*") if p.is_file()}
 
 
@@ -37,7 +46,7 @@ def test_an_update_appends_the_records_and_forecasts_what_follows(service, tmp_p
     done = update(run, day(DAYS))
     assert done.about["steps"] == 24
     assert done.about["changed"] == 72
-    history = read_state(current(run)).history
+    history = read_state(last_state(run)).history
     wide = values().iloc[24 : 24 * (DAYS + 1)]
     # As many days are kept as the run was made of, in the town's zone.
     expected = wide.iloc[-24 * DAYS :].to_numpy()
@@ -47,7 +56,7 @@ def test_an_update_appends_the_records_and_forecasts_what_follows(service, tmp_p
     forecast = Forecaster.load(run).predict(cube)
     pd.testing.assert_frame_equal(done.forecast, forecast)
     assert forecast.index[0] == pd.Timestamp("2024-02-11", tz="Europe/Rome")
-    table = pd.read_csv(current(run) / "forecast.csv")
+    table = pd.read_csv(last_state(run) / "forecast.csv")
     assert list(table) == ["time", "cell", "load", "lower", "upper"]
     assert len(table) == 72
 
@@ -64,12 +73,12 @@ def test_a_corrected_day_replaces_and_is_scored_again(service, tmp_path):
     run, day = service
     for n in (DAYS, DAYS + 1):
         update(run, day(n))
-    scored = read_state(current(run)).issued["y"].to_numpy()
+    scored = read_state(last_state(run)).issued["y"].to_numpy()
     wide = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].copy()
     wide.loc[wide.index[5], "b"] = 77.0
     done = update(run, write(wide, tmp_path / "corrected.csv"))
     assert (done.about["changed"], done.about["steps"]) == (1, 0)
-    state = read_state(current(run))
+    state = read_state(last_state(run))
     differs = (state.issued["y"].to_numpy() != scored) & np.isfinite(scored)
     assert differs.sum() == 1
     assert state.issued["y"].to_numpy()[differs] == [77.0]
@@ -87,7 +96,7 @@ def test_scores_are_those_of_the_forecast_of_that_day(service):
     assert about["day_mae"] == pytest.approx(np.abs(error).mean(), rel=1e-3)
     assert about["day_bias"] == pytest.approx(error.mean(), rel=1e-2, abs=1e-3)
     assert about["day_coverage"] == pytest.approx(inside.mean(), abs=1e-4)
-    assert len(pd.read_csv(current(run) / "service.csv")) == 2
+    assert len(pd.read_csv(last_state(run) / "service.csv")) == 2
 
 
 def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_path, caplog):
@@ -136,13 +145,13 @@ def test_a_cut_file_and_another_unit(service, tmp_path):
     cut.write_text(text[: len(text) // 2] + ";;")
     with pytest.raises(InputError, match=r"cut\.csv"):
         update(run, cut)
-    assert current(run) is None
+    assert last_state(run) is None
     with open_cube(json.loads((run / "run.json").read_text())["data_path"]) as ds:
         later = ds.load().isel(time=slice(-24, None))
     later = later.assign_coords(time=later["time"] + np.timedelta64(24, "h"))
     later["load"] = (later["load"] * 1000).assign_attrs(units="MB")
     update(run, write_cube(later, tmp_path / "mb.nc"))
-    kept = read_state(current(run)).history["load"].to_numpy()
+    kept = read_state(last_state(run)).history["load"].to_numpy()
     np.testing.assert_allclose(kept[-24:], kept[-48:-24])
 
 
@@ -192,7 +201,7 @@ def test_kills_at_random_change_nothing(service, tmp_path):
 
 def test_two_updates_at_a_time_are_refused(service):
     run, day = service
-    with folder.locked(run), pytest.raises(InputError, match="is writing there"):
+    with folder.update_lock(run), pytest.raises(InputError, match="is writing there"):
         update(run, day(DAYS))
 
 
@@ -221,7 +230,7 @@ def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
     run, day = service
     (run / "service.toml").write_text(RULE.replace("further_days = 0", "further_days = 3"))
     actions = [update(run, day(n)).action for n in range(DAYS, DAYS + 8)]
-    state = read_state(current(run))
+    state = read_state(last_state(run))
     # Ridge on the same kind of days learns nothing new: no difference, so the champion stays.
     assert KEPT in actions
     assert FURTHER not in actions
@@ -242,7 +251,7 @@ def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     (run / "service.toml").write_text(RULE)
     for n in range(DAYS, 32):
         update(run, write(wide.iloc[24 * n : 24 * n + 24], tmp_path / "day.csv"))
-    log = pd.read_csv(current(run) / "service.csv")
+    log = pd.read_csv(last_state(run) / "service.csv")
     won = log["action"].isin([FURTHER, ANEW])
     assert won.any()
     assert (log["against_champion_high"][won] < 0).all()
@@ -272,7 +281,7 @@ def state_of(mase, coverage, *, trained=10, anew=10, lost="", days=8):
     def ago(n):
         return str(end - pd.Timedelta(days=n))
 
-    standing = Standing(1.0, ago(trained), ago(anew), lost)
+    standing = Progress(1.0, ago(trained), ago(anew), lost)
     return ServiceState(history, issued, standing, pd.DataFrame())
 
 
@@ -306,9 +315,9 @@ def test_the_rule(state, how, calibrate):
 def test_a_better_model_wins_and_an_equal_one_does_not(service):
     run, day = service
     update(run, day(DAYS))
-    forecaster, state = Forecaster.load(run), read_state(current(run))
+    forecaster, state = Forecaster.load(run), read_state(last_state(run))
     series, model = forecaster.read(state.history), forecaster.model_
-    against, equal = compare({"champion": model, "challenger": model}, series, 96, 0.95)
+    against, equal = compare_models({"champion": model, "challenger": model}, series, 96, 0.95)
     assert (against.value, against.high) == (0.0, 0.0)
 
     class Zero:
@@ -320,6 +329,6 @@ def test_a_better_model_wins_and_an_equal_one_does_not(service):
             return np.zeros((3, len(starts), 24, 1))
 
     worse = module.dataclasses.replace(model, predictor=Zero())
-    against, better = compare({"champion": worse, "challenger": model}, series, 96, 0.95)
+    against, better = compare_models({"champion": worse, "challenger": model}, series, 96, 0.95)
     assert against.high < 0
     assert better == pytest.approx(equal)

@@ -182,11 +182,6 @@ def alone():
 
 
 @pytest.fixture
-def mean_by_size():
-    return reference_client.mean_by_size
-
-
-@pytest.fixture
 def resumes(tmp_path):
     """Whether a run that is stopped after three rounds and goes on ends as one that never was."""
 

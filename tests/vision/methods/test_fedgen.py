@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch import nn
 from torch.nn import functional as F
 
@@ -88,7 +89,7 @@ def train_generator(net, optimizer, clients, held, random):
         optimizer.step()
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
     method = fedgen(alpha=2.0, beta=1.5, decay=0.5, diversity=0.5, server_lr=0.01)
     federation = federate(method, SIZES, lr=0.05)
     clients = alone(federation)

@@ -18,7 +18,7 @@ from vision.methods import METHODS
 from vision.methods.fedkd import (
     FedKD,
     FedKDOptions,
-    factors,
+    low_rank_factors,
     packed_factors,
     rank_for,
     truncated,
@@ -175,7 +175,7 @@ def test_rank_for_by_hand():
 
 def test_what_is_cut_off_holds_no_more_than_its_share():
     update = torch.randn(4, 9, 6)
-    left, right, values = factors(update)
+    left, right, values = low_rank_factors(update)
     torch.testing.assert_close(left @ right, update, rtol=1e-4, atol=1e-5)
     rank = rank_for(values, 0.8)
     lost = (update - truncated(left, rank) @ right).square().sum((1, 2)) / update.square().sum(
@@ -188,7 +188,7 @@ def test_what_is_cut_off_holds_no_more_than_its_share():
 
 @pytest.mark.parametrize(("rank", "floats"), [(2, 2 * (9 + 6)), (3, 3 * (9 + 6)), (4, 9 * 6)])
 def test_factors_travel_while_they_are_smaller(rank, floats):
-    left, right, _ = factors(torch.randn(2, 9, 6))
+    left, right, _ = low_rank_factors(torch.randn(2, 9, 6))
     message = packed_factors("w", left, right, rank)
     assert sum(t[0].numel() for t in message.values()) == floats
     kept = left @ right if rank == 4 else left[..., :rank] @ right[:, :rank]

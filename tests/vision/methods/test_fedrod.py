@@ -1,5 +1,6 @@
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch.nn import functional as F
 
 from stforecast.federated.core.method import predictions
@@ -26,7 +27,7 @@ def train(client, head, optimizer, epochs):
         optimizer.step()
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
     federation = federate(FedRoD, SIZES, lr=0.05)
     clients = alone(federation)
     heads = [

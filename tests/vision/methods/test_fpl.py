@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
@@ -155,7 +156,7 @@ def reference_epochs(client, optimizer, clusters, options, epochs):
 
 
 @pytest.mark.parametrize("distance", ["mean", "sum"])
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size, distance):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, distance):
     options = FPLOptions(tau=0.2, distance=distance)
     federation = federate(partial(FPL, options=options), SIZES, lr=0.05)
     clients = alone(federation)

@@ -4,6 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from reference_client import mean_by_size
 from torch import nn
 from torch.nn import functional as F
 
@@ -134,7 +135,7 @@ def train(client, nets, model_optimizer, nets_optimizer, share):
         nets_optimizer.step()
 
 
-def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, mean_by_size, double):
+def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, double):
     method = fraug(lam_generator=2.0, lam_transform=3.0, gamma=0.5)
     federation = federate(method, SIZES, lr=0.05, optimizer="sgd", momentum=0.5)
     clients = alone(federation)
