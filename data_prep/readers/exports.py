@@ -261,6 +261,8 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
 def _named_without_units(read: Sequence[_Read]) -> Sequence[_Read]:
     """Return tables whose columns have no unit in their names where files differ only in units."""
     names = [{without_unit(c): c for c in one.table.columns} for one in read]
+    if any(len(own) < len(one.table.columns) for own, one in zip(names, read, strict=True)):
+        return read
     changed = [
         bare
         for bare, name in names[0].items()

@@ -54,10 +54,9 @@ def find_encoding(start: bytes, name: str) -> str:
         return "utf-8"
     except UnicodeDecodeError:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
-        found = "gb18030" if _is_chinese(odd) else ""
-        if not found:
-            best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
-            found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
+        found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        found = (found.startswith("cp125") and _of_pairs(odd)) or found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
             "%s: not UTF-8, read as %s, such as %.60r; %s",
@@ -69,14 +68,17 @@ def find_encoding(start: bytes, name: str) -> str:
         return found
 
 
-def _is_chinese(text: bytes) -> bool:
-    """Return whether bytes beyond ASCII are pairs that are usual Chinese characters in GB 2312."""
+def _of_pairs(text: bytes) -> str:
+    """Return the encoding if bytes beyond ASCII are pairs for usual characters, else nothing.
+
+    Those of Korean are a part of those of Chinese, so several pairs must be in this part.
+    """
     runs = re.findall(rb"[\x80-\xff]+", text)
-    if any(len(run) % 2 for run in runs):
-        return False
-    pairs = b"".join(runs)
-    usual = re.findall(rb"(?s)[\xb0-\xd7].", pairs[: 2 * (len(pairs) // 2)])
-    return len(usual) > 0.9 * len(pairs) / 2 and len(set(usual)) > 1
+    pairs = {run[i : i + 2] for run in runs for i in range(0, len(run), 2)}
+    usual = [pair for pair in pairs if len(pair) == 2 and 0xB0 <= pair[0] <= 0xD7]
+    if any(len(run) % 2 for run in runs) or len(usual) <= max(1, 0.9 * len(pairs)):
+        return ""
+    return "cp949" if len(usual) > 7 and max(pair[0] for pair in usual) <= 0xC8 else "gb18030"
 
 
 def _is_latin(text: bytes) -> bool:
@@ -138,8 +140,8 @@ def is_data(row: Sequence[str], width: int) -> bool:
     return not others or any(numbers)
 
 
-def is_data_again(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether the next row that is not empty may be one of data, as after a first one."""
+def _goes_on(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return whether the next row that is not empty may be one of data, as after no title."""
     return is_data(next((row for row in rows if any(f.strip() for f in row)), []), width)
 
 
@@ -153,7 +155,10 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """
     width, _ = usual_width(rows)
     data = [i for i, row in enumerate(rows) if is_data(row, width)]
-    first = next((i for i in data if is_data_again(rows[i + 1 :], width)), next(iter(data), None))
+    titles = [
+        i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)
+    ]
+    first = next((i for i in data if i not in titles), next(iter(data), None))
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)

@@ -297,8 +297,8 @@ MOST_PARTS = 3
 
 MOST_CANDIDATES = 8
 
-MOST_ABSENT = 0.5
-"""Share of rows that a table lacks at most if whole numbers are ids and no values by chance."""
+LEAST_PRESENT = 0.8
+"""Share of rows that a table has at least if whole numbers are ids and no values by chance."""
 
 
 MOST_AGAIN = 0.03
@@ -311,7 +311,7 @@ def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) 
     Whole numbers are ids if most times have a row for each of them, or if they are named so.
     """
     n_times = df[time].nunique()
-    most = len(df) / (MOST_ABSENT * n_times)
+    most = len(df) / (LEAST_PRESENT * n_times)
     numbers = [
         c
         for c in df.columns

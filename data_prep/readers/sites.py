@@ -126,8 +126,8 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
 
 
 def _in_degrees(outline: str, crs: str) -> str:
-    rings = rings_of(outline or "[]")
-    return as_outline([np.stack(_to_degrees(*ring.T, crs), axis=1) for ring in rings])
+    corners = [ring.T for ring in rings_of(outline or "[]")]
+    return as_outline([np.stack(_to_degrees(x, y, crs), axis=1) for x, y in corners])
 
 
 def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.ndarray]:

@@ -72,17 +72,24 @@ def may_be_grouped(column: pl.Series) -> bool:
     return bool(len(parts)) and bool(whole.mean() >= MIN_WHOLE)
 
 
-def _decide_points(texts: pl.Series) -> Decimal | None:
-    """Return what points in texts are: none, decimal, separators of thousands, or either (None)."""
-    dotted = texts.filter(texts.str.contains(".", literal=True))
-    if not len(dotted) or not texts.str.contains(WITH_COMMA).all():
+def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
+    """Return the decimal mark if commas, or points, in texts leave no doubt, else None.
+
+    They separate thousands if they stand before three digits each, in many numbers beside whole
+    ones, or twice in a number.
+    """
+    other: Decimal = "point" if mark == "," else "comma"
+    marked = texts.filter(texts.str.contains(mark, literal=True))
+    if not len(marked) or not texts.str.contains(WITH_COMMA).all():
         return "point"
-    if dotted.str.contains(r"\..*\.").any():
+    if mark == "," and texts.str.contains(_SURELY).any():
         return "comma"
-    whole = len(texts.filter(texts.str.contains(r"^\s*[+-]?[1-9]\d{0,2}\s*$")))
-    if whole < MIN_WHOLE * len(texts):
-        return "point"
-    return "comma" if len(dotted) >= MANY_GROUPED else None
+    if marked.str.contains(rf"[{mark}].*[{mark}]").any():
+        return other
+    whole = texts.str.contains(r"^\s*[+-]?[1-9]\d{0,2}\s*$").sum()
+    if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED:
+        return other
+    return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
 
 
 def decide_decimal(
@@ -91,17 +98,21 @@ def decide_decimal(
     """Return the decimal mark of a table that was read with points, unless it is known.
 
     It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
-    thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
+    thousands as well are refused, and so are a few such points. Columns of `keys`, of times and
+    ids, hold no values.
     """
     if decimal != "auto":
         return decimal
     columns = list(_texts_of_numbers(table, keys))
     unclear: dict[Decimal, str] = {}
+    sure = False
     for name, texts in columns:
         mark = "," if texts.str.contains(",", literal=True).any() else "."
-        found = _decide_commas(texts) if mark == "," else _decide_points(texts)
+        found = _decide_mark(texts, mark)
         held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
         holds = f"column {name!r} holds {held[0]!r}" if held else ""
+        sure |= mark == "," and found == "point" and texts.str.contains(_POINT).all()
+        sure |= texts.str.contains(_SURELY_POINT).any()
         if found == "comma":
             what = "decimal commas" if mark == "," else "points separate thousands"
             other = "they separate thousands" if mark == "," else "they are decimal"
@@ -113,7 +124,7 @@ def decide_decimal(
     if not unclear:
         return "point"
     shown = "; ".join(unclear.values())
-    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
+    if sure:
         if "comma" in unclear:
             log.info("%s: %s: commas separate thousands, as others have points", origin.name, shown)
         return "point"
@@ -126,13 +137,6 @@ def decide_decimal(
         f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
         Words(f"pass {{decimal:{own}}} if it is decimal, {{decimal:{other}}} for thousands"),
     )
-
-
-def _decide_commas(texts: pl.Series) -> Decimal | None:
-    """Return what commas in texts are: decimal, or either (None); `"point"` without numbers."""
-    if not texts.str.contains(WITH_COMMA).all():
-        return "point"
-    return "comma" if texts.str.contains(_SURELY).any() else None
 
 
 def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:

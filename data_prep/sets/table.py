@@ -233,7 +233,8 @@ def _without_slashes(
     new: dict[str, str] = {}
     for name in layout.values if layout.kind != "wide" else ():
         bare = without_unit(name)
-        new[name] = (bare if bare not in df.columns else name).replace("/", " per ")
+        known = {*df.columns, *new.values()}
+        new[name] = (name if bare in known else bare).replace("/", " per ")
     new = {old: name for old, name in new.items() if "/" in old}
     if not new:
         return df, layout, options

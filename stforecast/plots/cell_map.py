@@ -240,7 +240,8 @@ def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
     if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
         return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
     outlines = _outlines(cells, cube)
-    return _on_plane(lon, lat, city, [] if outlines else _roads(forecasts, cube), outlines)
+    roads = _roads(forecasts, None if outlines else cube)
+    return _on_plane(lon, lat, city, roads, outlines)
 
 
 def _outlines(cells: np.ndarray, cube: xr.Dataset | None) -> list[list[np.ndarray]]:
@@ -281,12 +282,12 @@ def _on_plane(
     )
     width, height = city.size if city else (0.0, 0.0)
     middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, KILOMETRES])
-    kind = "squares" if city else "outlines" if outlines else "points"
-    what = {
-        "squares": "Squares of the published grid",
-        "outlines": "The cells' own outlines, simplified",
-        "points": "A point for each cell",
-    }[kind]
+    kind: Literal["squares", "outlines", "points"]
+    kind, what = "points", "A point for each cell"
+    if city:
+        kind, what = "squares", "Squares of the published grid"
+    elif outlines:
+        kind, what = "outlines", "The cells' own outlines, simplified"
     lines = f", with the {N_ROADS} strongest roads of each sensor as lines" if len(roads) else ""
     return Places(
         kind,

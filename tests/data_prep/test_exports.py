@@ -212,16 +212,25 @@ def huawei_in_chinese(folder, encoding):
     return save(folder, text, encoding=encoding), truth
 
 
-@case((".csv.xz",), (".txt.gz",), (".CSV",))
-def gates_with_points_between_thousands(folder, ending):
-    """Whole numbers as in Italy: 1.234 is a thousand and more."""
+@case()
+def korean_gates(folder):
+    """Two bytes for each character, which are Chinese ones, too; an hour with its own mark."""
+    truth = Truth({"승차인원": 0, "하차인원": 0}, ["서울역", "강남"])
+    text = lines(truth, ["일시", "역명", *truth.values],
+                 lambda t, c: [f"{t.year}년 {t.month}월 {t.day}일 {t:%H}시", c])  # fmt: skip
+    return save(folder, text, encoding="euc_kr"), truth
+
+
+@case((".csv.xz", "1.000,5"), (".txt.gz", "1.000,5"), (".CSV", "1.000,5"), (".csv", "1,000.5"))
+def gates_with_marks_between_thousands(folder, ending, style):
+    """Whole numbers as in Italy, where 1.234 is a thousand and more, or as in Britain."""
     truth = Truth({"Ingressi": 0, "Uscite": 0}, ["Duomo", "Zara"])
     for name in truth.values:
         truth.values[name] -= 1990 + 700 * (name == "Uscite")
         truth.values[name] = truth.values[name].clip(lower=1)
     text = lines(truth, ["Data", "Fascia oraria", "Stazione", *truth.values],
                  lambda t, c: [f"{t:%d/%m/%Y}", f"{t:%H:%M}-{t.hour + 1:02}:00", c],
-                 ";", "1.000,5")  # fmt: skip
+                 ";", style)  # fmt: skip
     opener = {".csv.xz": lzma.compress, ".txt.gz": gzip.compress}.get(ending, bytes)
     path = folder / f"gates{ending}"
     path.write_bytes(opener(text.encode()))
