@@ -155,10 +155,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """
     width, _ = usual_width(rows)
     data = [i for i, row in enumerate(rows) if is_data(row, width)]
-    titles = [
-        i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)
-    ]
-    first = next((i for i in data if i not in titles), next(iter(data), None))
+    alone = [i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)]
+    first = next((i for i in data if i not in alone), next(iter(data), None))
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)
