@@ -113,7 +113,7 @@ NOT_RUN = {
         "stforecast federate resume": "of a run on the server; test_federate_command.py goes back",
         "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
         "stforecast federate check": "of a finished node; test_own_model.py checks one",
-        "stforecast federate update": "of a finished run; test_node.py and test_own_model.py go on",
+        "stforecast federate update": "of a finished run; test_continuation.py, test_own_model.py",
     },
     "docs/nwdaf.md": {
         "stforecast federate check": "of the demo's node; test_own_model.py checks one",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
-import tempfile
+import math
+import shutil
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,20 +25,25 @@ from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.quick import make_plan
 from stforecast.forecasting.tables import Interval
+from stforecast.service.folder import last_state, read_state
 from stforecast.service.settings import FILE
-from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, update
+from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, WENT_ON, update
 
-HORIZON, SPLIT = 24, "time:0.7,0.15,0.15"
+HORIZON = 24
 
 RULES = {
     "update": "",
     "bounds alone": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\n",
     "never": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\ncoverage_tolerance = 1\n",
 }
-"""Settings under `[update]` of each way that is replayed, besides training anew every day."""
+"""Settings under `[update]` of each way to replay the commands."""
 
 DAILY = "anew every day"
+
+TRAINED = {DAILY: 1, "anew every 7 days": 7}
+"""Days after which each further way trains anew, whatever happens."""
 
 MISSING = 0.05
 """A column of which more is missing is left out."""
@@ -52,12 +61,14 @@ def replay(
     name: str = "milan",
     method: str = "fedlean",
     ways: str = ",".join((*RULES, DAILY)),
+    minutes: float = 0,
 ) -> str:
     """Replay a table of hours day by day, and compare with never training and training every day.
 
-    A run is made of the first days. Then each further day is a table of its own that `update` gets,
-    as in service. The results get a row for each way and day: what it did, and the errors of the
-    forecast that it made of the next day.
+    A run is made of the first days, with the settings of `stforecast forecast`. Then each further
+    day is a table of its own that `update` gets, as in service. The results get a row for each way
+    and day: what it did, and the errors of the forecast that it made of the next day. The next call
+    goes on after the last day.
 
     Args:
         results: gets the rows.
@@ -69,63 +80,83 @@ def replay(
         zone: time zone of the table.
         name: name of the data in the results.
         method: method of the run.
-        ways: what to replay, of these four.
+        ways: what to replay: these, or `anew every 7 days`.
+        minutes: time after which no further day is begun; 0 for no such time.
     """
     wide = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[since or None :]
     wide = wide.iloc[: 24 * (train_days + days)]
     wide = wide.loc[:, wide.isna().mean() < MISSING].iloc[:, : cells or None]
     logging.getLogger("stforecast").setLevel(logging.ERROR)
+    last = time.monotonic() + 60 * minutes if minutes else math.inf
+    assert results.path is not None
     for way in ways.split(","):
-        if results.has(data=name, way=way):
-            continue
-        found = (_every_day if way == DAILY else _in_service)(wide, way, train_days, zone, method)
-        results.add(*({"data": name, "way": way, **row} for row in found))
+        done = sum(row["data"] == name and row["way"] == way for row in results.rows)
+        begins = range(24 * (train_days + done), len(wide) - 23, 24)
+        if way in TRAINED:
+            replayed = partial(_trained, every=24 * TRAINED[way])
+        else:
+            folder = results.path.parent / f"{name}, {way}"
+            replayed = partial(_in_service, folder=folder, way=way)
+        for row in replayed(wide, 24 * train_days, begins, zone, method):
+            results.add({"data": name, "way": way, **row})
+            if time.monotonic() > last:
+                return replay_table(pd.DataFrame(results.rows))
     if not results.rows:
         raise InputError(f"{data[0]}: no day to replay after {train_days} days")
     return replay_table(pd.DataFrame(results.rows))
 
 
 def _in_service(
-    wide: pd.DataFrame, way: str, train_days: int, zone: str, method: str
+    wide: pd.DataFrame, n_steps: int, begins: range, zone: str, method: str, folder: Path, way: str
 ) -> Iterator[dict[str, object]]:
-    """Replay the commands; yield a row for each day."""
-    with tempfile.TemporaryDirectory() as folder:
-        first, run = Path(folder) / "first.csv", Path(folder) / "run"
-        begin = 24 * train_days
-        wide.iloc[:begin].to_csv(first)
+    """Replay the commands on the days that begin at these steps; yield a row for each."""
+    run, new = folder / "run", folder / "day.csv"
+    if begins.start == n_steps:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        wide.iloc[:n_steps].to_csv(folder / "first.csv")
         cube = prepare(
-            first, Path(folder) / "first.nc", layout="wide", clock="local", time_zone=zone,
-            allow_gaps=True,
+            folder / "first.csv", folder / "first.nc", layout="wide", clock="local",
+            time_zone=zone, allow_gaps=True,
         )  # fmt: skip
-        runs.run(method, cube, run, _settings())
+        with open_data(cube) as known:
+            settings = _settings(known, method)
+        runs.run(method, cube, run, settings)
         (run / FILE).write_text(f"[update]\n{RULES[way]}")
-        for day in range(begin, len(wide) - 23, 24):
-            new = Path(folder) / f"{day}.csv"
-            wide.iloc[day : day + 24].to_csv(new)
-            done = timed(update, run, new)
-            of = done.value
-            yield _row(wide, of.forecast, of.interval, of.action, done.cpu_seconds)
+    state = last_state(run)
+    if (n := len(read_state(state).log) if state else 0) * 24 != begins.start - n_steps:
+        days = (begins.start - n_steps) // 24
+        raise InputError(f"{run}: {n} updates, but {days} days in the results; delete both")
+    for day in begins:
+        wide.iloc[day : day + 24].to_csv(new)
+        done = timed(update, run, new)
+        of = done.value
+        yield _row(wide, of.forecast, of.interval, of.action, done.cpu_seconds)
 
 
-def _every_day(
-    wide: pd.DataFrame, way: str, train_days: int, zone: str, method: str
+def _trained(
+    wide: pd.DataFrame, n_steps: int, begins: range, zone: str, method: str, every: int
 ) -> Iterator[dict[str, object]]:
-    """Train anew each day on as many days as a service keeps; yield a row for each day."""
-    for day in range(24 * train_days, len(wide) - 23, 24):
-        part = wide.iloc[day + 24 - 24 * train_days : day + 24]
-        known = open_data(part, clock="local", time_zone=zone, allow_gaps=True)
-        done = timed(_anew, method, known)
-        forecast, interval = done.value
-        yield _row(wide, forecast, interval, ANEW, done.cpu_seconds)
+    """Train anew after so many steps on as many as a service keeps; yield a row for each day."""
+    forecaster, until = Forecaster(method), -1
+    for day in begins:
+        known = _known(wide, day + 24, n_steps, zone)
+        before, last = time.process_time(), day - (day - n_steps) % every
+        if until != last:
+            past = _known(wide, last + 24, n_steps, zone)
+            forecaster, until = Forecaster(method, **_settings(past, method)).fit(past), last
+        forecast, interval = forecaster.predict(known), forecaster.predict_interval(known)
+        seconds = time.process_time() - before
+        yield _row(wide, forecast, interval, ANEW if last == day else WENT_ON, seconds)
 
 
-def _anew(method: str, known: xr.Dataset) -> tuple[pd.DataFrame, Interval | None]:
-    forecaster = Forecaster(method, **_settings()).fit(known)
-    return forecaster.predict(known), forecaster.predict_interval(known)
+def _known(wide: pd.DataFrame, end: int, n_steps: int, zone: str) -> xr.Dataset:
+    part = wide.iloc[end - n_steps : end]
+    return open_data(part, clock="local", time_zone=zone, allow_gaps=True)
 
 
-def _settings() -> dict[str, object]:
-    return {"horizon": HORIZON, "split": SPLIT, "intervals": "normalised"}
+def _settings(known: xr.Dataset, method: str) -> dict[str, Any]:
+    return dict(make_plan(known, HORIZON, None, method, {}).settings)
 
 
 def _row(

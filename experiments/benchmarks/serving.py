@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import socket
+import itertools
+import subprocess
+import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
-from experiments.benchmarks.frame import Results, benchmark, listed_numbers, table
+from experiments.benchmarks.frame import Results, benchmark, listed_numbers, table, timed
 from stforecast.bench.curves import HUES
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
+from stforecast.flower.supernode import free_port
 from stforecast.forecasting import planning, runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.planning import error_paths, plan
@@ -26,9 +30,12 @@ from stforecast.forecasting.planning import error_paths, plan
 SERVED = {
     "what": ("asked for", ""),
     "kilobytes": ("kB an answer", ".3g"),
-    "per_second": ("requests a second", ".3g"),
-    "p50_ms": ("median ms", ".3g"),
-    "p99_ms": ("99 % within ms", ".3g"),
+    "cpu_ms": ("CPU ms of the server", ".2f"),
+    "most": ("most a second", ".0f"),
+    "answered": ("answered a second of {rate:g}", ".0f"),
+    "p50_ms": ("median ms", ".1f"),
+    "p99_ms": ("99 % within ms", ".1f"),
+    "load": ("other load", ".1f"),
 }
 
 CALIBRATED = {
@@ -54,57 +61,73 @@ def serve(
     days: int = 28,
     seconds: float = 10.0,
     clients: int = 8,
+    rate: float = 100.0,
 ) -> str:
     """Measure `stforecast serve`: requests a second and their delays, over sockets of the loopback.
 
-    Server and clients share this machine's cores.
+    The server is a process of its own, which shares this machine's cores with the clients.
 
     Args:
         results: gets a row for each kind of request.
         cells: number of cells of an invented city, forecast 24 hours ahead with bounds.
         days: days of its history.
-        seconds: seconds of each kind.
-        clients: clients that ask at the same time, each again as soon as it has its answer.
+        seconds: seconds of each kind, first as fast as answers come, then at the rate.
+        clients: clients that ask at the same time.
+        rate: requests a second, of which delays are told: from when each is due, so that a slow
+            answer counts for those that wait behind it.
     """
     import requests
-    import uvicorn
-
-    from stforecast.service.serve import ForecastService, make_app
 
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "city.csv"
         _invented(cells, days).to_csv(data)
         settings = {"horizon": 24, "split": "time:0.7,0.15,0.15", "intervals": "normalised"}
         run = runs.run("ridge", data, Path(folder) / "run", settings).folder
-        port = _free_port()
-        app = make_app(ForecastService(run))
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            address = f"http://127.0.0.1:{port}/forecast"
-            while not server.started:
-                time.sleep(0.05)
+        with _served(run) as (address, used):
             for what, query in (
-                ("one cell", "?cell=c7"), (f"all {cells:,} cells", ""),
+                ("one cell", "?cell=c1"), (f"all {cells:,} cells", ""),
                 (f"all {cells:,} cells, CSV", "?format=csv"),
             ):  # fmt: skip
                 first = requests.get(address + query, timeout=60)
                 first.raise_for_status()
-                delays = _asked(address + query, seconds, clients)
-                results.add(
-                    {
-                        "what": what,
-                        "kilobytes": len(first.content) / 1e3,
-                        "per_second": len(delays) / seconds,
-                        "p50_ms": float(np.quantile(delays, 0.5)) * 1e3,
-                        "p99_ms": float(np.quantile(delays, 0.99)) * 1e3,
-                    }
-                )
+                load = psutil.cpu_percent(1.0) / 100 * (psutil.cpu_count() or 1)
+                fast = timed(_asked, address + query, seconds, clients, cpu=used)
+                even = timed(_asked, address + query, seconds, clients, rate)
+                half, p99 = (float(np.quantile(even.value, q)) * 1e3 for q in (0.5, 0.99))
+                results.add({
+                    "what": what, "kilobytes": len(first.content) / 1e3,
+                    "cpu_ms": 1e3 * fast.cpu_seconds / len(fast.value),
+                    "most": len(fast.value) / fast.seconds,
+                    "answered": len(even.value) / even.seconds,
+                    "p50_ms": half, "p99_ms": p99, "load": load,
+                })  # fmt: skip
+    return served_table(results.rows, rate)
+
+
+def served_table(rows: Sequence[dict[str, Any]], rate: float) -> str:
+    """Tabulate requests; the load is that of other programs before, in cores."""
+    return table(rows, {name: (head.format(rate=rate), f) for name, (head, f) in SERVED.items()})
+
+
+@contextmanager
+def _served(run: Path) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Serve a run by the command; yield its address, and what returns its CPU seconds so far."""
+    import requests
+
+    port = free_port()
+    words = [sys.executable, "-m", "stforecast", "serve", str(run), "--port", str(port)]
+    with subprocess.Popen(words) as server:
+        try:
+            while server.poll() is None:
+                try:
+                    requests.get(f"http://127.0.0.1:{port}/health", timeout=60)
+                    break
+                except requests.ConnectionError:
+                    time.sleep(0.1)
+            process = psutil.Process(server.pid)
+            yield f"http://127.0.0.1:{port}/forecast", lambda: sum(process.cpu_times()[:2])
         finally:
-            server.should_exit = True
-            thread.join()
-    return table(results.rows, SERVED)
+            server.terminate()
 
 
 def _invented(cells: int, days: int) -> pd.DataFrame:
@@ -115,25 +138,25 @@ def _invented(cells: int, days: int) -> pd.DataFrame:
     return pd.DataFrame(values, times, [f"c{i}" for i in range(cells)])
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def _asked(address: str, seconds: float, clients: int, rate: float = 0) -> list[float]:
+    """Return the seconds to the answer of each request from when it was due.
 
-
-def _asked(address: str, seconds: float, clients: int) -> list[float]:
-    """Return the seconds of each request."""
+    Without a rate, it is due as soon as its client has an answer.
+    """
     import requests
 
-    end = time.perf_counter() + seconds
+    begin, turns = time.perf_counter(), itertools.count()
 
     def ask(_: int) -> list[float]:
-        found = []
+        found: list[float] = []
         with requests.Session() as session:
-            while (begin := time.perf_counter()) < end:
+            while True:
+                due = begin + next(turns) / rate if rate else time.perf_counter()
+                if due >= begin + seconds:
+                    return found
+                time.sleep(max(0.0, due - time.perf_counter()))
                 session.get(address, timeout=60).raise_for_status()
-                found.append(time.perf_counter() - begin)
-        return found
+                found.append(time.perf_counter() - due)
 
     with ThreadPoolExecutor(clients) as pool:
         return [delay for of_client in pool.map(ask, range(clients)) for delay in of_client]

@@ -141,7 +141,7 @@ def _option(
         [flag, name],
         takes=takes,
         type=_click_type(hint),
-        is_flag=switch,
+        is_flag=switch or None,  # Of False, the value may be left out.
         multiple=several,
         required=missing,
         show_default=not (missing or default in (None, "", ()) or default is False),

@@ -66,12 +66,16 @@ def check_exportable(model: FittedModel) -> TrainedMethod:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise InputError(
-                f"this model cannot be exported to ONNX, since {reason}; `stforecast serve` gives "
-                "its forecasts to other programs"
-            )
+            raise _refused(reason)
     assert isinstance(predictor, TrainedMethod)
     return predictor
+
+
+def _refused(reason: str) -> InputError:
+    return InputError(
+        f"this model cannot be exported to ONNX, since {reason}; `stforecast serve` gives its "
+        "forecasts to other programs"
+    )
 
 
 def latest(model: FittedModel) -> Predictor:
@@ -130,10 +134,13 @@ def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 
     clock = step * torch.arange(n_steps + model.config.window.horizon)
     with atomic_path(Path(out)) as part, warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # Of traced shapes, which do not change.
-        torch.onnx.export(
-            graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
-            output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
-        )  # fmt: skip
+        try:
+            torch.onnx.export(
+                graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
+                output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
+            )  # fmt: skip
+        except RuntimeError as e:  # Of `functional_call`, and of operators that ONNX lacks.
+            raise _refused(f"torch cannot trace its network ({str(e).splitlines()[0]})") from e
         made = onnx.load(str(part))
         onnx.helper.set_model_props(made, _about(model, n_steps))
         onnx.save(made, str(part))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # They import torch.
     from stforecast.service.folder import ServiceState
     from stforecast.service.monitor import Watch
 
-UNSCORED = "No forecast is scored yet: `stforecast update` does so as records come."
+UNSCORED = "No forecast is scored yet: stforecast update does so as records come."
 
 UPDATES = 28
 """Updates that are listed."""
@@ -86,7 +86,7 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
     """Return the alarms, and how late the records are."""
     alarms = [f"Alarm: {alarm}." for alarm in watch.alarms] or ["No alarm."]
     step = in_minutes(series.calendar.step)
-    late = f"The last records, of {step}, ended {watch.late_hours:.1f} hours before this page."
+    late = f"Records have steps of {step}; the last ended {watch.late} before this page."
     first = () if watch.errors[1].n or watch.errors[7].n else (UNSCORED,)
     return (*alarms, late, *first)
 

@@ -36,6 +36,12 @@ JUDGED = 7
 TABLE, METRICS = "monitor.csv", "metrics.prom"
 """Files in the folder `service` of the run: a row for each cell, and metrics for Prometheus."""
 
+BLOCK = 500
+"""Cells whose values are sorted at a time, to spare memory."""
+
+LONG = 4
+"""Days above which records are told to be late by days, not hours."""
+
 SHOWN = ("mase", "bias", "coverage")
 """Errors that are told."""
 
@@ -60,6 +66,12 @@ class Watch:
     nominal: float
     end: pd.Timestamp
     alarms: tuple[str, ...]
+
+    @property
+    def late(self) -> str:
+        """How late the records are, in words."""
+        days = self.late_hours / 24
+        return f"{days:,.0f} days" if days > LONG else f"{self.late_hours:.1f} hours"
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the cells, for one line of JSON."""
@@ -158,7 +170,8 @@ def _cells(history: xr.Dataset, issued: xr.Dataset, options: MonitorOptions) -> 
     day, week = (round(pd.Timedelta(days=n) / step) for n in (1, JUDGED))
     rows["missing"] = np.isnan(values[-day:]).mean(axis=0)
     rows["stuck"] = [_stuck(v) * (step / pd.Timedelta(hours=1)) for v in values.T]
-    rows["drift"] = [_drift(v[-week:], v[:-week]) for v in values.T]
+    parts = np.array_split(values, -(-values.shape[1] // BLOCK), axis=1)
+    rows["drift"] = np.concatenate([_drift(part, week) for part in parts])
     return pd.DataFrame(rows).round(4)
 
 
@@ -172,12 +185,26 @@ def _stuck(values: np.ndarray) -> int:
     return n if n > 1 else 0
 
 
-def _drift(recent: np.ndarray, earlier: np.ndarray) -> float:
-    """Return the distance of Kolmogorov and Smirnov; NaN without values."""
-    from scipy.stats import ks_2samp  # slow to import
+def _drift(values: np.ndarray, n_recent: int) -> np.ndarray:
+    """Return the distance of Kolmogorov and Smirnov of each cell's last values from those before.
 
-    one, other = (v[np.isfinite(v)] for v in (recent, earlier))
-    return float(ks_2samp(one, other).statistic) if len(one) and len(other) else float("nan")
+    Args:
+        values: `(steps, cells)`, NaN where missing.
+        n_recent: steps of the last values.
+
+    Returns:
+        `(cells,)`, NaN where one of the two has no value.
+    """
+    order = values.argsort(axis=0)  # NaN last
+    ordered = np.take_along_axis(values, order, axis=0)
+    recent, known = order >= len(values) - n_recent, np.isfinite(ordered)
+    # Two distribution functions, which are compared after the last of equal values.
+    counts = [(known & part).cumsum(axis=0) for part in (recent, ~recent)]
+    with np.errstate(invalid="ignore"):
+        one, other = (n / n[-1] for n in counts)
+    last = np.diff(ordered, axis=0, append=np.nan) != 0
+    found: np.ndarray = np.where(known & last, np.abs(one - other), 0.0).max(axis=0)
+    return np.where((counts[0][-1] > 0) & (counts[1][-1] > 0), found, np.nan)
 
 
 def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
@@ -185,25 +212,33 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
     found, of, cells = [], watch.errors[JUDGED], watch.cells
     mase, mean, coverage = float(of.mase), float(of.mean), float(of.coverage)
     if options.most_mase and mase > options.most_mase:
-        found.append(f"MASE {mase:.3g} over {JUDGED} days, at most {options.most_mase:g} is wanted")
-    if options.most_bias and mean and abs(of.bias / mean) > options.most_bias:
         found.append(
-            f"bias {of.bias / mean:+.0%} of the mean value over {JUDGED} days, at most "
-            f"{options.most_bias:.0%} is wanted"
+            f"the error of the last {JUDGED} days is {mase:.3g} times that of the day before; "
+            f"most_mase is {options.most_mase:g}"
+        )
+    if options.most_bias and mean and abs(of.bias / mean) > options.most_bias:
+        way = "high" if of.bias / mean > 0 else "low"
+        found.append(
+            f"forecasts of the last {JUDGED} days were {abs(of.bias / mean):.0%} too {way} on "
+            f"average; most_bias is {options.most_bias:.0%}"
         )
     if options.coverage_below and coverage < watch.nominal - options.coverage_below:
-        found.append(f"coverage {coverage:.1%} over {JUDGED} days, nominal {watch.nominal:.0%}")
+        found.append(
+            f"bounds of {watch.nominal:.0%} held {coverage:.1%} of the values of the last {JUDGED} "
+            f"days; coverage_below is {options.coverage_below:.0%}"
+        )
     if options.late_hours and watch.late_hours > options.late_hours:
         found.append(
-            f"records end {watch.late_hours:.1f} hours ago, at most {options.late_hours:g} is "
-            "wanted"
+            f"the last records ended {watch.late} ago; late_hours is {options.late_hours:g}"
         )
     for name, limit, what in (
-        ("missing", options.missing_share, "lack more of the last day than"),
-        ("stuck", options.stuck_hours, "have reported one value for more hours than"),
-        ("drift", options.drift, "have drifted by more than"),
-    ):
+        ("missing", options.missing_share, f"lack more than {options.missing_share:.0%} of the "
+         "last day"),
+        ("stuck", options.stuck_hours, "have reported one value for more than "
+         f"{options.stuck_hours:g} hours"),
+        ("drift", options.drift, f"have drifted by more than {options.drift:g} in {JUDGED} days"),
+    ):  # fmt: skip
         beyond = cells["cell"][cells[name] > limit].tolist() if limit else []
         if len(beyond) > options.cells_share * len(cells):
-            found.append(f"{len(beyond)} of {len(cells)} cells {what} {limit:g}: {some(beyond)}")
+            found.append(f"{len(beyond)} of {len(cells)} cells {what}: {some(beyond)}")
     return found

@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,9 @@ MOST_HORIZONS = 10
 STATE, HISTORY = "service/current", "history.nc"
 """Folder in a run with the state of its last update, and its records in there."""
 
+MEDIA = {"json": "application/json", "csv": "text/csv"}
+"""Media type of each format."""
+
 METRICS = "service/metrics.prom"
 """What `stforecast monitor` found."""
 
@@ -67,6 +71,20 @@ class Texts:
     cells: dict[str, str]
     rows: dict[str, str]
     columns: str
+
+    def json(self, names: Iterable[str]) -> str:
+        """Return the JSON of some cells."""
+        own = ",".join(f"{json.dumps(name)}:{self.cells[name]}" for name in names)
+        return f'{self.head},"cells":{{{own}}}}}'
+
+    def csv(self, names: Iterable[str]) -> str:
+        """Return the CSV of some cells."""
+        return self.columns + "".join(self.rows[name] for name in names)
+
+    @cached_property
+    def whole(self) -> dict[str, bytes]:
+        """JSON and CSV of all cells as they are sent, since most ask for these."""
+        return {"json": self.json(self.cells).encode(), "csv": self.csv(self.rows).encode()}
 
 
 @dataclass(eq=False)
@@ -150,8 +168,8 @@ class ForecastService:
                 self.problem = str(e)
             return self._loaded
 
-    def texts(self, steps: int | None, bounds: bool, cells: list[str]) -> tuple[Texts, list[str]]:
-        """Return a forecast and the cells that were asked for.
+    def texts(self, steps: int | None, bounds: bool, cells: list[str]) -> Texts:
+        """Return a forecast that has some cells.
 
         Raises:
             InputError: for an unknown cell, or a number of steps that is out of range.
@@ -171,7 +189,7 @@ class ForecastService:
                     if few
                     else InputError(f"no cell {cell!r} among {some(found.cells)}; see /cells")
                 )
-        return found, cells or list(found.cells)
+        return found
 
     def _history(self) -> Path:
         if self.given is not None:
@@ -243,7 +261,10 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
             and path != "/health"
             and not hmac.compare_digest(sent, f"Bearer {token}".encode())
         ):
-            response: Response = _refused(401, "send the token as: Authorization: Bearer TOKEN")
+            wrong = "not this service's token; " if sent else ""
+            response: Response = _refused(
+                401, f"{wrong}send the token as: Authorization: Bearer TOKEN"
+            )
             response.headers["www-authenticate"] = "Bearer"
         else:
             response = await call(request)
@@ -254,6 +275,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
 
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(404, _no_path)
+    app.add_exception_handler(405, _no_method)
     app.add_exception_handler(RequestValidationError, _bad_request)
     _add_paths(app, service)
     return app
@@ -275,6 +297,10 @@ async def _no_path(request: Request, e: Exception) -> JSONResponse:
     return _refused(404, f"nothing at {request.url.path}; /openapi.json lists what there is")
 
 
+async def _no_method(request: Request, e: Exception) -> JSONResponse:
+    return _refused(405, f"{request.method} of {request.url.path}; this service only answers GET")
+
+
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
     first = e.errors()[0] if isinstance(e, RequestValidationError) else {}
     name, found = first.get("loc", ("",))[-1], first.get("input")
@@ -293,12 +319,9 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         for name in request.query_params:
             if name not in (known := ("cell", "steps", "bounds", "format")):
                 raise choose("parameter", name, known)
-        texts, cells = service.texts(steps, bounds, list(dict.fromkeys(cell)))
-        if format == "csv":
-            text = texts.columns + "".join(texts.rows[name] for name in cells)
-            return Response(text, media_type="text/csv")
-        own = ",".join(f"{json.dumps(name)}:{texts.cells[name]}" for name in cells)
-        return Response(f'{texts.head},"cells":{{{own}}}}}', media_type="application/json")
+        texts = service.texts(steps, bounds, cell)
+        body = getattr(texts, format)(dict.fromkeys(cell)) if cell else texts.whole[format]
+        return Response(body, media_type=MEDIA[format])
 
     @app.get("/cells", summary="Cells that are forecast, with longitude and latitude if known")
     def cells() -> list[dict[str, Any]]:

@@ -22,9 +22,10 @@ def wide(tmp_path):
     return table
 
 
-def type_in(folder, ways, method="seasonal_day"):
+def type_in(folder, ways, method="seasonal_day", out="out", minutes=0):
     words = ["replay", folder / "wide.csv", "--train-days", TRAIN, "--days", DAYS]
-    words += ["--method", method, "--ways", ways, "--name", "town", "--out", folder / "out"]
+    words += ["--method", method, "--ways", ways, "--name", "town", "--out", folder / out]
+    words += ["--minutes", minutes]
     with pytest.raises(SystemExit) as ended:
         main([*map(str, words)])
     return ended.value.code
@@ -59,3 +60,16 @@ def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
     wide.iloc[: 24 * TRAIN].to_csv(tmp_path / "wide.csv")
     assert type_in(tmp_path, DAILY)
     assert f"no day to replay after {TRAIN} days" in capsys.readouterr().err
+
+
+def test_a_replay_goes_on_after_its_last_day(wide, tmp_path, capsys):
+    ways, results = f"update,{DAILY}", tmp_path / "out" / "replay.csv"
+    for day in range(2 * DAYS):
+        assert not type_in(tmp_path, ways, minutes=1e-9)
+        assert len(pd.read_csv(results)) == day + 1
+    assert not type_in(tmp_path, ways, out="at-once")
+    both = [pd.read_csv(tmp_path / out / "replay.csv") for out in ("out", "at-once")]
+    pd.testing.assert_frame_equal(*(rows.drop(columns="cpu_seconds") for rows in both))
+    both[0].iloc[: DAYS - 1].to_csv(results, index=False)
+    assert type_in(tmp_path, ways)
+    assert "3 updates, but 2 days in the results; delete both" in capsys.readouterr().err

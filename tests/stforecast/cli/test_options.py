@@ -59,6 +59,14 @@ def parse(options, *args):
     return got, CliRunner().invoke(command, args)
 
 
+def test_an_option_that_takes_a_value_needs_one():
+    for option in ("--width", "--cells"):
+        got, result = parse(from_function(draw), option)
+        assert result.exit_code == 2
+        assert f"Option '{option}' requires an argument" in result.output
+        assert got == {}
+
+
 def test_a_field_becomes_an_option_with_its_type_and_default():
     assert parse(from_dataclass(Settings))[0] == {
         "n_cells": 3, "share": None, "kind": "small", "lazy": False, "keen": True, "out": None,

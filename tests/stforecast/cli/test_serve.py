@@ -87,6 +87,9 @@ def test_health_metrics_and_the_description(client):
         answer = client.get(path)
         assert answer.status_code == 404
         assert answer.json() == {"error": f"nothing at {path}; /openapi.json lists what there is"}
+    answer = client.post("/forecast")
+    assert answer.status_code == 405
+    assert answer.json() == {"error": "POST of /forecast; this service only answers GET"}
 
 
 def test_a_token_is_asked_for_except_by_health(run):
@@ -97,7 +100,9 @@ def test_a_token_is_asked_for_except_by_health(run):
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert client.get("/cells", headers=right).status_code == 200
     wrong = {"Authorization": f"Bearer {TOKEN}x"}
-    assert client.get("/cells", headers=wrong).status_code == 401
+    answer = client.get("/cells", headers=wrong)
+    assert answer.status_code == 401
+    assert answer.json()["error"].startswith("not this service's token; send the token as")
 
 
 def test_other_hosts_need_a_token_and_other_names_of_the_loopback_are_refused(client):

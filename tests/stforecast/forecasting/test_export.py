@@ -1,13 +1,17 @@
 """Exported graphs, run by onnxruntime, forecast what the model does."""
 
+import contextlib
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
+from stforecast.forecasting.config import read_by
 from stforecast.forecasting.export import check_exportable, export_onnx, fewest_steps, graph_inputs
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.methods import METHODS as ALL
 
 SPLIT = "time:0.7,0.15,0.15"
 AVERAGED = {
@@ -21,6 +25,11 @@ METHODS = {
     "quantiles": ("fedavg", {"model": "mlp", "loss": "quantile", "intervals": "none"}),
     "fuels": ("fuels", {}),
     **AVERAGED,
+}
+
+REFUSED = {
+    "central": "since its clients have several cells",
+    **dict.fromkeys(("fedcp", "fedpm", "gpfl"), "since torch cannot trace its network"),
 }
 
 
@@ -46,12 +55,26 @@ def town(days=40, begin="2013-10-01", gaps=True):
     [*((name, "2013-09-30 23:00") for name in METHODS), ("default", "2013-10-10 23:00")],
 )
 def test_a_graph_forecasts_what_the_model_does(name, begin, tmp_path):
+    method, settings = METHODS[name]
+    settings = {"rounds": 2, "intervals": "normalised", **settings}
+    check_graph(method, settings, town(days=26, begin=begin, gaps=name != "fuels"), tmp_path)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("method", sorted(ALL.keys() - {name for name, _ in METHODS.values()}))
+def test_every_method_is_exported_or_says_why(method, tmp_path):
+    width = {} if method in ("fedpm", "fedtrees") else {"hidden_size": 8}
+    settings = read_by(method, {"rounds": 1, "device": "cpu", **width})
+    reason = REFUSED.get(method)
+    with pytest.raises(InputError, match=reason) if reason else contextlib.nullcontext():
+        check_graph(method, settings, town(days=26, gaps=False), tmp_path)
+
+
+def check_graph(method, settings, cube, tmp_path):
+    """Export a fitted model; compare the graph with it."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    method, settings = METHODS[name]
-    settings = {"split": SPLIT, "horizon": 6, "rounds": 2, "intervals": "normalised", **settings}
-    cube = town(days=26, begin=begin, gaps=name != "fuels")
-    fitted = Forecaster(method, **settings).fit(cube)
+    fitted = Forecaster(method, split=SPLIT, horizon=6, **settings).fit(cube)
     # In service, the last state of a model forecasts, from whatever history.
     forecaster = Forecaster.load(fitted.save(tmp_path))
     model, out = forecaster.model_, tmp_path / "model.onnx"
@@ -60,12 +83,12 @@ def test_a_graph_forecasts_what_the_model_does(name, begin, tmp_path):
     series = forecaster.read(cube.isel(time=slice(-n_steps, None)))
     graph = runtime.InferenceSession(out)
     found = graph.run(None, graph_inputs(model, series, n_steps))
-    expected = [forecaster.predict(series), *forecaster.predict_interval(series)]
+    expected = [forecaster.predict(series), *(forecaster.predict_interval(series) or ())]
     for ours, theirs in zip(found, expected, strict=True):
         size = np.abs(theirs.to_numpy()).max(axis=0)
         assert (np.abs(ours - theirs.to_numpy()) <= 1e-5 * size).all()
     names = [node.name for node in graph.get_outputs()]
-    assert names == ["forecast", "lower", "upper"]
+    assert names == ["forecast", "lower", "upper"][: len(expected)]
     about = graph.get_modelmeta().custom_metadata_map
     assert about["cells"].split("\n") == ["7", "8", "9"]
     assert int(about["steps"]) == n_steps

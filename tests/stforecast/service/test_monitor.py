@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from stforecast.cli.main import main
 from stforecast.cli.options import ALARM
 from stforecast.service.folder import last_state, read_state
-from stforecast.service.monitor import METRICS, TABLE, _stuck, monitor
+from stforecast.service.monitor import METRICS, TABLE, _drift, _stuck, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
 from stforecast.service.update import update
 
@@ -57,9 +57,14 @@ def test_missing_stuck_and_late_records(watched):
 
 def test_drift_is_the_distance_of_the_last_week_from_before(watched):
     history = read_state(last_state(watched)).history["load"].to_numpy()
-    a = history[:, 0]
-    expected = ks_2samp(a[-168:], a[:-168]).statistic
-    assert monitor(watched, MORNING).cells["drift"][0] == pytest.approx(expected, abs=1e-4)
+    parts = [(v[-168:], v[:-168]) for v in history.T]  # Of which some values are equal or missing.
+    expected = [ks_2samp(*parts, nan_policy="omit").statistic for parts in parts]
+    np.testing.assert_allclose(monitor(watched, MORNING).cells["drift"], expected, atol=1e-4)
+
+
+def test_a_cell_without_recent_or_earlier_values_has_no_drift():
+    found = _drift(np.array([[1, np.nan, np.nan], [1, np.nan, np.nan], [2, 3, np.nan]]), 1)
+    np.testing.assert_array_equal(found, [1, np.nan, np.nan])
 
 
 @pytest.mark.parametrize(
@@ -74,11 +79,17 @@ def test_a_stuck_value(known, steps):
 @pytest.mark.parametrize(
     ("table", "begin"),
     [
-        ("missing_share = 0.5\ncells_share = 0", "1 of 3 cells lack more of the last day than 0.5"),
-        ("stuck_hours = 20\ncells_share = 0", "1 of 3 cells have reported one value"),
-        ("late_hours = 3", "records end 4.0 hours ago"),
-        ("most_mase = 0.01", "MASE "),
-        ("most_bias = 1e-9", "bias "),
+        (
+            "missing_share = 0.5\ncells_share = 0",
+            "1 of 3 cells lack more than 50% of the last day: c",
+        ),
+        (
+            "stuck_hours = 20\ncells_share = 0",
+            "1 of 3 cells have reported one value for more than 20 hours: b",
+        ),
+        ("late_hours = 3", "the last records ended 4.0 hours ago; late_hours is 3"),
+        ("most_mase = 0.01", "the error of the last 7 days is "),
+        ("most_bias = 1e-9", "forecasts of the last 7 days were "),
         ("drift = 0.0001\ncells_share = 0", "3 of 3 cells have drifted"),
     ],
 )
@@ -100,7 +111,7 @@ def test_the_command_ends_with_the_alarm_and_its_line(watched, capsys):
         shown = capsys.readouterr()
         assert (end.value.code or 0) == code
         assert bool(json.loads(shown.out)["alarms"]) == bool(code)
-        assert ("records end" in shown.err) == bool(code)
+        assert ("the last records ended" in shown.err) == bool(code)
 
 
 def test_metrics_are_those_that_prometheus_reads(watched):
