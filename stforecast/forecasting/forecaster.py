@@ -87,8 +87,9 @@ class Forecaster:
 
     def __init__(self, method: str = DEFAULT_METHOD, **settings: Any) -> None:
         self._given = {"method": method, **settings}
-        self.asked: Config = resolve(method, **settings)
-        check_read(method, settings)
+        plain = {n: os.fspath(v) if isinstance(v, os.PathLike) else v for n, v in settings.items()}
+        self.asked: Config = resolve(method, **plain)
+        check_read(method, plain)
         self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
         self._model: FittedModel | None = None
         self._evaluations: dict[str, Evaluation] = {}
