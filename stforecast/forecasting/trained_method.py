@@ -232,7 +232,8 @@ class TrainedMethod:
     def refitted(self, snapshot: State) -> TrainedMethod:
         """Return the method after a refit."""
         former = (self.former or self) if self._has_experts else None
-        return dataclasses.replace(self, snapshot=snapshot, former=former)
+        kept = _without_copies(self.method, snapshot)
+        return dataclasses.replace(self, snapshot=kept, former=former)
 
     @classmethod
     def from_state(
