@@ -79,6 +79,7 @@ PARTS: dict[str, Part] = {
     "few cells": ("results/default.md", few_cells_list),
     "exceedance": ("horizons.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
+    "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
 }
