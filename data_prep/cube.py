@@ -211,7 +211,7 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
-    if path.name.endswith(SUFFIXES) and not h5py.is_hdf5(path):
+    if path.name.lower().endswith(SUFFIXES) and not h5py.is_hdf5(path):
         raise InputError(f"{path}: a table, expected a cube; `stforecast prepare table` makes one")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:

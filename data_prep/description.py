@@ -39,10 +39,7 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
     step = (times[1] - times[0]) / pd.Timedelta(minutes=1) if len(times) > 1 else None
     return {
         **{name: str(ds.attrs.get(name, "not stated")) for name in ("title", "source", "license")},
-        "time_zone": str(ds.attrs.get("time_zone", "UTC")),
-        "clock": str(ds.attrs.get("clock", "utc")),
-        "first": times[0].isoformat(sep=" "),
-        "last": times[-1].isoformat(sep=" "),
+        **span_of(ds),
         "steps": len(times),
         "step_minutes": step,
         "cells": len(cells),
@@ -51,6 +48,17 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
         "roads": "adjacency" in ds,
         "services": {name: describe_service(ds, name) for name in services_of(ds)},
         "checksums": json.loads(str(ds.attrs.get("source_checksums", "{}"))),
+    }
+
+
+def span_of(ds: xr.Dataset) -> dict[str, str]:
+    """Return the first and the last step of a cube in local time, and its zone and clock."""
+    times = local_time(ds)
+    return {
+        "time_zone": str(ds.attrs.get("time_zone", "UTC")),
+        "clock": str(ds.attrs.get("clock", "utc")),
+        "first": times[0].isoformat(sep=" "),
+        "last": times[-1].isoformat(sep=" "),
     }
 
 

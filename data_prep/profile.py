@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from scipy.sparse import csr_array
 
 from data_prep.cube import local_time, observed
 
@@ -81,9 +80,11 @@ def _worst(shares: np.ndarray, names: np.ndarray | pd.Index) -> dict[str, float]
 def _means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return the means of rows of each group, `(groups, cells)`, NaN where none is known."""
     known = np.isfinite(values)
-    rows = np.arange(len(values))
-    sums = csr_array((np.ones(len(rows)), (groups, rows)), (int(groups.max()) + 1, len(rows)))
-    totals, counts = sums @ np.where(known, values, 0.0), sums @ known.astype(float)
+    order = np.argsort(groups, kind="stable")
+    begins = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    filled = values if known.all() else np.where(known, values, 0.0)
+    totals = np.add.reduceat(filled[order], begins, axis=0)
+    counts = np.add.reduceat(known[order], begins, axis=0, dtype=np.int64)
     return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
 
 

@@ -1,12 +1,10 @@
-"""Columns of a table: their usual names, values and ids, and the place of a row in messages.
-
-Dates and headers are recognised, to understand a table and to give advice in error messages.
-"""
+"""Columns of a table: their usual names, values and ids, and the place of a row in messages."""
 
 from __future__ import annotations
 
 import logging
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,17 +13,27 @@ import pandas as pd
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
+from data_prep.readers.written_times import TIME_LIKE
 
 ARROW = (".feather", ".arrow", ".ipc")
 """Ends of the names of files in Arrow's format."""
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", *ARROW, ".xlsx", ".zip", ".h5", ".hdf5")
+TEXTS = (".csv", ".tsv", ".txt")
+PACKED = (".gz", ".xz", ".bz2")
+BINARY = (".parquet", *ARROW, ".h5", ".hdf5")
+"""Ends of the names of files whose columns have types."""
+
+SUFFIXES = (
+    *TEXTS, *(f"{text}{packed}" for packed in PACKED for text in TEXTS), ".xlsx", ".zip", *BINARY
+)  # fmt: skip
 """Ends of the names of files that hold tables."""
 
 TIMES = frozenset({
     "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
-    "datum", "zeit", "uhrzeit", "zeitpunkt", "fecha", "hora", "heure", "data", "ora",
+    "datum", "zeit", "uhrzeit", "zeitpunkt", "zeitstempel", "fecha", "fechahora", "hora", "heure",
+    "horodatage", "data", "dataora", "ora", "periodo", "inicio", "时间", "日期", "时段",
+    "开始时间", "起始时间", "采集时间", "统计时间",
 })  # fmt: skip
 CELLS = frozenset({
     "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
@@ -38,29 +46,51 @@ CELLS = frozenset({
     "mrbts", "mrbtsname", "wcel", "managedelement", "managedelementname", "meid", "mename", "ne",
     "nename", "neid", "networkelement", "object", "objectname", "enodebname", "enodebid",
     "gnodebname", "gnodebid", "cellfdnname", "counterid", "countername", "gate", "zone", "zoneid",
-    "standort", "zelle", "zellname", "celda", "cellule",
+    "standort", "zelle", "zellname", "celda", "cellule", "estacion", "stazione", "haltestelle",
+    "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称", "车站", "车站名称", "网元",
+    "网元名称",
 })  # fmt: skip
 HOURS = frozenset(
-    {"hour", "hr", "hours", "hourofday", "stunde", "heure", "hora", "ora", "time", "hourid"}
+    {
+        "hour",
+        "hr",
+        "hours",
+        "hourofday",
+        "stunde",
+        "heure",
+        "hora",
+        "ora",
+        "time",
+        "hourid",
+        "hourending",
+        "hourbeginning",
+        "hourbegin",
+        "hourstart",
+        "he",
+        "uhrzeit",
+        "小时",
+    }
 )
 CALENDAR = frozenset({
     "hour", "minute", "weekday", "dayofweek", "dow", "day", "dayofmonth", "dayofyear", "month",
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
     "hourofday", "timeofday", "period", "periodmin", "granularity", "granularityperiod", "gp",
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
-    "reliability", "integrity", "id", "mdate",
+    "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟", "integrationperiod",
+    "periodointegracion",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case, without spaces and marks.
+    """Return a name in lower case, without spaces, marks and accents.
 
-    >>> _plain("Station_ID")
-    'stationid'
+    >>> _plain("Station_ID"), _plain("Estación")
+    ('stationid', 'estacion')
     """
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    letters = unicodedata.normalize("NFKD", name.lower())
+    return "".join(letter for letter in letters if letter.isalnum())
 
 
 def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
@@ -136,103 +166,6 @@ class Origin:
     def either(self, option: Words, *steps: str) -> str | Words:
         """Return advice: an option for a file, statements that change the frame `df` otherwise."""
         return option if self.is_file else f"`{'; '.join(steps)}`"
-
-
-_MONTH = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
-_DATE = re.compile(
-    rf"(\d{{1,4}})([/. -])(\d{{1,2}}|(?:{_MONTH})[a-z]*)([/., -])(\d{{1,4}})(?![^\s T_,])(.*)",
-    re.DOTALL | re.IGNORECASE,
-)
-_CLOCKS = {
-    r"": "",
-    r"\d{1,2}": "%H",
-    r"\d{1,2}:\d{2}": "%H:%M",
-    r"\d{1,2}:\d{2}:\d{2}": "%H:%M:%S",
-    r"\d{1,2}:\d{2}:\d{2}\.\d{1,6}": "%H:%M:%S.%f",
-    r"\d{1,2} ?[AP]M": "%I %p",
-    r"\d{1,2}:\d{2} ?[AP]M": "%I:%M %p",
-    r"\d{1,2}:\d{2}:\d{2} ?[AP]M": "%I:%M:%S %p",
-}
-_FORMS = {"day/month/year": "dmy", "month/day/year": "mdy", "year/month/day": "ymd"}
-_WEEKDAY = r"(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]? "
-TIME_LIKE = (
-    rf"^\s*(({_WEEKDAY})?(\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}"
-    r"|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
-    rf"|\d{{1,2}}[-/. ](?i:{_MONTH})[a-z]*[-/., ]+\d{{2,4}}"
-    rf"|(?i:{_MONTH})[a-z]*\.? \d{{1,2}},? \d{{4}})([T_ ,].*)?"
-    r"|(19|20)\d{6}([T ]?\d{2,6}Z?)?|1\d{9}(\.0+)?|1\d{12})\s*$"
-)
-"""Pattern of a date, with or without a time of day, or of a number since 1970."""
-
-CLOCK_LIKE = (
-    r"^\s*(([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP][mM])?"
-    r"|(0?\d|1[0-2]) ?[aApP][mM])(\s*(-|–|to|bis)\s*\d.*)?\s*$"
-)
-"""Pattern of a time of day, or of a span that begins with one."""
-
-
-def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
-    """Return times without weekdays, marks of summer, ends of spans, and what to add to each.
-
-    Names of months have three letters, after the day; 24:00 is 0:00 of the next day.
-
-    >>> plain_times(pd.Series(["November 01, 2009 05:00:00 PM"]))[0].tolist()
-    ['01 Nov 2009 05:00:00 PM']
-    >>> plain, later = plain_times(pd.Series(["1.5.2024 24:00", "1.5.2024 01:00 - 02:00 DST"]))
-    >>> plain.tolist(), later.days.tolist()
-    (['1.5.2024 00:00', '1.5.2024 01:00'], [1, 0])
-    """
-    plain = texts.str.strip().str.replace(r"\s+(DST|ST)$", "", regex=True)
-    plain = plain.str.replace(f"^{_WEEKDAY}", "", regex=True)
-    end = r"(\d:\d{2}(?: ?[AP]M)?)\s*(-|–|to|bis)\s*\d.*$"
-    plain = plain.str.replace(end, r"\1", regex=True)
-    plain = plain.str.replace(rf"(?i)\b({_MONTH})[a-z]*\.?", r"\1", regex=True)
-    plain = plain.str.replace(r"^([A-Za-z]{3}) (\d{1,2}),? (\d{4})", r"\2 \1 \3", regex=True)
-    ends = plain.str.contains(r"[T ]24:00(?::00)?$", regex=True)
-    plain = plain.str.replace(r"([T ])24(:00(?::00)?)$", r"\g<1>00\2", regex=True)
-    return plain, pd.to_timedelta(ends.to_numpy(dtype=int), unit="D")
-
-
-def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the possible orders of day, month and year in dates, in words and as pandas formats.
-
-    >>> date_formats(["10/23/2017 03:00:00"])
-    [('month/day/year', '%m/%d/%Y %H:%M:%S')]
-    >>> date_formats(["01/02/2017", "02/02/2017"])
-    [('day/month/year', '%d/%m/%Y'), ('month/day/year', '%m/%d/%Y')]
-    >>> date_formats(["31-Jan-24 10 PM"]), date_formats(["31-Jan-24 10:00 PM"])
-    ([('day/month/year', '%d-%b-%y %I %p')], [('day/month/year', '%d-%b-%y %I:%M %p')])
-    """
-    found = [_DATE.fullmatch(text.strip()) for text in texts]
-    dates = [match for match in found if match]
-    if not dates or len(dates) < len(found):
-        return []
-    _, mark, month, other, _, clock = dates[0].groups()
-    pattern = next((p for p in _CLOCKS if re.fullmatch(p, clock.strip("T_ ,"), re.I)), None)
-    if pattern is None or any(match[2] != mark or match[4] != other for match in dates):
-        return []
-    gap = clock[: len(clock) - len(clock.lstrip("T_ ,"))]
-    named = not month.isdigit()
-    letter = ("%B" if len(month) > 3 else "%b") if named else "%m"
-    orders = []
-    for order, parts in _FORMS.items():
-        if all(_fits(match, parts, named) for match in dates):
-            years = {len(match[1 + 2 * parts.index("y")]) for match in dates}
-            codes = {"d": "%d", "m": letter, "y": "%Y" if years == {4} else "%y"}
-            one, two, three = (codes[part] for part in parts)
-            orders.append((order, f"{one}{mark}{two}{other}{three}{gap}{_CLOCKS[pattern]}"))
-    return orders
-
-
-def _fits(date: re.Match[str], parts: str, named: bool) -> bool:
-    """Return whether the fields of a date can be the `parts`, such as `"dmy"`."""
-    fields = dict(zip(parts, date.group(1, 3, 5), strict=True))
-    if named:
-        fits = parts == "dmy" or (parts == "ymd" and len(fields["y"]) == 4)
-        return fits and len(fields["d"]) <= 2 and not fields["m"].isdigit()
-    if len(fields["d"]) > 2 or len(fields["m"]) > 2 or len(fields["y"]) == 3:
-        return False
-    return int(fields["m"]) <= 12 and int(fields["d"]) <= 31 and len(fields["y"]) in (2, 4)
 
 
 WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"

@@ -5,22 +5,25 @@ Numbers may have a decimal comma, and separators of thousands.
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import logging
+import lzma
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, choose, counted, some
-from data_prep.base.limits import CHUNK, check_size, gunzip
-from data_prep.readers.columns import TIME_LIKE, Origin, has_comma
+from data_prep.base.limits import CHUNK, check_size, read_expanded
+from data_prep.readers.columns import PACKED, TEXTS, Origin, has_comma
 from data_prep.readers.head import (
     LINES,
     MISSING,
@@ -36,7 +39,8 @@ from data_prep.readers.head import (
     times_across,
     usual_width,
 )
-from data_prep.readers.written_numbers import DECIMALS, Decimal
+from data_prep.readers.written_numbers import DECIMALS, Decimal, may_be_grouped
+from data_prep.readers.written_times import TIME_LIKE
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +91,9 @@ def read_delimited(
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
-    It may be packed by gzip, and have titles above the names. Columns of `keys` stay text. Empty
-    lines, and notes where the rows have times, are left out and named; other lines with too few or
-    too many fields are refused.
+    It may be packed by gzip, xz or bzip2, and have titles above the names. Columns of `keys` stay
+    text. Empty lines, and notes where the rows have times, are left out and named; other lines with
+    too few or too many fields are refused.
 
     Args:
         path: the file.
@@ -118,6 +122,9 @@ def read_delimited(
 
 
 UNICODE = ("utf-8", "utf-8-sig")
+OPENERS: dict[str, Callable[[Path], Any]] = dict(
+    zip(PACKED, (gzip.open, lzma.open, bz2.open), strict=True)
+)
 
 
 def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
@@ -146,7 +153,7 @@ def _start(path: Path, content: bytes | None) -> bytes:
 
 def may_have_times(path: Path, content: bytes | None) -> bool:
     """Return whether a file may hold rows with a time: not if it is a text without one."""
-    if content is None and not (path.suffix in (".csv", ".tsv", ".txt") and path.is_file()):
+    if content is None and not (path.suffix.lower() in TEXTS and path.is_file()):
         return True
     start = _start(path, content)
     text = start.decode("utf-16" if b"\0" in start[:40] else "utf-8-sig", errors="replace")
@@ -191,6 +198,8 @@ def _read(
     lacking, content = body.without_notes()
     as_text = dialect.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
+    if not as_text and dialect.decimal == "auto" and any(map(may_be_grouped, table.iter_columns())):
+        as_text, table = True, body.parse(content, keys, as_text=True)
     if lacking:
         kept = np.setdiff1d(np.arange(len(table) + len(lacking)), np.array(sorted(lacking)) - skip)
     origin = Origin(
@@ -321,7 +330,7 @@ def is_note(row: Sequence[str]) -> bool:
 
 def _unpacked(path: Path) -> bytes | None:
     """Check a table's size; return its text if the file is packed, else None."""
-    if path.suffix != ".gz":
+    if path.suffix.lower() not in OPENERS:
         check_size(4 * path.stat().st_size, path.name)
         return None
 
@@ -330,7 +339,8 @@ def _unpacked(path: Path) -> bytes | None:
         n_fields = max(text.count(separator.encode()) for separator in SEPARATORS) + n_lines
         return len(text) + FIELD * n_fields + ROW * n_lines
 
-    return gunzip(path, cost)
+    with OPENERS[path.suffix.lower()](path) as packed:
+        return read_expanded(packed, path, cost)
 
 
 def _is_short(source: Path | bytes, separator: bytes, n_columns: int, offset: int) -> bool:
@@ -355,7 +365,7 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
     Many programs end the last line with nothing, so this is not refused. A packed file has its own
     checksum.
     """
-    if path.suffix in (".gz", ".zip"):
+    if path.suffix.lower() in (*OPENERS, ".zip"):
         return
     tail = _tail(path, content)
     if tail.endswith((b"\n", b"\r")):

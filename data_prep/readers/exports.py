@@ -24,12 +24,13 @@ from data_prep.base.errors import InputError, Words, counted, no_file, some
 from data_prep.base.limits import read_expanded
 from data_prep.readers.columns import (
     SUFFIXES,
+    TEXTS,
     Origin,
 )
 from data_prep.readers.delimited import Dialect, may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
 from data_prep.readers.time_columns import drop_rows, find_times, join_times, times_down
-from data_prep.readers.units import common_unit, is_service, scale_of
+from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
     Decimal,
     decide_decimal,
@@ -63,7 +64,7 @@ def files_of(path: Path) -> list[Path]:
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
     shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    files = [p for p in shown if p.name.endswith(SUFFIXES)]
+    files = [p for p in shown if p.name.lower().endswith(SUFFIXES)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}, or a folder of them")
     _say_left_out(path, [p.name for p in shown if p not in files])
@@ -79,7 +80,7 @@ def parts_of(path: Path, sheet: str | None) -> list[Part]:
     """Return the files or sheets of an export; the path may be a folder, a zip or a pattern."""
     if (files := files_of(path)) != [path]:
         return [part for file in files for part in parts_of(file, sheet)]
-    if path.suffix == ".zip" and path.is_file():
+    if path.suffix.lower() == ".zip" and path.is_file():
         return list(_members(path))
     if sheet is None and len(names := sheets_of(path)) > 1:
         return [Part(name, path, sheet=name) for name in names]
@@ -91,7 +92,7 @@ def _members(path: Path) -> Iterator[Part]:
     try:
         with zipfile.ZipFile(path) as packed:
             shown = [n for n in packed.namelist() if not re.search(r"(^|/)[.~]|^__MACOSX/|/$", n)]
-            names = sorted(n for n in shown if n.endswith((".csv", ".tsv", ".txt")))
+            names = sorted(n for n in shown if n.lower().endswith(TEXTS))
             if not names:
                 raise InputError(
                     f"{path}: holds {some(packed.namelist(), 5) or 'nothing'}, expected .csv, .tsv "
@@ -188,6 +189,8 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
 
 def _without_prose(parts: list[Part], path: Path) -> list[Part]:
     """Leave out texts that hold no row with a time, such as a README, beside tables that do."""
+    if len(parts) == 1:
+        return parts
     prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
     if not prose or len(prose) == len(parts):
         return parts
@@ -205,6 +208,8 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
                 f"{path.name}: {one.name} has its times in {one.times}, {first.name} in "
                 f"{first.times}; give tables of one form"
             )
+    read = _named_without_units(read)
+    first = read[0]
     texts = [c for c in first.table.columns if first.table[c].dtype == pl.String]
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.table.columns) == set(first.table.columns) for one in read)
@@ -251,6 +256,27 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
             "{layout:wide} if each is a service and its columns are cells"
         ),
     )
+
+
+def _named_without_units(read: Sequence[_Read]) -> Sequence[_Read]:
+    """Return tables whose columns have no unit in their names where files differ only in units."""
+    names = [{without_unit(c): c for c in one.table.columns} for one in read]
+    if any(len(own) < len(one.table.columns) for own, one in zip(names, read, strict=True)):
+        return read
+    changed = [
+        bare
+        for bare, name in names[0].items()
+        if any(own.get(bare, name) != name for own in names) and all(bare in own for own in names)
+    ]
+    if not changed:
+        return read
+    renamed = []
+    for one, own in zip(read, names, strict=True):
+        units = {bare: unit_of(own[bare]) for bare in changed if unit_of(own[bare])}
+        table = one.table.rename({own[bare]: bare for bare in changed})
+        origin = dataclasses.replace(one.origin, units={**one.origin.units, **units})
+        renamed.append(one._replace(table=table, origin=origin))
+    return renamed
 
 
 def _stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Read places of cells as GeoJSON or GeoPackage: points, or polygons whose centroids they are.
+"""Read places of cells as GeoJSON or GeoPackage: points, or polygons with their centroids.
 
 GeoJSON is RFC 7946. A GeoPackage (OGC 12-128) is an SQLite database whose geometries are WKB behind
 a header.
@@ -25,56 +25,112 @@ from data_prep.readers.columns import LATITUDES, LONGITUDES, Origin, named
 FEATURES = (".geojson", ".geojson.gz", ".gpkg")
 """Ends of the names of files of places."""
 
-LON, LAT = "lon", "lat"
+LON, LAT, OUTLINE = "lon", "lat", "outline"
+CORNERS, ALL_CORNERS = (8, 60), 60_000
+"""Least and most corners of a cell's outline, and of all outlines together."""
+
+MOST_RINGS = 8
+DIGITS = 5
+"""Decimals of corners: a metre in degrees."""
+
 MAX_BYTES = 2**28
 DEGREES = {"4326", "4979", "CRS84", "4258"}
 ENVELOPES = {0: 0, 1: 32, 2: 48, 3: 48, 4: 64}
 """Bytes of the envelope in the header of a geometry, by its code."""
 
 Rings = list[np.ndarray]
+Row = tuple[dict[str, Any], tuple[str, Any]]
+"""Properties of a feature, and the kind and the coordinates of its geometry."""
+
 REMEDY = "save it again as GeoJSON"
 
 
 def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
     """Return a row for each feature, with the columns `lon` and `lat`, and the system of these.
 
-    The system is None if they are degrees, else a name such as `"EPSG:25832"`.
+    The system is None if they are degrees, else a name such as `"EPSG:25832"`. Polygons have their
+    outer rings, simplified, in the column `outline`, see `as_outline`.
     """
     if not path.is_file():
         raise no_file(path, "places", "give a .geojson or .gpkg file")
-    if path.suffix == ".gpkg":
+    if path.suffix.lower() == ".gpkg":
         with reading(path.name, "as GeoPackage", REMEDY), closing(_open(path)) as base:
             rows, crs = _read_geopackage(base, path)
     else:
         with reading(path.name, "as GeoJSON", REMEDY):
-            opener = gzip.open if path.suffix == ".gz" else open
+            opener = gzip.open if path.suffix.lower() == ".gz" else open
             content = json.loads(read_bounded(path, MAX_BYTES, opener))
             rows, crs = [_feature(f) for f in content["features"]], _system(content)
     if not rows:
         raise InputError(f"{path.name}: holds no feature; give the file with the cells' places")
     table = pd.DataFrame([about for about, _ in rows])
     table = table.drop(columns=named(map(str, table.columns), LONGITUDES | LATITUDES))
-    for i, name in enumerate((LON, LAT)):
-        table[name] = [place[i] for _, place in rows]
+    centres = [_centre(*shape) for _, shape in rows]
+    table[LON], table[LAT] = np.array(centres, dtype=float).T
+    outlines = [_outer_rings(*shape) for _, shape in rows]
+    if all(outlines):
+        most = int(np.clip(ALL_CORNERS // len(rows), *CORNERS))
+        table[OUTLINE] = [as_outline(_simplified(rings, most)) for rings in outlines]
     return table, Origin(path.name, "feature", 1, is_file=True), crs
 
 
-def _feature(feature: dict[str, Any]) -> tuple[dict[str, Any], tuple[float, float]]:
+def _feature(feature: dict[str, Any]) -> Row:
     properties = feature["properties"] or {}
     about = {k: v for k, v in properties.items() if not isinstance(v, dict | list)}
     if "id" in feature:
         about.setdefault("id", feature["id"])
     shape = feature["geometry"] or {"type": "", "coordinates": []}
-    return about, _centre(shape["type"], shape["coordinates"])
+    return about, (shape["type"], shape["coordinates"])
 
 
 def _centre(kind: str, at: Any) -> tuple[float, float]:
     """Return a point, or the centroid of polygons without their holes; NaN of other shapes."""
     if kind == "Point":
         return float(at[0]), float(at[1])
+    return _centroid(_outer_rings(kind, at))
+
+
+def _outer_rings(kind: str, at: Any) -> Rings:
+    """Return the outer rings of polygons, `(corners, 2)` each; none of other shapes."""
     polygons = {"Polygon": [at], "MultiPolygon": at}.get(kind, [])
-    rings = [np.array([corner[:2] for corner in rings[0]], float) for rings in polygons if rings]
-    return _centroid(rings)
+    return [np.array([corner[:2] for corner in rings[0]], float) for rings in polygons if rings]
+
+
+def _simplified(rings: Rings, most: int) -> Rings:
+    """Return the largest rings with about `most` corners in all, those that shape them most.
+
+    Corners of the smallest triangles with their neighbours go first (Visvalingam and Whyatt, 1993).
+
+    >>> ring = np.array([[0, 0], [1, 0.001], [2, 0], [2, 2], [0, 2], [0, 0]])
+    >>> _simplified([ring], 4)[0].tolist()
+    [[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0], [0.0, 0.0]]
+    """
+    largest = sorted(rings, key=lambda ring: -np.ptp(ring, axis=0).prod())[:MOST_RINGS]
+    return [_with_fewer_corners(ring, max(4, most // len(largest))) for ring in largest]
+
+
+def _with_fewer_corners(ring: np.ndarray, most: int) -> np.ndarray:
+    corners = ring[:-1]
+    while len(corners) > most:
+        a, b = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+        areas = np.abs(a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1])
+        n = max(1, (len(corners) - most) // 4)
+        corners = np.delete(corners, np.argsort(areas, kind="stable")[:n], axis=0)
+    return np.concatenate([corners, corners[:1]])
+
+
+def as_outline(rings: Rings) -> str:
+    """Write closed rings `(corners, 2)` as JSON, a list of rings of pairs of x and y.
+
+    >>> as_outline([np.array([[9.0, 45.5], [9.1, 45.5], [9.0, 45.6], [9.0, 45.5]])])
+    '[[[9.0,45.5],[9.1,45.5],[9.0,45.6],[9.0,45.5]]]'
+    """
+    return json.dumps([ring.round(DIGITS).tolist() for ring in rings], separators=(",", ":"))
+
+
+def rings_of(outline: str) -> Rings:
+    """Return the rings that `as_outline` wrote."""
+    return [np.array(ring, dtype=float) for ring in json.loads(outline)]
 
 
 def _centroid(rings: Rings) -> tuple[float, float]:
@@ -111,9 +167,6 @@ def _open(path: Path) -> sqlite3.Connection:
     return base
 
 
-Row = tuple[dict[str, Any], tuple[float, float]]
-
-
 def _read_geopackage(base: sqlite3.Connection, path: Path) -> tuple[list[Row], str | None]:
     layers = base.execute(
         "SELECT g.table_name, g.column_name, s.organization, s.organization_coordsys_id "
@@ -132,7 +185,7 @@ def _read_geopackage(base: sqlite3.Connection, path: Path) -> tuple[list[Row], s
     for row in records:
         about = {n: v for n, v in zip(names, row, strict=True) if not isinstance(v, bytes)}
         about.pop(column, None)
-        rows.append((about, _centre(*_geometry(row[at]))))
+        rows.append((about, _geometry(row[at])))
     return rows, None if str(code) in DEGREES else f"{organization}:{code}"
 
 
@@ -142,7 +195,8 @@ def _geometry(blob: bytes | None) -> tuple[str, Any]:
         return "", []
     if blob[:2] != b"GP":
         raise ValueError("a geometry without the header GP")
-    return _wkb(blob, 8 + ENVELOPES[blob[3] >> 1 & 7])[:2]
+    kind, at, _ = _wkb(blob, 8 + ENVELOPES[blob[3] >> 1 & 7])
+    return kind, at
 
 
 def _wkb(data: bytes, at: int) -> tuple[str, Any, int]:

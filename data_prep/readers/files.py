@@ -26,7 +26,7 @@ from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 def sheets_of(path: Path) -> list[str]:
     """Return the names of a workbook's sheets; empty for other files."""
-    if path.suffix != ".xlsx" or not path.is_file():
+    if path.suffix.lower() != ".xlsx" or not path.is_file():
         return []
     with reading(path.name, _HOW[".xlsx"], "save it again"):
         book = _open_book(path, read_only=True)
@@ -191,17 +191,20 @@ def read_file(
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
     if as_text(str(path)) != str(path):
         raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
-    if not path.name.endswith(SUFFIXES):
+    if not path.name.lower().endswith(SUFFIXES):
         raise InputError(
-            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
+            f"{path.name}: unknown kind of file {path.suffix.lower()!r}, expected one of "
             f"{', '.join(SUFFIXES)}; {_other_ways(path)}"
         )
-    with reading(path.name, _HOW.get(path.suffix, "as a table"), "save it again"), _without_panic():
-        if path.suffix in (".parquet", *ARROW):
+    with (
+        reading(path.name, _HOW.get(path.suffix.lower(), "as a table"), "save it again"),
+        _without_panic(),
+    ):
+        if path.suffix.lower() in (".parquet", *ARROW):
             table, origin = _read_columns(path)
-        elif path.suffix in SUFFIXES_OF_FRAMES:
+        elif path.suffix.lower() in SUFFIXES_OF_FRAMES:
             table, origin = read_hdf(path)
-        elif path.suffix == ".xlsx":
+        elif path.suffix.lower() == ".xlsx":
             table, origin = read_excel(
                 path, text_columns, dataclasses.replace(dialect, sheet=sheet or dialect.sheet)
             )
@@ -213,7 +216,7 @@ def read_file(
 
 def _other_ways(path: Path) -> str:
     """Return how to read a file of another kind: by pandas, if it knows it."""
-    reader = PANDAS.get(path.suffix)
+    reader = PANDAS.get(path.suffix.lower())
     if reader is None:
         return "save the table as one of them"
     saved = f"{path.stem}.parquet"
@@ -250,7 +253,7 @@ def _without_panic() -> Iterator[None]:
 
 def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
     """Read a file of Parquet or Arrow; categories become text."""
-    is_arrow = path.suffix in ARROW
+    is_arrow = path.suffix.lower() in ARROW
     table = pl.scan_ipc(path, glob=False) if is_arrow else pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
     delimited.check_columns(len(schema), path.name)

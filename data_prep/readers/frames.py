@@ -249,6 +249,8 @@ def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
 
 def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     """Return two rows with the same position, or None."""
+    if (np.diff(at) > 0).all():  # As most tables are, which spares to sort them.
+        return None
     order = np.argsort(at, kind="stable")
     repeats = np.flatnonzero(np.diff(at[order]) == 0)
     if not repeats.size:

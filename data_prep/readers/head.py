@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from charset_normalizer import from_bytes
 
 from data_prep.base.errors import InputError, Words, some
-from data_prep.readers.columns import TIME_LIKE, looks_like_values
+from data_prep.readers.columns import looks_like_values
 from data_prep.readers.units import unit_of
+from data_prep.readers.written_times import TIME_LIKE
 
 SEPARATORS = ",;\t|"
 SAMPLE = 2**17
@@ -29,7 +30,9 @@ LINES = 200
 ENCODINGS = ("cp1252", "gb18030", "big5", "shift_jis", "euc_kr", "cp1251", "cp1250", "cp1253")
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
 
-MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--"]
+MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--",
+           "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
+           "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
 log = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ def find_encoding(start: bytes, name: str) -> str:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
         best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
         found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        found = (found.startswith("cp125") and _of_pairs(odd)) or found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
             "%s: not UTF-8, read as %s, such as %.60r; %s",
@@ -62,6 +66,19 @@ def find_encoding(start: bytes, name: str) -> str:
             Words("pass {encoding} for another"),
         )
         return found
+
+
+def _of_pairs(text: bytes) -> str:
+    """Return the encoding if bytes beyond ASCII are pairs for usual characters, else nothing.
+
+    Those of Korean are a part of those of Chinese, so several pairs must be in this part.
+    """
+    runs = re.findall(rb"[\x80-\xff]+", text)
+    pairs = {run[i : i + 2] for run in runs for i in range(0, len(run), 2)}
+    usual = [pair for pair in pairs if len(pair) == 2 and 0xB0 <= pair[0] <= 0xD7]
+    if any(len(run) % 2 for run in runs) or len(usual) <= max(1, 0.9 * len(pairs)):
+        return ""
+    return "cp949" if len(usual) > 7 and max(pair[0] for pair in usual) <= 0xC8 else "gb18030"
 
 
 def _is_latin(text: bytes) -> bool:
@@ -123,6 +140,11 @@ def is_data(row: Sequence[str], width: int) -> bool:
     return not others or any(numbers)
 
 
+def _goes_on(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return whether the next row that is not empty may be one of data, as after no title."""
+    return is_data(next((row for row in rows if any(f.strip() for f in row)), []), width)
+
+
 def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """Return what stands above the data in the first rows of a table.
 
@@ -132,7 +154,9 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
         unit: what its rows are called, such as "line".
     """
     width, _ = usual_width(rows)
-    first = next((i for i, row in enumerate(rows) if is_data(row, width)), None)
+    data = [i for i, row in enumerate(rows) if is_data(row, width)]
+    alone = [i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)]
+    first = next((i for i in data if i not in alone), next(iter(data), None))
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from data_prep.readers.columns import (
     without_calendar,
 )
 from data_prep.readers.units import is_service
+from data_prep.readers.written_times import TIME_LIKE
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +169,7 @@ def unfold(
 
     Also return the kind of the layout, `"long"` if it was such a table.
     """
-    levels = {c: origin.levels[c] for c in df.columns if c in origin.levels}
+    levels = {c: origin.levels[c] for c in df.columns if c in origin.levels and c != time}
     keys = [c for c in df.columns if c not in levels]
     if not levels or kind in ("long", "wide", "services") or cell in keys:
         return df, kind
@@ -181,7 +183,7 @@ def unfold(
             f"{some(sorted(lower), 4)}; ",
             Words(
                 "pass {layout:cells-above} if the upper ones are cells, {layout:services-above} if "
-                "they are services"
+                "they are services, {layout:wide} if each column is a cell"
             ),
         )
     cells_above = kind == "cells-above" or (kind == "auto" and below > 0.5)
@@ -245,7 +247,7 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
         return None
     found = usual
     if len(usual) != 1 or len(others) == 1 or (repeats and df[[time, *usual]].duplicated().any()):
-        texts = [c for c in others if is_text(df[c]) and df[c].duplicated().any()]
+        texts = [c for c in others if is_text(df[c]) and _may_be_ids(df[c])]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(df, time, candidates)
         if len(found) > 1 or (not found and len(usual) > 1):
@@ -265,6 +267,13 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     return joined
 
 
+def _may_be_ids(texts: pd.Series) -> bool:
+    """Return whether texts occur several times and are no times."""
+    return bool(texts.duplicated().any()) and not (
+        texts.dropna().head(20).astype(str).str.match(TIME_LIKE).all()
+    )
+
+
 def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> list[str]:
     """Return the columns, or pair of them, that tell apart rows of one time, with the fewest ids.
 
@@ -272,13 +281,8 @@ def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> l
     """
     single = [c for c in candidates if not df[[time, c]].duplicated().any()]
     if not single:
-        pairs = [
-            (a, b)
-            for i, a in enumerate(candidates)
-            for b in candidates[i + 1 :]
-            if "," not in a + b and not df[[time, a, b]].duplicated().any()
-        ]
-        return [f"{a},{b}" for a, b in pairs[:1]]
+        several = _distinguishing_together(df, time, candidates)
+        return [",".join(several)] if several else []
     counts = {c: df[c].nunique() for c in single}
     fewest = [c for c in single if counts[c] == min(counts.values())]
     fewest.sort(
@@ -286,6 +290,59 @@ def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> l
     )
     first, *rest = fewest
     return [first, *(c for c in rest if len(df[[first, c]].drop_duplicates()) > counts[c])]
+
+
+MOST_PARTS = 3
+"""Columns that name a cell together, such as a station, a direction and a lane."""
+
+MOST_CANDIDATES = 8
+
+LEAST_PRESENT = 0.8
+"""Share of rows that a table has at least if whole numbers are ids and no values by chance."""
+
+
+MOST_AGAIN = 0.03
+"""Share of rows whose time and id stand earlier, as in the hour that a clock shows twice."""
+
+
+def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the fewest columns of text or of whole numbers that tell apart rows of one time.
+
+    Whole numbers are ids if most times have a row for each of them, or if they are named so.
+    """
+    n_times = df[time].nunique()
+    most = len(df) / (LEAST_PRESENT * n_times)
+    numbers = [
+        c
+        for c in df.columns
+        if c not in (time, *texts)
+        and _is_whole(df[c])
+        and (_is_named_id(c) or (n_times > 2 and not named([c], CALENDAR)))
+        and 1 < df[c].nunique() <= (len(df) / 2 if _is_named_id(c) else most)
+    ]
+    columns = [c for c in (*texts, *numbers) if "," not in c][:MOST_CANDIDATES]
+    head = df.head(2000)
+    for again in (0.0, MOST_AGAIN):
+        for n in range(1, MOST_PARTS + 1):
+            for found in itertools.combinations(columns, n):
+                if any(t[[time, *found]].duplicated().mean() > again for t in (head, df)):
+                    continue
+                full = len(df[[*found]].drop_duplicates()) <= most
+                if full or all(c in texts or _is_named_id(c) for c in found):
+                    return found
+    return ()
+
+
+def _is_whole(column: pd.Series) -> bool:
+    """Return whether a column holds whole numbers without a gap, also as floats of a workbook."""
+    if not types.is_float_dtype(column):
+        return types.is_integer_dtype(column)
+    return all(bool((c == np.floor(c)).all()) for c in (column.head(100), column))
+
+
+def _is_named_id(name: str) -> bool:
+    """Return whether a name ends like one of an id: `PULocationID`, `Stationsnr`, `node_no`."""
+    return re.search(r"(?i)id$|nr$|[ _.]no$|code$|[ _]site$|[ _]detector$", name) is not None
 
 
 def _ask_if_wide(df: pd.DataFrame, time: str, cell: str, origin: Origin) -> None:

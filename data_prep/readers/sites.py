@@ -11,7 +11,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import LATITUDES, LONGITUDES, KeyColumns, Origin, is_text, named
-from data_prep.readers.features import FEATURES, read_features
+from data_prep.readers.features import FEATURES, OUTLINE, as_outline, read_features, rings_of
 from data_prep.readers.files import read_table
 from data_prep.readers.layout import KEPT
 
@@ -31,7 +31,7 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     Args:
         ds: a cube.
         path: a table with a row for each cell or site, or GeoJSON or GeoPackage with a feature for
-            each; of polygons, the centroids are the positions.
+            each; of polygons, the centroids are the positions, and `outline` draws them.
         crs: system of projected coordinates, such as `"EPSG:25832"`; needs the extra `maps`.
 
     Raises:
@@ -107,17 +107,27 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     x, y = (pd.to_numeric(sites[name], errors="coerce").to_numpy(float) for name in pairs[0])
     for name in pairs[0]:
         del sites[name]
+    outlines = sites.pop(OUTLINE).fillna("") if OUTLINE in sites else None
     if crs is not None:
         x, y = _to_degrees(x, y, crs)
+        outlines = None if outlines is None else outlines.map(lambda o: _in_degrees(o, crs))
     if np.nanmax(np.abs(x), initial=0) > 180 or np.nanmax(np.abs(y), initial=0) > 90:
         raise InputError(
             f"{origin.name}: {pairs[0][0]} and {pairs[0][1]} are no degrees; ",
             Words("name their system, such as {crs:EPSG:25832} for UTM zone 32, or correct {crs}"),
         )
+    if outlines is not None:
+        about = {"long_name": "rings of longitudes and latitudes, as JSON"}
+        ds = ds.assign_coords({OUTLINE: ("cell", outlines.to_numpy(dtype=str), about)})
     return ds.assign_coords(
         lon=("cell", x, {"standard_name": "longitude", "units": "degrees_east"}),
         lat=("cell", y, {"standard_name": "latitude", "units": "degrees_north"}),
     )
+
+
+def _in_degrees(outline: str, crs: str) -> str:
+    corners = [ring.T for ring in rings_of(outline or "[]")]
+    return as_outline([np.stack(_to_degrees(x, y, crs), axis=1) for x, y in corners])
 
 
 def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.ndarray]:

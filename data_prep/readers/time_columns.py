@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,10 +18,8 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, close_to, counted
 from data_prep.readers.columns import (
-    CLOCK_LIKE,
     HOURS,
     MAX_NAMES,
-    TIME_LIKE,
     TIMES,
     Origin,
     looks_like_values,
@@ -28,6 +27,7 @@ from data_prep.readers.columns import (
     which_of,
 )
 from data_prep.readers.head import times_across
+from data_prep.readers.written_times import CLOCK_LIKE, SIX_DIGITS, TIME_LIKE
 
 TIME = "time"
 CLOCK = "hour"
@@ -36,6 +36,9 @@ CLOCK = "hour"
 HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
 FEWEST_ACROSS = 12
 """Times of day that make columns a day's values rather than services or cells."""
+
+PARTS_OF_A_DAY = (24, 48, 96, 144, 288)
+"""Numbers of columns that may be the steps of a day."""
 
 SEEN = 2000
 """Number of values that show whether a column holds times."""
@@ -47,7 +50,8 @@ MIDNIGHT = r"[T ]0?0:00(:00(\.0+)?)?$"
 
 TOTAL = (
     r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
-    r"somme|moyenne|promedio|media|minimum|maximum|min|max|合计|总计|平均)s?\b.{0,30}$"
+    r"somme|moyenne|promedio|media|minimum|maximum|min|max|durchschnitt|合计|总计|平均)s?\b.{0,30}$"
+    r"|^\s*[øØΣ∑]\s*$"
 )
 """Pattern of what names a row or cell of totals."""
 
@@ -58,12 +62,12 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
     """Return a long table of one that has a column for each time, or for each hour of a day."""
     across, name = times_across(table.columns), TIME
     if not across:
-        across, name = [c for c in table.columns if re.match(HOUR_NAME, c)], CLOCK
-        if len(across) < FEWEST_ACROSS or CLOCK in table.columns:
+        hours = [c for c in table.columns if re.match(HOUR_NAME, c)]
+        clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
+        clocks = _numbered(table) if len(hours) < FEWEST_ACROSS else clocks
+        if not clocks or CLOCK in table.columns:
             return table, origin
-        plain = [re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in across]
-        table = table.rename(dict(zip(across, plain, strict=True)))
-        across = plain
+        table, across, name = table.rename(clocks), list(clocks.values()), CLOCK
     what = "times" if name == TIME else "times of day"
     shown = f"{across[0]} to {across[-1]}"
     log.info("%s: %d columns are %s, %s", origin.name, len(across), what, shown)
@@ -72,6 +76,28 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
     rows = np.arange(len(table)) if origin.rows is None else origin.rows
     long = table.unpivot(across, index=others, variable_name=name, value_name="value")
     return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)))
+
+
+def _numbered(table: pl.DataFrame) -> dict[str, str]:
+    """Return the time of day of columns such as V00 to V95, which fill a day; empty without them.
+
+    Dates stand several times, so the columns are no cells.
+
+    >>> names = {f"V{i:02}": [1.0, 2.0] for i in range(48)}
+    >>> list(_numbered(pl.DataFrame({"date": ["2024-01-31"] * 2, **names})).values())[:3]
+    ['00:00', '00:30', '01:00']
+    """
+    found = {c: match for c in table.columns if (match := re.fullmatch(r"(\D{0,12})(\d{1,3})", c))}
+    prefixes = Counter(match[1] for match in found.values())
+    prefix, n = prefixes.most_common(1)[0] if prefixes else ("", 0)
+    numbers = {c: int(match[2]) for c, match in found.items() if match[1] == prefix}
+    first = min(numbers.values(), default=0)
+    if n not in PARTS_OF_A_DAY or first > 1 or [*numbers.values()] != [*range(first, first + n)]:
+        return {}
+    if not any(_kind(c) == "date" and c.is_duplicated().any() for c in table.iter_columns()):
+        return {}
+    minutes = {c: number * (24 * 60 // n) for c, number in numbers.items()}
+    return {c: f"{m // 60:02}:{m % 60:02}" for c, m in minutes.items()}
 
 
 def _kind(column: pl.Series) -> str:
@@ -86,6 +112,8 @@ def _kind(column: pl.Series) -> str:
     texts = column.head(SEEN).drop_nulls().cast(pl.String).str.strip_chars()
     if not len(texts):
         return ""
+    if named([column.name], TIMES) and texts.str.contains(SIX_DIGITS).all():
+        return "date"
     hours = texts.str.contains(r"^([01]?\d|2[0-4])(\.0)?$")
     if named([column.name], HOURS) and _share(hours) > MOST:
         return "hour"
@@ -225,7 +253,7 @@ def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]
     if all(name.endswith(value.strip()) for name, value in filled.items()):
         return "the columns' names again"
     words = [v for v in filled.values() if re.search(r"[^\W\d_]{3}", v)]
-    if any(re.match(TOTAL, value) for value in words):
+    if any(re.match(TOTAL, value) for value in filled.values()):
         return "totals"
     if words and len(filled) == 1 and times[0] in (*filled, names[0]):
         return "notes"
@@ -242,11 +270,13 @@ def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame,
     if clock.dtype.is_temporal():
         hour = clock.dt.strftime("%H:%M:%S")
     else:
-        hour = clock.cast(pl.String).str.strip_chars().str.replace(r"\s*(-|–|to|bis)\s*\d.*$", "")
+        hour = clock.cast(pl.String).str.strip_chars()
+        hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
         hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
     hour = hour.str.replace(r"^(\d:)", "0$1")
-    if day.str.contains(r"^\d{8}$").all():
-        day = day.str.replace(r"^(\d{4})(\d\d)(\d\d)$", "$1-$2-$3")
+    for digits in (r"^(\d{4})(\d\d)(\d\d)$", SIX_DIGITS):
+        if day.str.contains(digits).all():
+            day = day.str.replace(digits, "$1-$2-$3")
     name = TIME if TIME not in table.columns or TIME in times else times[0]
     joined = (day + " " + hour).alias(name)
     return table.drop(times).insert_column(0, joined), name

@@ -16,7 +16,8 @@ from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to, in_minutes
 from data_prep.base.limits import check_size
-from data_prep.readers.columns import date_formats, frequency, plain_times, refuse_empty
+from data_prep.readers.columns import frequency, refuse_empty
+from data_prep.readers.written_times import SIX_DIGITS, SPAN, TIME_LIKE, date_formats, plain_times
 
 if TYPE_CHECKING:
     from data_prep.readers.columns import Origin
@@ -105,6 +106,9 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         if times.notna().all() and times.dt.year.between(*YEARS).all():
             log.info("%s: times are read as %s, such as %s", origin.name, form, texts.iloc[0])
             return pd.DatetimeIndex(times)
+    if texts.str.fullmatch(r"\d{6}").all():
+        dates = texts.str.replace(SIX_DIGITS, r"\1-\2-\3", regex=True)
+        return _in_only_order(dates, np.zeros(1, dtype=int), origin)
     return _from_epoch(texts.to_numpy(dtype=np.float64), origin)
 
 
@@ -113,6 +117,8 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     texts = texts.str.strip()
     if texts.str.fullmatch(r"\d+(\.\d+)?").all():
         return _from_digits(texts, origin)
+    if _are_spans(texts):
+        texts = texts.str.replace(SPAN, r"\1", regex=True)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
         row = int(np.argmax(offset != offset[0]))
@@ -123,6 +129,22 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
     wrong = np.flatnonzero(times.isna())
     return pd.DatetimeIndex(times) if not wrong.size else _in_only_order(texts, wrong, origin)
+
+
+def _are_spans(texts: pd.Series) -> bool:
+    """Return whether what follows a minus is no offset but the end of a span, always as long.
+
+    >>> _are_spans(pd.Series(["2024-03-04 08:00-08:15", "2024-03-04 23:45-24:00"]))
+    True
+    >>> _are_spans(pd.Series(["2024-03-04 08:00-05:00", "2024-03-04 09:00-05:00"]))
+    False
+    """
+    found = texts.str.extract(r"[T ](\d{1,2}):(\d{2})(?::00)? ?- ?(\d{1,2}):(\d{2})$")
+    if found.isna().to_numpy().any():
+        return False
+    hour, minute, end_hour, end_minute = found.astype(int).to_numpy().T
+    begin, end = 60 * hour + minute, 60 * end_hour + end_minute
+    return len(np.unique(begin)) > 1 and len(np.unique((end - begin) % (24 * 60))) == 1
 
 
 def _in_only_order(texts: pd.Series, wrong: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
@@ -167,6 +189,13 @@ def _follow_evenly(times: pd.DatetimeIndex) -> bool:
 def _ask_for_order(
     texts: pd.Series, wrong: int, known: Sequence[tuple[str, str]], origin: Origin
 ) -> NoReturn:
+    like = texts.str.match(TIME_LIKE)
+    if like.any() and not like.all():
+        row = int(np.argmin(like))
+        raise InputError(
+            f"{origin.at(row)}: {texts.iloc[row]!r} is no time, expected one such as "
+            f"{texts[like].iloc[0]!r} in every row; correct it or remove the row"
+        )
     found = f"{origin.at(wrong)}: cannot read time {texts.iloc[wrong]!r}"
     if known:
         options = " or ".join(f"{{time_format:{ORDERS.get(o, f)}}}" for o, f in known)
@@ -257,13 +286,22 @@ def regular_steps(
             Words(
                 "put the records into even steps with {resample} {agg:mean} (or sum), a "
                 "DataFrame with df.resample",
-                resample=frequency(length),
+                resample=frequency(
+                    _longer(gaps, length) if len(uneven) > len(gaps) / 4 else length
+                ),
             ),
         )
     n_steps = int((unique[-1] - unique[0]) // length) + 1
     check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
     axis = pd.date_range(unique[0], unique[-1], freq=length)
     return axis, axis.get_indexer(times)
+
+
+def _longer(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
+    """Return a usual step that holds several records at uneven times."""
+    least = 10 * pd.Timedelta(np.median(gaps))
+    usual = (pd.Timedelta(step) for step in ("1min", "5min", "15min", "1h", "1D"))
+    return next((step for step in usual if step >= least), length)
 
 
 def usual_step(unique: pd.DatetimeIndex) -> pd.Timedelta:

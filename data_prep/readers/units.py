@@ -93,10 +93,24 @@ def unit_of(name: str) -> str:
     >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
     ('GB', 'Mbit/s', '%', '')
     """
-    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
-    bare = re.search(r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$", name)
-    match = found or bare
+    match = _unit_at_end(name)
     return canonical(match[1]) if match else ""
+
+
+def without_unit(name: str) -> str:
+    """Return a column's name without the unit that it ends in.
+
+    >>> without_unit("Flow (veh/h)"), without_unit("Cell (3)")
+    ('Flow', 'Cell (3)')
+    """
+    match = _unit_at_end(name)
+    return name[: match.start()].rstrip() or name if match and canonical(match[1]) else name
+
+
+def _unit_at_end(name: str) -> re.Match[str] | None:
+    found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
+    bare = r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$"
+    return found or re.search(bare, name)
 
 
 def is_service(name: str) -> bool:

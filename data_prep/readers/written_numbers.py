@@ -39,9 +39,57 @@ QUANTITIES = frozenset({
 UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", "unita"})
 """Usual names of a column of units."""
 
-_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d+\.(\d{1,2}|\d{4,}))\s*$"
+_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d*\.(\d{1,2}|\d{4,})|0*\.\d+)\s*$"
+
+MANY_GROUPED = 50
+"""Numbers with three decimals each, beside whole ones, that are thousands: by chance, some would
+have fewer."""
+
+MIN_WHOLE = 0.01
+"""Least share of whole numbers among those whose points may separate thousands."""
 
 log = logging.getLogger(__name__)
+
+
+def may_be_grouped(column: pl.Series) -> bool:
+    """Return whether points in numbers that were read may separate thousands.
+
+    >>> may_be_grouped(pl.Series([1.234, 17.0])), may_be_grouped(pl.Series([1.234, 17.25]))
+    (True, False)
+    >>> may_be_grouped(pl.Series([1.234, 0.017])), may_be_grouped(pl.Series([1.2345, 17.0]))
+    (False, False)
+    """
+    if not column.dtype.is_float():
+        return False
+    for values in (column.head(MANY_GROUPED).to_numpy(), column.to_numpy()):
+        sizes = np.abs(values[np.isfinite(values) & (values != 0)])
+        whole = sizes == np.floor(sizes)
+        parts = sizes[~whole]
+        if (parts < 1).any() or (sizes >= 1000).any():
+            return False
+        if (np.abs(parts * 1000 - np.rint(parts * 1000)) > 1e-6).any():
+            return False
+    return bool(len(parts)) and bool(whole.mean() >= MIN_WHOLE)
+
+
+def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
+    """Return the decimal mark if commas, or points, in texts leave no doubt, else None.
+
+    They separate thousands if they stand before three digits each, in many numbers beside whole
+    ones, or twice in a number.
+    """
+    other: Decimal = "point" if mark == "," else "comma"
+    marked = texts.filter(texts.str.contains(mark, literal=True))
+    if not len(marked) or not texts.str.contains(WITH_COMMA).all():
+        return "point"
+    if mark == "," and texts.str.contains(_SURELY).any():
+        return "comma"
+    if marked.str.contains(rf"[{mark}].*[{mark}]").any():
+        return other
+    whole = texts.str.contains(r"^\s*[+-]?[1-9]\d{0,2}\s*$").sum()
+    if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED:
+        return other
+    return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
 
 
 def decide_decimal(
@@ -50,41 +98,45 @@ def decide_decimal(
     """Return the decimal mark of a table that was read with points, unless it is known.
 
     It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
-    thousands as well are refused. Columns of `keys`, of times and ids, hold no values.
+    thousands as well are refused, and so are a few such points. Columns of `keys`, of times and
+    ids, hold no values.
     """
     if decimal != "auto":
         return decimal
-    unclear: str | None = None
-    for name, texts in _texts_of_numbers(table, keys):
-        with_comma = texts.filter(texts.str.contains(",", literal=True))
-        if not len(with_comma) or not texts.str.contains(WITH_COMMA).all():
-            continue
-        if texts.str.contains(_SURELY).any():
-            log.info(
-                "%s: decimal commas, such as %r in column %r; %s",
-                origin.name,
-                with_comma[0],
-                name,
-                Words("pass {decimal:point} if they separate thousands"),
-            )
+    columns = list(_texts_of_numbers(table, keys))
+    unclear: dict[Decimal, str] = {}
+    sure = False
+    for name, texts in columns:
+        mark = "," if texts.str.contains(",", literal=True).any() else "."
+        found = _decide_mark(texts, mark)
+        held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
+        holds = f"column {name!r} holds {held[0]!r}" if held else ""
+        sure |= mark == "," and found == "point" and texts.str.contains(_POINT).all()
+        sure |= texts.str.contains(_SURELY_POINT).any()
+        if found == "comma":
+            what = "decimal commas" if mark == "," else "points separate thousands"
+            other = "they separate thousands" if mark == "," else "they are decimal"
+            again = Words("pass {decimal:point} if {}", other)
+            log.info("%s: %s, such as %r in column %r; %s", origin.name, what, held[0], name, again)
             return "comma"
-        unclear = unclear or f"column {name!r} holds {with_comma[0]!r}"
-    columns = _texts_of_numbers(table, keys) if unclear else ()
-    if any(texts.str.contains(_SURELY_POINT).any() for _, texts in columns):
-        log.info("%s: %s: commas separate thousands, as others have points", origin.name, unclear)
+        if found is None:
+            unclear.setdefault("comma" if mark == "," else "point", holds)
+    if not unclear:
         return "point"
-    dotted = [c for c in table.columns if unclear and c in keys and table[c].dtype == pl.String]
+    shown = "; ".join(unclear.values())
+    if sure:
+        if "comma" in unclear:
+            log.info("%s: %s: commas separate thousands, as others have points", origin.name, shown)
+        return "point"
+    dotted = [c for c in table.columns if c in keys and table[c].dtype == pl.String]
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
-        log.info("%s: %s: a decimal comma, as dates have points", origin.name, unclear)
+        log.info("%s: %s: a decimal comma, as dates have points", origin.name, shown)
         return "comma"
-    if unclear:
-        raise InputError(
-            f"{origin.name}: {unclear}: a decimal comma or a separator of thousands? ",
-            Words(
-                "pass {decimal:comma} if it is decimal, {decimal:point} if it separates thousands"
-            ),
-        )
-    return "point"
+    own, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
+    raise InputError(
+        f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
+        Words(f"pass {{decimal:{own}}} if it is decimal, {{decimal:{other}}} for thousands"),
+    )
 
 
 def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:
@@ -151,7 +203,7 @@ def to_numbers(
             )
         elif (units := units_after(table[name])) is not None:
             _refuse_units(name, _written(units), origin)
-    if grouped:
+    if grouped and any(t.str.contains(",").any() for _, t in _texts_of_numbers(table, keys)):
         log.warning(
             "%s: points are read as separators of thousands in columns %s, since the table has "
             "decimal commas",

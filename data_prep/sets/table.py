@@ -13,7 +13,8 @@
   those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
   1970, distinguished by their size, or dates such as `20240101`; a number that is neither of the
   years 1985 to 2030 is refused. A table without times takes `start` and `step`.
-- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `#N/A`, `-` or `--`.
+- Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `-` or `--`, an
+  error of Excel such as `#DIV/0!`, or a word such as `No data`.
   Negative values are kept. A cell with rows in only a part of the period is NaN in the rest.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
@@ -42,12 +43,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import xarray as xr
+from pandas.api.types import is_numeric_dtype
 
 from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
 from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
-from data_prep.readers.columns import KeyColumns, Origin, date_formats, is_text
+from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import whole_numbers
@@ -56,7 +58,8 @@ from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layou
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
-from data_prep.readers.units import common_unit, factor, unit_of
+from data_prep.readers.units import common_unit, factor, unit_of, without_unit
+from data_prep.readers.written_times import date_formats
 
 SOURCES: tuple[()] = ()
 
@@ -100,7 +103,7 @@ def read(
             cell), cells-above or services-above (two rows of names), or auto, which decides by the
             names and numbers of columns and fails if two readings fit.
         time: Name of the column of times, or of dates and of times of day, such as Date,Time.
-        cell: Name of the column of cell ids in a long table, or of two, such as site,sector.
+        cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
@@ -164,10 +167,14 @@ def read(
     df, kind = unfold(df, layout, time, cell, origin)
     found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, origin.name, cell, name, sheet)
+    ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
+    if any(is_numeric_dtype(df[c]) for c in ids) and not origin.name.lower().endswith(BINARY):
+        return read(raw, **{**given, "cell": found.cell})  # As text, for ids such as 007.
     if found.kind == "wide":
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
+    df, found, options = _without_slashes(df, found, options)
     if found.kind == "wide":
         ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)
     else:
@@ -183,7 +190,10 @@ def read(
 
 def _format_of_dates(column: pd.Series) -> str:
     """Return the only format of dates as text, of which a short later table may allow two."""
-    known = date_formats(column.dropna().unique().tolist()) if is_text(column) else []
+    texts = column.dropna().unique().tolist() if is_text(column) else []
+    if not texts or re.match(r"\d{4}-", texts[0]):
+        return ""  # ISO 8601 has one reading.
+    known = date_formats(texts)
     return known[0][1] if len(known) == 1 else ""
 
 
@@ -214,6 +224,28 @@ def _cells_in_one_unit(
     scaled = {c: df[c] * factor(unit, to) for c, unit in own.items() if unit != to}
     units = {**origin.units, **dict.fromkeys(cells, to)}
     return df.assign(**scaled), dataclasses.replace(origin, units=units)
+
+
+def _without_slashes(
+    df: pd.DataFrame, layout: Layout, options: TableOptions
+) -> tuple[pd.DataFrame, Layout, TableOptions]:
+    """Name services without a slash, which no variable may have: Flow instead of Flow (veh/h)."""
+    new: dict[str, str] = {}
+    for name in layout.values if layout.kind != "wide" else ():
+        bare = without_unit(name)
+        known = {*df.columns, *new.values()}
+        new[name] = (name if bare in known else bare).replace("/", " per ")
+    new = {old: name for old, name in new.items() if "/" in old}
+    if not new:
+        return df, layout, options
+    named = [f"{old!r} is named {name!r}" for old, name in new.items()]
+    log.info("%s: %s", options.origin.name, some(named, 5))
+    values = [new.get(name, name) for name in layout.values]
+    units = options.units
+    if not isinstance(units, str):
+        units = {new.get(name, name): unit for name, unit in units.items()}
+    options = dataclasses.replace(options, units=units)
+    return df.rename(columns=new), dataclasses.replace(layout, values=values), options
 
 
 def _units(layout: Layout, name: str, origin: Origin) -> dict[str, str]:
@@ -259,7 +291,7 @@ def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) 
     if name != "value" and kind != "wide":
         remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
         raise InputError(f"{other_layout} name {name!r}: ", remedy)
-    if sheet and not table.endswith(".xlsx"):
+    if sheet and not table.lower().endswith(".xlsx"):
         remedy = Words("only an Excel file reads it; leave out {sheet}")
         raise InputError(f"{table} has no use for sheet {sheet!r}: ", remedy)
 

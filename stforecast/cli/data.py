@@ -12,6 +12,7 @@ import click
 from data_prep import DATA_SETS
 from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, counted, in_minutes
+from data_prep.base.progress import doing
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
 from stforecast.cli.commands import Subcommands, command, say_next, to_json
@@ -90,6 +91,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         dry_run: bool = False,
         **given: Any,
     ) -> None:
+        doing(f"reading {raw}")
         if dry_run and read:
             _preview(read(raw, **given), raw, as_json)
             return
@@ -144,18 +146,17 @@ def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
 
 def _describe_cube(path: Path, as_json: bool) -> None:
     from data_prep.cube import open_cube, services_of, step_of
+    from data_prep.description import span_of
     from stforecast.cli.info import describe
+    from stforecast.cli.info_data import period
 
     if as_json:
         click.echo(describe(path).as_json(path))
         return
     with open_cube(path) as ds:
-        first, last = ds.indexes["time"][[0, -1]]
-        clock = "local time" if ds.attrs.get("clock") == "local" else "UTC"
         steps, cells = counted(ds.sizes["time"], "step"), counted(ds.sizes["cell"], "cell")
         click.echo(
-            f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, "
-            f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} ({clock}); "
+            f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, {period(span_of(ds))}; "
             f"services: {', '.join(services_of(ds))}"
         )
     say_next("forecast", path, "--out", "forecast/")

@@ -71,14 +71,14 @@ def describe(path: Path) -> Description:
         return _folder(path)
     if not (path.is_file() or glob.has_magic(str(path))):
         raise InputError(f"{path}: no such file or folder; {_beside(path)}")
-    if path.is_file() and path.suffix == ".nc":
+    if path.is_file() and path.suffix.lower() == ".nc":
         return _cube(path)
     from data_prep.readers.columns import SUFFIXES
     from data_prep.readers.exports import is_pattern
 
-    if path.suffix in ARRAYS:
+    if path.suffix.lower() in ARRAYS:
         return _arrays(path)
-    if is_pattern(path) or path.name.endswith(SUFFIXES):
+    if is_pattern(path) or path.name.lower().endswith(SUFFIXES):
         return _table(path)
     raise InputError(
         f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "
@@ -172,7 +172,7 @@ def _unclear(path: Path, error: InputError) -> Description:
     from data_prep.readers.delimited import Dialect
     from data_prep.readers.files import read_table
 
-    if not path.is_file() or path.suffix == ".zip":
+    if not path.is_file() or path.suffix.lower() == ".zip":
         raise error
     df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
     question = error.typed

@@ -40,7 +40,7 @@ def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
     """Return what a cube is, in words."""
     return {
         "title": about["title"],
-        "period": _period(about),
+        "period": period(about),
         "steps": _steps(about),
         "cells": _cells(about),
         "source": f"{about['source']}; licence: {about['license']}",
@@ -140,7 +140,8 @@ def zone_text(zone: str | None) -> str:
     return "without a zone" if zone in ("", "local") else f"in {zone}"
 
 
-def _period(about: Mapping[str, Any]) -> str:
+def period(about: Mapping[str, Any]) -> str:
+    """Return the span of a cube in local time, with its zone."""
     zone = about["time_zone"]
     clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"
     return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"

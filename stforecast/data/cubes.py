@@ -79,8 +79,8 @@ def is_table(data: object) -> bool:
         return isinstance(data, pd.DataFrame)
     path = os.fspath(data)
     if Path(path).is_dir():
-        return any(file.name.endswith(SUFFIXES) for file in Path(path).iterdir())
-    return path.endswith(SUFFIXES) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
+        return any(file.name.lower().endswith(SUFFIXES) for file in Path(path).iterdir())
+    return path.lower().endswith(SUFFIXES) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 
 def name_of(data: Data) -> str:

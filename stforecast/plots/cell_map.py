@@ -17,12 +17,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, LineCollection, PatchCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.ticker import PercentFormatter
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import CITIES, City
 from data_prep.cube import open_cube
+from data_prep.readers.features import OUTLINE, rings_of
 from data_prep.sets.milan import MILAN
 from data_prep.sets.trentino import TRENTINO
 from stforecast.bench.curves import Curve, as_curves, columns, title_panel
@@ -148,9 +150,9 @@ def _name(show: str, metric: str, runs: Sequence[ForecastRun]) -> str:
 
 def _height(where: Places, width: float) -> float:
     """Return the height of a panel with equal scales, in inches, with room for its title."""
-    spans = [
-        np.ptp(v) + size for v, size in zip((where.east, where.north), where.size, strict=True)
-    ]
+    corners = [ring for rings in where.outlines for ring in rings]
+    plane = np.concatenate(corners).T if corners else (where.east, where.north)
+    spans = [np.ptp(v) + size for v, size in zip(plane, where.size, strict=True)]
     ratio = spans[1] / spans[0] if spans[0] > 0 else 1.0
     return float(0.35 + 0.9 * width * min(max(ratio, 0.3), 1.5))
 
@@ -165,6 +167,13 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
             for x, y in zip(where.east, where.north, strict=True)
         ]
         drawn = PatchCollection(squares, edgecolor="white", linewidth=0.2)
+        ax.add_collection(drawn)
+    elif where.kind == "outlines":
+        shapes = [
+            PathPatch(Path.make_compound_path(*(Path(ring, closed=True) for ring in rings)))
+            for rings in where.outlines
+        ]
+        drawn = PatchCollection(shapes, edgecolor="white", linewidth=0.4)
         ax.add_collection(drawn)
     else:
         ends = np.stack([where.east, where.north], axis=1)[where.roads]
@@ -196,20 +205,22 @@ class Places:
     """Places of cells.
 
     Attributes:
-        kind: `squares`, `points`, or `tiles` if places are unknown.
+        kind: `squares`, `outlines`, `points`, or `tiles` if places are unknown.
         east: `(cells,)` kilometres east of the middle; empty for tiles.
         north: `(cells,)` kilometres north of the middle.
         size: width and height of a square in kilometres.
         roads: `(roads, 2)` positions of the cells that a road joins.
         note: what the map shows, in words.
+        outlines: rings of each cell, `(corners, 2)` kilometres east and north; empty without them.
     """
 
-    kind: Literal["squares", "points", "tiles"]
+    kind: Literal["squares", "outlines", "points", "tiles"]
     east: np.ndarray
     north: np.ndarray
     size: tuple[float, float]
     roads: np.ndarray
     note: str
+    outlines: Sequence[Sequence[np.ndarray]] = ()
 
 
 def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
@@ -228,7 +239,18 @@ def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
         return _tiles("The data have no locations: tiles are sorted by value, the highest first.")
     if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
         return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
-    return _on_plane(lon, lat, city, _roads(forecasts, cube))
+    outlines = _outlines(cells, cube)
+    roads = _roads(forecasts, None if outlines else cube)
+    return _on_plane(lon, lat, city, roads, outlines)
+
+
+def _outlines(cells: np.ndarray, cube: xr.Dataset | None) -> list[list[np.ndarray]]:
+    """Return the rings of each cell in degrees; none if some cell has none."""
+    if cube is None or OUTLINE not in cube.coords:
+        return []
+    at = cube.indexes["cell"].get_indexer(pd.Index(cells))
+    texts = cube[OUTLINE].to_numpy()[at]
+    return [rings_of(str(text)) for text in texts] if (at >= 0).all() and all(texts) else []
 
 
 def _tiles(note: str) -> Places:
@@ -244,7 +266,13 @@ def _city(about: Mapping[str, str]) -> City | None:
     return CITIES[name] if name else None
 
 
-def _on_plane(lon: np.ndarray, lat: np.ndarray, city: City | None, roads: np.ndarray) -> Places:
+def _on_plane(
+    lon: np.ndarray,
+    lat: np.ndarray,
+    city: City | None,
+    roads: np.ndarray,
+    outlines: Sequence[Sequence[np.ndarray]],
+) -> Places:
     """Project degrees to kilometres around the middle, which is exact enough for a city."""
     middle_lon, middle_lat = ((v.min() + v.max()) / 2 for v in (lon, lat))
     to_east = KILOMETRES * np.cos(np.radians(middle_lat))
@@ -253,15 +281,22 @@ def _on_plane(lon: np.ndarray, lat: np.ndarray, city: City | None, roads: np.nda
         f"{_degrees(lat.min(), 'NS')} to {_degrees(lat.max(), 'NS')}"
     )
     width, height = city.size if city else (0.0, 0.0)
-    what = "Squares of the published grid" if city else "A point for each cell"
+    middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, KILOMETRES])
+    kind: Literal["squares", "outlines", "points"]
+    kind, what = "points", "A point for each cell"
+    if city:
+        kind, what = "squares", "Squares of the published grid"
+    elif outlines:
+        kind, what = "outlines", "The cells' own outlines, simplified"
     lines = f", with the {N_ROADS} strongest roads of each sensor as lines" if len(roads) else ""
     return Places(
-        "squares" if city else "points",
+        kind,
         (lon - middle_lon) * to_east,
         (lat - middle_lat) * KILOMETRES,
         (width * to_east, height * KILOMETRES),
         roads,
         f"{what}{lines}; north is up, {span}.",
+        [[(ring - middle) * scale for ring in rings] for rings in outlines if not city],
     )
 
 

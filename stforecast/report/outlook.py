@@ -13,7 +13,7 @@ from data_prep.base.errors import counted
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.plots.cell_map import find_places
-from stforecast.report.section import looks
+from stforecast.report.section import looks, map_of
 from stforecast.report.tables import Arrays, Table, number, share
 
 if TYPE_CHECKING:  # They import torch.
@@ -87,13 +87,7 @@ def outlook_section(
         "quantity": f"{series.service}{unit}",
         "clock": clock_of(series.calendar.time_zone or ""),
         "first": list(forecast.columns).index(plan.index[0]),
-        "map": {
-            "kind": places.kind,
-            "east": arrays.floats(places.east),
-            "north": arrays.floats(places.north),
-            "size": places.size,
-            "roads": places.roads,
-        },
+        "map": map_of(places, arrays),
         "values": [
             {
                 "title": title,

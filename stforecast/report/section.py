@@ -19,7 +19,7 @@ from stforecast.comparison.names import error_title, quantity, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
-from stforecast.plots.cell_map import find_places
+from stforecast.plots.cell_map import Places, find_places
 from stforecast.plots.losses import LOSSES
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
@@ -74,13 +74,7 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         "error": title,
         "methods": looks({curve.group.name: curve.place for curve in curves_of(groups)}),
         "cells": [str(cell) for cell in cells.tolist()],
-        "map": {
-            "kind": shown.kind,
-            "east": arrays.floats(shown.east),
-            "north": arrays.floats(shown.north),
-            "size": shown.size,
-            "roads": shown.roads,
-        },
+        "map": map_of(shown, arrays),
         "values": _values(numbers, arrays, title, of_service),
         "series": series(numbers, arrays, room),
         "about_series": _about_series(first),
@@ -292,6 +286,33 @@ MOST_ROUNDS = 400
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 """Line styles, in the order of those of figures."""
+
+
+def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
+    """Return what the page draws a map of; outlines are paths, in kilometres east and south."""
+    paths = ["".join(map(_path, rings)) for rings in places.outlines]
+    return {
+        "kind": places.kind,
+        "east": arrays.floats(places.east),
+        "north": arrays.floats(places.north),
+        "size": places.size,
+        "roads": places.roads,
+        "outlines": paths,
+        "bounds": _bounds(places),
+    }
+
+
+def _path(ring: np.ndarray) -> str:
+    return f"M{' '.join(f'{x:.3f} {-y:.3f}' for x, y in ring[:-1])}Z"
+
+
+def _bounds(places: Places) -> list[float]:
+    """Return the left, top, right and bottom of all outlines; empty without them."""
+    if not places.outlines:
+        return []
+    corners = np.concatenate([ring for rings in places.outlines for ring in rings])
+    (west, south), (east, north) = corners.min(axis=0), corners.max(axis=0)
+    return [float(west), float(-north), float(east), float(-south)]
 
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:

@@ -4,13 +4,16 @@ Each is read to the last value, or refused with one line whose option works when
 """
 
 import datetime
+import gzip
 import io
 import logging
+import lzma
 import re
 import shlex
 import zipfile
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -166,7 +169,7 @@ def samsung_site_and_sector(folder):
     return save(folder, text), truth
 
 
-@case((0,), (1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,), (9,), (10,), (11,))
+@case(*((i,) for i in range(19)))
 def dates(folder, i):
     """One column of times in many forms."""
     truth = Truth({"value": 1}, ["n"])
@@ -183,9 +186,151 @@ def dates(folder, i):
         lambda t: str(int(t.timestamp() * 1000)),
         lambda t: f"{t:%d.%m.%Y %H:%M} - {t + pd.Timedelta('1h'):%d.%m.%Y %H:%M}",
         lambda t: f"{t:%d.%m.%Y} {t:%H:%M}".replace(" 00:00", " 00:00"),
+        lambda t: (
+            f"{['lun.', 'mar.', 'mer.', 'jeu.', 'ven.', 'sam.', 'dim.'][t.weekday()]} {t.day} mai "
+            f"{t.year} {t.hour}h{t:%M}"
+        ),
+        lambda t: f"viernes, {t.day} de mayo de {t.year} {t:%I}:{t:%M} {t:%p}".replace(
+            "AM", "a. m."
+        ).replace("PM", "p. m."),
+        lambda t: f"Fr, {t.day}. Mai {t.year} {t:%H} Uhr",
+        lambda t: f"{t.year}年{t.month}月{t.day}日 {t:%H}时",
+        lambda t: f"{t:%Y/%m/%d %H:%M}-{t + pd.Timedelta('1h'):%H:%M}",
+        lambda t: f"{t:%d/%m/%Y %H:%M} ~ {t + pd.Timedelta('1h'):%H:%M}",
+        lambda t: f"{t:%d/%m/%Y %Hh%M}",
     ][i]
     rows = [f"{written(t)};{number(v, ',')}" for t, v in truth.wide["n"].items()]
     return save(folder, "\n".join(["Zeit;n", *rows]) + "\n"), truth
+
+
+@case(("gbk",), ("utf-16",))
+def huawei_in_chinese(folder, encoding):
+    """Few characters beyond ASCII, whose bytes are letters of cp1252, too."""
+    truth = Truth({"下行流量(GB)": 1, "用户数": 0}, ["海淀-1", "海淀-2", "国贸-1"])
+    head = ["开始时间", "周期(分钟)", "网元名称", "小区名称", *truth.values]
+    text = lines(truth, head, lambda t, c: [f"{t:%Y/%m/%d %H:%M}", "60", c[:-2], c])
+    return save(folder, text, encoding=encoding), truth
+
+
+@case()
+def korean_gates(folder):
+    """Two bytes for each character, which are Chinese ones, too; an hour with its own mark."""
+    truth = Truth({"승차인원": 0, "하차인원": 0}, ["서울역", "강남"])
+    text = lines(truth, ["일시", "역명", *truth.values],
+                 lambda t, c: [f"{t.year}년 {t.month}월 {t.day}일 {t:%H}시", c])  # fmt: skip
+    return save(folder, text, encoding="euc_kr"), truth
+
+
+@case((".csv.xz", "1.000,5"), (".txt.gz", "1.000,5"), (".CSV", "1.000,5"), (".csv", "1,000.5"))
+def gates_with_marks_between_thousands(folder, ending, style):
+    """Whole numbers as in Italy, where 1.234 is a thousand and more, or as in Britain."""
+    truth = Truth({"Ingressi": 0, "Uscite": 0}, ["Duomo", "Zara"])
+    for name in truth.values:
+        truth.values[name] -= 1990 + 700 * (name == "Uscite")
+        truth.values[name] = truth.values[name].clip(lower=1)
+    text = lines(truth, ["Data", "Fascia oraria", "Stazione", *truth.values],
+                 lambda t, c: [f"{t:%d/%m/%Y}", f"{t:%H:%M}-{t.hour + 1:02}:00", c],
+                 ";", style)  # fmt: skip
+    opener = {".csv.xz": lzma.compress, ".txt.gz": gzip.compress}.get(ending, bytes)
+    path = folder / f"gates{ending}"
+    path.write_bytes(opener(text.encode()))
+    return path, truth
+
+
+@case(("point",), ("comma",))
+def points_that_need_an_answer(folder, mark):
+    """A few points before three digits, beside whole numbers: the message has both options."""
+    truth = Truth({"value": 0}, ["n"], obey=f"--decimal {mark}")
+    size = 1000 if mark == "comma" else 1
+    values = [(1.234 + i / 1000) * size if i % 4 == 0 else 100 + i for i in range(72)]
+    truth.values["value"] = pd.DataFrame({"n": values}, HOURS)
+    rows = [f"{t};{1.234 + i / 1000:.3f}" if i % 4 == 0 else f"{t};{100 + i}"
+            for i, t in enumerate(HOURS)]  # fmt: skip
+    return save(folder, "\n".join(["time;n", *rows]) + "\n"), truth
+
+
+@case()
+def german_road_counts(folder):
+    """Dates of six digits, hours up to 24, ids that begin with 0."""
+    truth = Truth({"KFZ_R1": 0, "KFZ_R2": 0}, ["0923", "4001"], HOURS + pd.Timedelta("1h"))
+    head = ["Zst", "Land", "Wotag", "Datum", "Stunde", *truth.values]
+
+    def row(t, c):
+        day = t - pd.Timedelta("1h")
+        return [c, "NW", str(day.weekday()), f"{day:%y%m%d}", f"{day.hour + 1:02}"]
+
+    text = lines(truth, head, row, ";")
+    return save(folder, text, "counts.txt"), truth
+
+
+@case((96, 0), (48, 1))
+def steps_of_a_day_across(folder, n, first):
+    """SCATS: a row for each site, detector and day, and a numbered column for each step."""
+    step = pd.Timedelta("1D") / n
+    times = pd.date_range("2024-05-10", periods=3 * n, freq=step) + first * step
+    truth = Truth({"value": 0}, ["100/1", "100/2", "4043/1", "4043/2"], times)
+    steps = [f"V{i + first:02}" for i in range(n)]
+    rows = [",".join(["NB_SCATS_SITE", "QT_INTERVAL_COUNT", "NB_DETECTOR", *steps, "REGION"])]
+    for day in range(3):
+        for cell, column in truth.wide.items():
+            site, detector = cell.split("/")
+            own = map(number, column.iloc[n * day : n * day + n])
+            rows.append(",".join([site, f"2024-05-{10 + day} 00:00:00", detector, *own, "CB1"]))
+    return save(folder, "\n".join(rows) + "\n"), truth
+
+
+@case()
+def lanes(folder):
+    """Three columns name a cell; the clock has twelve hours."""
+    cells = [f"{s}/{d}/{lane}" for s in ("012", "155") for d in ("NB", "SB") for lane in (1, 2)]
+    truth = Truth({"Volume": 0}, cells)
+    text = lines(truth, ["Station ID", "Direction", "Lane", "Date", "Time", "Volume"],
+                 lambda t, c: [*c.split("/"), f"{t:%m/%d/%Y}", f"{t:%I:%M %p}"])  # fmt: skip
+    return save(folder, text), truth
+
+
+@case(("PULocationID",), ("id",), ("place",))
+def numbers_of_zones(folder, name):
+    """The ids are whole numbers, which tell apart the rows of each time."""
+    truth = Truth({"trips": 0, "fare": 2}, ["004", "012", "132"])
+    text = lines(truth, ["pickup_hour", name, *truth.values], lambda t, c: [str(t), c])
+    return save(folder, text), truth
+
+
+@case((True,), (False,))
+def files_in_other_units(folder, in_names):
+    """A day in GB, and the next ones all in MB: after the numbers, or in the columns' names."""
+    truth = Truth({"DL volume": 0}, ["A", "B"])
+    (folder / "days").mkdir()
+    for day, rows in truth.long.groupby(truth.long["time"].dt.date):
+        unit, digits = ("GB", 3) if day.day == 10 else ("MB", 0)
+        name, after = (f"DL volume ({unit})", "") if in_names else ("DL volume", f" {unit}")
+        own = [f"{t},{c},{v / 10**digits:.{digits}f}{after}" for t, c, v in
+               rows.itertuples(index=False)]  # fmt: skip
+        save(folder / "days", "\n".join([f"time,cell,{name}", *own, ""]), f"{day}.csv")
+    truth.values["DL volume"] *= 1e6
+    return folder / "days", truth
+
+
+@case()
+def turning_counts(folder):
+    """A workbook with a date among its titles, legs above movements, and errors of formulas."""
+    moves = [f"{leg} {move}" for leg in ("North", "East") for move in ("Right", "Thru", "Left")]
+    truth = Truth({"value": 0}, moves, obey="--layout wide")
+    truth.wide.iloc[7, 2] = np.nan
+    book = openpyxl.Workbook()
+    sheet = book.active
+    for row in (["Main St at 1st Ave"], ["Tue Mar 5, 2024"], [], ["Leg", *moves], ["Start Time"]):
+        sheet.append([cell.partition(" ")[0] if cell in moves else cell for cell in row])
+    for i, move in enumerate(moves):
+        sheet.cell(5, 2 + i, move.partition(" ")[2])
+    for i in (0, 3):
+        sheet.merge_cells(start_row=4, start_column=2 + i, end_row=4, end_column=4 + i)
+    for t, values in zip(HOURS, truth.wide.to_numpy(), strict=True):
+        sheet.append([t.to_pydatetime(), *("#DIV/0!" if np.isnan(v) else v for v in values)])
+    sheet.append(["Ø", *truth.wide.mean()])
+    book.save(folder / "turns.xlsx")
+    return folder / "turns.xlsx", truth
 
 
 @case()

@@ -13,6 +13,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
+from data_prep.readers.features import rings_of
 from data_prep.sets.table import prepare, read
 
 TIMES = pd.date_range("2024-05-01", periods=30, freq="h")
@@ -86,6 +87,7 @@ def test_polygons_of_geojson_place_the_cells(traffic, tmp_path):
     np.testing.assert_allclose(ds["lon"], [9, 3, 7.5])
     np.testing.assert_allclose(ds["lat"], [45, 1, 46.5])
     assert ds["vendor"].values.tolist() == ["A", "B", "A"]
+    assert "outline" not in ds  # One is a point.
     path.write_text('{"features": []}')
     with pytest.raises(InputError, match=r"cells.geojson: holds no feature"):
         read(traffic, sites=str(path))
@@ -133,6 +135,9 @@ def test_polygons_of_a_geopackage_place_the_cells(traffic, tmp_path):
     np.testing.assert_allclose(ds["lon"], [9, 3, 3])
     np.testing.assert_allclose(ds["lat"], [45, 41, 1])
     np.testing.assert_array_equal(ds["height"], [0, 10, 20])
+    rings = [rings_of(text) for text in ds["outline"].values]
+    assert [ring.tolist() for ring in rings[2]] == [square(0, 0), square(4, 0)]
+    assert rings[0][0].tolist() == square(8, 44)
     (tmp_path / "bad.gpkg").write_bytes(b"SQLite format 3\0" + bytes(99))
     with pytest.raises(InputError, match=r"bad.gpkg: cannot be read as GeoPackage"):
         read(traffic, sites=str(tmp_path / "bad.gpkg"))
@@ -140,6 +145,21 @@ def test_polygons_of_a_geopackage_place_the_cells(traffic, tmp_path):
     metres = [(0, wkb(3, [square(499990 + i, 5e6, 20)])) for i in range(3)]
     ds = read(traffic, sites=geopackage(tmp_path / "utm.gpkg", 25832, metres))
     assert ds["lon"].values[0] == pytest.approx(9.0)
+    assert rings_of(ds["outline"].values[0])[0].mean(axis=0)[0] == pytest.approx(9.0, abs=1e-3)
+
+
+def test_outlines_with_many_corners_keep_their_shape(traffic, tmp_path):
+    angles = np.linspace(0, 2 * np.pi, 5001)
+    circle = np.stack([9 + np.cos(angles), 45 + np.sin(angles)], axis=1)
+    blobs = [(0, wkb(3, [circle])) for _ in range(3)]
+    ds = read(traffic, sites=geopackage(tmp_path / "cells.gpkg", 4326, blobs))
+    (ring,) = rings_of(ds["outline"].values[0])
+    assert len(ring) == 61
+    np.testing.assert_array_equal(ring[0], ring[-1])
+    np.testing.assert_allclose(np.hypot(*(ring - [9, 45]).T), 1, atol=1e-5)
+    x, y = ring.T
+    area = abs(x[:-1] @ y[1:] - x[1:] @ y[:-1]) / 2
+    assert 0.98 * np.pi < area < np.pi
 
 
 def test_a_table_of_other_cells_is_refused(traffic, tmp_path):

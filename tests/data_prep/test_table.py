@@ -301,7 +301,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2x\n", "line 3: column 'v' holds '2x'"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
-        ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: cannot read time 'yesterday'"),
+        ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: 'yesterday' is no time"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty cell id"),
         ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty cell id"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
@@ -309,7 +309,6 @@ def test_the_frame_of_a_user_loses_no_column():
         ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02\n", "line 4: 1 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,x\n2024-01-02,1,y\n", "no column of numbers beside time, cell"),
         ("time,cell,lon\n2024-01-01,1,9.1\n", "a variable cannot be named 'lon'"),
-        ("time,cell,km/h\n2024-01-01,1,9.1\n", "a variable cannot be named 'km/h'"),
         (
             "time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2\n2024-01-01,1,3\n",
             "line 4: time 2024-01-01 00:00:00, cell 1 is already in line 2",

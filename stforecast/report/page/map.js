@@ -1,4 +1,4 @@
-// The map of cells: squares, points with roads, or tiles in the order of their values.
+// The map of cells: squares, outlines, points with roads, or tiles in the order of their values.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MANY = 2000;
@@ -15,7 +15,7 @@ class CellMap {
   constructor(figure, task, numbers, choose) {
     Object.assign(this, { figure, task, numbers, choose, chosen: 0 });
     this.tiles = task.map.kind === "tiles";
-    this.square = task.map.kind !== "points";
+    this.form = { points: "circle", outlines: "path" }[task.map.kind] ?? "rect";
     const [width, height] = task.map.size;
     [this.width, this.height] = [width, height];
     this.east = Array.from(numbers.floats(task.map.east));
@@ -50,11 +50,11 @@ class CellMap {
       }, layer);
     }
     this.shapes = this.task.cells.map((cell, i) => {
-      const one = shape(this.square ? "rect" : "circle", { class: "shape", "data-i": i }, layer);
+      const one = shape(this.form, { class: "shape", "data-i": i }, layer);
       shape("title", {}, one);
       return one;
     });
-    this.mark = shape(this.square ? "rect" : "circle", { class: "chosen" }, layer);
+    this.mark = shape(this.form, { class: "chosen" }, layer);
     this.place();
     this.figure.querySelector(".plane").append(this.svg);
     this.view(box);
@@ -68,7 +68,11 @@ class CellMap {
 
   put(one, i) {
     const [x, y] = [this.east[i], -this.north[i]];
-    if (!this.square) {
+    if (this.form === "path") {
+      one.setAttribute("d", this.task.map.outlines[i]);
+      return;
+    }
+    if (this.form === "circle") {
       for (const [key, value] of Object.entries({ cx: x, cy: y, r: this.radius })) {
         one.setAttribute(key, value);
       }
@@ -83,8 +87,11 @@ class CellMap {
     const [xs, ys] = [this.east, this.north.map((y) => -y)];
     const least = (values) => values.reduce((a, b) => Math.min(a, b));
     const most = (values) => values.reduce((a, b) => Math.max(a, b));
-    const [left, top] = [least(xs) - this.width / 2, least(ys) - this.height / 2];
-    const [right, bottom] = [most(xs) + this.width / 2, most(ys) + this.height / 2];
+    const around = [
+      least(xs) - this.width / 2, least(ys) - this.height / 2,
+      most(xs) + this.width / 2, most(ys) + this.height / 2,
+    ];
+    const [left, top, right, bottom] = this.form === "path" ? this.task.map.bounds : around;
     const margin = 0.04 * Math.max(right - left, bottom - top, 0.1);
     return [left - margin, top - margin, right - left + 2 * margin, bottom - top + 2 * margin];
   }

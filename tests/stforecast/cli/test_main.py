@@ -250,7 +250,8 @@ def test_simulate_and_prepare_make_a_cube(stforecast, tmp_path):
     code, out, err = stforecast("prepare", "milan", "--raw", raw, "--out", cube, "--step", "2h")
     assert code == 0
     assert out == (
-        f"{cube}: 36 steps of 120 minutes × 2 cells, 2013-10-31 23:00 to 2013-11-03 21:00 (UTC); "
+        f"{cube}: 36 steps of 120 minutes × 2 cells, 2013-11-01 00:00 to "
+        "2013-11-03 22:00 (local time, Europe/Rome); "
         "services: sms_in, sms_out, call_in, call_out, internet, sms, call, net\n"
     )
     with xr.open_dataset(cube, engine="h5netcdf") as ds:

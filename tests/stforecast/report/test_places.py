@@ -4,6 +4,8 @@ import xarray as xr
 
 from data_prep.city.simulate import Simulation
 from stforecast.plots.cell_map import find_places
+from stforecast.report.section import map_of
+from stforecast.report.tables import Arrays
 
 MILAN = "doi:10.7910/DVN/EGZHFV"
 SIMULATED = Simulation("milan", "2013-11-01", days=21, cells=4, seed=1, kinds={}).source
@@ -34,6 +36,21 @@ def test_locations_of_the_data_come_first():
     cells = np.array([5060, 5061])
     found = find_places(forecasts(cells, lon=[9.0, 9.1], lat=[45.0, 45.0]), cube(cells, MILAN))
     np.testing.assert_allclose(np.diff(found.east), 0.1 * 111.2 * np.cos(np.radians(45)))
+
+
+def test_outlines_of_the_data_are_drawn_around_the_middle():
+    ring = "[[[10,0],[10,1],[12,1],[12,0],[10,0]]]"
+    data = cube(["b", "a"]).assign_coords(outline=("cell", ["", ring]))
+    found = find_places(forecasts(["a"], lon=[11.0], lat=[0.5]), data)
+    assert found.kind == "outlines"
+    width = 2 * 111.2 * np.cos(np.radians(0.5))
+    np.testing.assert_allclose(np.ptp(found.outlines[0][0], axis=0), [width, 111.2])
+    np.testing.assert_allclose(found.outlines[0][0].min(axis=0), [-width / 2, -55.6])
+    page = map_of(found, Arrays())
+    assert page["outlines"][0].count("M") == page["outlines"][0].count("Z") == 1
+    np.testing.assert_allclose(page["bounds"], [-width / 2, -55.6, width / 2, 55.6])
+    both = forecasts(["a", "b"], lon=[11.0, 9.0], lat=[0.5, 0.5])
+    assert find_places(both, data).kind == "points"  # One has no outline.
 
 
 def test_other_cells_with_locations_are_points_around_the_middle():
