@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from small_files import made_once
 
 from data_prep.cube import open_cube, write_cube
 from experiments.benchmarks.__main__ import main as benchmarks
@@ -76,7 +77,10 @@ SHORTER = {
     },
     "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
-    "docs/operate.md": {"--horizon 24 --out town/": "--horizon 24 --method ridge --out town/"},
+    "docs/operate.md": {
+        "--cells 9": "--cells 3",
+        "--horizon 24 --out town/": "--horizon 24 --method ridge --out town/",
+    },
 }
 """What is typed in place of what stands in a document, so that it takes seconds."""
 
@@ -279,9 +283,8 @@ def test_the_numbers_of_the_readme_stand_on_the_pages_that_it_links():
     [pytest.param(d, marks=[pytest.mark.slow] * (d in LONG)) for d in TYPED],
 )
 def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan, capsys):
-    (place / "milan.nc").symlink_to(milan / "milan.nc")
-    write_metr_la(place / "metr-la")
-    write_new_cells(place / "milan.nc", place / "new.nc")
+    for name in ("milan.nc", "metr-la", "new.nc"):
+        (place / name).symlink_to(milan / name)
     for block in blocks(document):
         if block.text.startswith("kind,start,end"):
             (place / "matches.csv").write_text(block.text)
@@ -473,8 +476,11 @@ def start(document, method, more, unread):
 
 @pytest.fixture(scope="session")
 def milan(tmp_path_factory):
-    """The folder of the cube of the README, of fewer cells."""
-    folder = tmp_path_factory.mktemp("milan")
+    """A folder of what documents read: the README's cube, of fewer cells, new cells and METR-LA."""
+    return made_once(tmp_path_factory, "milan", prepare_milan)
+
+
+def prepare_milan(folder):
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -483,7 +489,8 @@ def milan(tmp_path_factory):
                 type_in(line)
     finally:
         os.chdir(before)
-    return folder
+    write_metr_la(folder / "metr-la")
+    write_new_cells(folder / "milan.nc", folder / "new.nc")
 
 
 def start_forecast(method, milan, tmp_path, monkeypatch):

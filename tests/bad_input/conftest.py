@@ -19,6 +19,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
+from small_files import made_once
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.cli.main import main
@@ -50,8 +51,11 @@ class Door:
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory):
-    """A folder with a sound input for each door, made once."""
-    folder = tmp_path_factory.mktemp("sound")
+    """A folder with a sound input for each door."""
+    return made_once(tmp_path_factory, "sound", write_all)
+
+
+def write_all(folder):
     write_raw_day(folder)
     write_metr_la(folder)
     write_fedda(folder)
@@ -71,7 +75,6 @@ def sound(tmp_path_factory):
         done("vision", "run", "--method", "pfpl", "--partition", partition, *FEW_IMAGES,
              "--out", folder / f"run-{partition}")  # fmt: skip
     write_begun(folder)
-    return folder
 
 
 def done(*words):

@@ -9,6 +9,7 @@ from data_prep.base import limits
 from data_prep.base.errors import InputError
 from data_prep.base.limits import (
     ALLOWANCE,
+    CHUNK,
     EXPANSION,
     allowed_memory,
     check_expansion,
@@ -109,10 +110,17 @@ def test_an_exhausted_group_leaves_nothing(machine):
 
 
 def test_half_of_what_is_free_may_be_taken(monkeypatch):
-    monkeypatch.setattr(limits, "allowed_memory", lambda: 2000)
-    check_size(1000, "it")
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 2 * 3 * CHUNK)
+    check_size(3 * CHUNK, "it")
     with pytest.raises(InputError, match=r"it would take .* half of the free memory"):
-        check_size(1001, "it")
+        check_size(3 * CHUNK + 1, "it")
+
+
+def test_a_megabyte_may_be_taken_without_asking_how_much_is_free(monkeypatch):
+    monkeypatch.setattr(limits, "allowed_memory", lambda: 0)
+    check_size(CHUNK, "it")
+    with pytest.raises(InputError, match="half of the free memory"):
+        check_size(CHUNK + 1, "it")
 
 
 def test_a_sound_file_may_grow_and_a_bomb_may_not(tmp_path, monkeypatch):

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from small_files import write_netcdf
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.bench.grid import load_grid
@@ -43,9 +46,14 @@ def cube(table):
     )
 
 
+@pytest.fixture(scope="session")
+def written_cube(cube, tmp_path_factory):
+    return write_cube(cube, tmp_path_factory.mktemp("cube") / "town.nc")
+
+
 @pytest.fixture
-def cube_path(cube, tmp_path):
-    return write_cube(cube, tmp_path / "town.nc")
+def cube_path(written_cube, tmp_path):
+    return Path(shutil.copy(written_cube, tmp_path))
 
 
 @pytest.fixture(scope="session")
@@ -84,11 +92,12 @@ def tested(tmp_path):
         values |= {n: ("cell", np.ones(len(y))) for n in ("std", "seasonal_mae", "seasonal_rmse")}
         times = pd.date_range(start, periods=y.shape[1], freq=pd.Timedelta(minutes=step_minutes))
         clock = {"clock": "utc", "time_zone": zone} if zone else {"clock": "local"}
-        xr.Dataset(
+        ds = xr.Dataset(
             values,
             {"cell": ids, "time": times, "horizon": np.arange(1, horizon + 1)},
             {"step_minutes": step_minutes, **clock, **(attrs or {})},
-        ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+        )
+        write_netcdf(ds, out / "forecasts.nc")
         return ForecastRun.open(out)
 
     return make
@@ -125,11 +134,12 @@ def write_forecasts(path, models, cells, n_days, horizon=1, kept="best"):
         about[name] = {"selection": selection}
     scales = dict.fromkeys(("std", "seasonal_mae", "seasonal_rmse"), ("cell", np.ones(len(cells))))
     dims = ("cell", "time", "horizon")
-    xr.Dataset(
+    ds = xr.Dataset(
         {n: (dims, v, about.get(n, {})) for n, v in values.items()} | scales,
         {"cell": cells, "time": times, "horizon": np.arange(1, horizon + 1)},
         {"step_minutes": 720.0},
-    ).to_netcdf(path, engine="h5netcdf")
+    )
+    write_netcdf(ds, path)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def model(cube, tmp_path):
 
 def ask(*words):
     done = CliRunner().invoke(federate_command, list(map(str, words)))
-    return done.exit_code, json.loads(done.output)
+    return done.exit_code, json.loads(done.stdout)
 
 
 def test_a_model_is_accepted_on_data_like_its_own_only(model, cube, cube_path, tmp_path):

@@ -14,7 +14,7 @@ TRAINING = [name for name, method in METHODS.items() if "model" not in method.un
 """Methods that train a model."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
 @pytest.mark.parametrize("method", TRAINING)
 def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, model):

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from small_files import write_netcdf
 
 import stforecast.plots
 from data_prep.base.errors import InputError
@@ -90,7 +91,7 @@ def write_forecasts(out, y, offset, n_steps, start, units, attrs):
     steps = np.arange(1, n_steps + 1)
     dims = ("cell", "time", "horizon")
     targets = np.stack([np.roll(y, 1 - h, axis=1) for h in steps], axis=-1)
-    xr.Dataset(
+    ds = xr.Dataset(
         {
             "y": (dims, targets, {"units": units}),
             "y_hat": (dims, targets + offset * steps, {"units": units}),
@@ -101,7 +102,8 @@ def write_forecasts(out, y, offset, n_steps, start, units, attrs):
             "horizon": steps,
         },
         attrs=attrs or {},
-    ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+    )
+    write_netcdf(ds, out / "forecasts.nc")
 
 
 def lines(ax):

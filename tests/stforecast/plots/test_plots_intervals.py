@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from matplotlib.text import Text
+from small_files import write_netcdf
 
 from data_prep.base.errors import InputError
 from stforecast.forecasting.results import ForecastRun
@@ -28,14 +29,15 @@ def make_run(tmp_path):
         if bounds:
             values |= {"lower": np.full(4, 9.0), "upper": np.full(4, 11.0)}
         dims = ("cell", "time", "horizon")
-        xr.Dataset(
+        ds = xr.Dataset(
             {
                 k: (dims, np.tile(v[None, :, None], n_steps), {"units": "MB"})
                 for k, v in values.items()
             },
             {"cell": [4142], "time": TIMES, "horizon": np.arange(1, n_steps + 1)},
             {"clock": "utc", "coverage": 0.9},
-        ).to_netcdf(out / "forecasts.nc", engine="h5netcdf")
+        )
+        write_netcdf(ds, out / "forecasts.nc")
         return ForecastRun.open(out)
 
     return make
