@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from data_prep.base.errors import InputError, Words, check_regular, reading
 from data_prep.base.files import atomic_path, checksum, file_lock
 from data_prep.base.limits import read_bounded
+from data_prep.base.progress import each
 from data_prep.download import Archive, Item, Source, http, listing
 
 NAME = "SHA256SUMS"
@@ -80,7 +79,7 @@ def download(
     items = listing.select_files(listing.plan_files(sources, source), only)
     http.check_space(out, items)
     paths: list[Path] = []
-    for item in tqdm(items, desc="download", unit="file", disable=not progress):
+    for item in each(items, "download", "file", progress=progress):
         if item.archive:
             paths += _fetch_archive(item, item.archive, out, only, progress)
         else:

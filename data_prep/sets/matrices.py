@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
-from tqdm import tqdm
 
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import check_size, gunzip, read_bounded
+from data_prep.base.progress import each
 from data_prep.cube import make_cube, write_cube
 from data_prep.sets.roads.common import average, step_of_multiple
 
@@ -283,7 +283,7 @@ class TrafficMatrices:
 def _read_weeks(paths: Sequence[Path], folder: Path, progress: bool) -> pd.DataFrame:
     """Return the traffic of Abilene's weeks, `(time, pair)`."""
     frames: list[pd.DataFrame] = []
-    for path in tqdm(paths, desc="prepare", unit="file", disable=not progress):
+    for path in each(paths, "matrices", "file", progress=progress):
         frame = read_week(path)
         if frames and frame.shape[1] != frames[0].shape[1]:
             raise InputError(
@@ -323,7 +323,7 @@ def _read_snapshots(paths: Sequence[Path], progress: bool) -> pd.DataFrame:
     A pair that a matrix leaves out has no traffic; a matrix without any traffic is missing.
     """
     times = [time_of(path) for path in paths]
-    read = tqdm(paths, desc="prepare", unit="file", disable=not progress)
+    read = each(paths, "matrices", "file", progress=progress)
     matrices: list[Demands] = [read_snapshot(path) for path in read]
     pairs = sorted({pair for matrix in matrices for pair in matrix}, key=_by_number)
     if not pairs:

@@ -8,7 +8,7 @@ are compared, to check that all variants compute the same.
 An epoch has 37 batches. With many clients all variants measure fewer: the time of these batches is
 scaled to an epoch, and the server's and the cohorts' fixed costs of a round are added. With the
 fewest clients, variants are measured on one thread and on all; after that on the better of the two,
-or on both if they are close.
+or on both if they are close, or loops.
 
 The limit by torch's matrix products is the round's arithmetic divided by the measured rate of
 single-precision batched products of the round's shapes, on all cores.
@@ -309,11 +309,15 @@ def _epoch_seconds(r: Round, n_batches: int) -> float:
 
 
 def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[Variant]:
-    """Return each variant with its faster number of threads, or with both if they are close."""
+    """Return each variant with its faster number of threads, or with both if they are close.
+
+    Of loops, both stay: with more clients, another one may be the faster.
+    """
     best: dict[Variant, float] = {}
     for v, seconds in zip(compared, times, strict=True):
         best[v.path] = min(seconds, best.get(v.path, seconds))
-    return [v for v, s in zip(compared, times, strict=True) if s <= CLOSE * best[v.path]]
+    pairs = zip(compared, times, strict=True)
+    return [v for v, s in pairs if v.loop or s <= CLOSE * best[v.path]]
 
 
 def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:

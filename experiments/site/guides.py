@@ -52,15 +52,22 @@ def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") ->
 
 
 def rounds_table() -> str:
-    """Tabulate seconds of a round of each path, with its better number of threads."""
+    """Tabulate seconds of a round of each path, with its better number of threads.
+
+    Each is compared with the fastest loop: one takes equally long for each client, so the fastest
+    is that of the least time for a client, whatever their number.
+    """
     found = _results("rounds")
+    loops = [row for row in found["rows"] if row["variant"].startswith("loop")]
+    of_client = min(row["seconds"] / row["clients"] for row in loops)
     best: dict[int, dict[str, dict[str, Any]]] = {}
     for row in sorted(found["rows"], key=lambda row: row["seconds"]):
         best.setdefault(row["clients"], {}).setdefault(THREADS.sub("", row["variant"]), row)
     paths = dict.fromkeys(THREADS.sub("", row["variant"]) for row in found["rows"])
     sizes = dict.fromkeys(row["clients"] for row in found["rows"])
     rows = [
-        {"clients": f"{n:,}"} | {path: _seconds(best[n][path]) for path in paths if path in best[n]}
+        {"clients": f"{n:,}"}
+        | {path: _seconds(best[n][path], of_client) for path in paths if path in best[n]}
         for n in sizes
     ]
     shares = [f"{best[n][OURS]['share']:.0%} with {n:,} clients" for n in sizes]
@@ -71,9 +78,11 @@ def rounds_table() -> str:
     return _measured("", found, markdown(rows), end)
 
 
-def _seconds(row: Mapping[str, Any]) -> str:
-    faster = f" ({row['speedup']:.1f}×)" if abs(row["speedup"] - 1) > 0.005 else ""
-    return f"{row['seconds']:.3g}{faster}"
+def _seconds(row: Mapping[str, Any], of_client: float) -> str:
+    """Return the seconds of a path, and those of the fastest loop over them."""
+    faster = of_client * row["clients"] / row["seconds"]
+    shown = "" if row["variant"].startswith("loop") else f" ({faster:.1f}×)"
+    return f"{row['seconds']:.3g}{shown}"
 
 
 def growth_table() -> str:

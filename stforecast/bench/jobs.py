@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Generic
 
 import pandas as pd
-from tqdm import tqdm
 
 from data_prep.base.errors import InputError, Stopped, Words, error_text, slug
+from data_prep.base.progress import parts
 from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
-from stforecast.bench.progress import doing, rounds_bar
+from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import write_page
@@ -152,14 +152,13 @@ def do_jobs(
     if engine == RAY:
         do_runs(jobs, title, progress=progress)
     found = {job.folder: job.finished() for job in jobs}
-    runs, failures = [], {}
-    with tqdm(jobs, desc=title, unit="run", disable=not progress) as bar:
-        for number, job in enumerate(bar, start=1):
-            doing(f"run {number} of {len(jobs)}, {job.name}")
-            bar.set_postfix_str(job.name)
+    failures = {}
+    missing = [job for job in jobs if not found[job.folder]]
+    with parts(len(missing), title, "run", progress=progress) as begins:
+        for job in missing:
+            begins(job.name)
             try:
-                runs.append(found[job.folder] or job.run(progress))
-                (job.folder / FAILED).unlink(missing_ok=True)
+                found[job.folder] = job.run(progress)
             except Stopped as stop:
                 raise Stopped(
                     stop.signal, f"{stop.place} of {job.name}", "run the same command to resume"
@@ -170,7 +169,10 @@ def do_jobs(
                 log.warning("%s: %s", name, failures[name])
                 job.folder.mkdir(parents=True, exist_ok=True)
                 (job.folder / FAILED).write_text(traceback.format_exc())
-    return runs, failures
+    runs = {place: run for place, run in found.items() if run}
+    for place in runs:
+        (place / FAILED).unlink(missing_ok=True)
+    return [*runs.values()], failures
 
 
 def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:

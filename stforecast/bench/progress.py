@@ -1,49 +1,17 @@
-"""Progress of long commands: a bar over the rounds, or a line a minute without a terminal."""
+"""Progress of rounds: a bar, or a line now and then without a terminal."""
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from data_prep.base.progress import doing, time_left
+
 if TYPE_CHECKING:
     from stforecast.federated.engine.rounds import RoundReport
-
-MINUTE = 60.0
-
-log = logging.getLogger(__name__)
-
-_doing = ""
-
-
-def doing(text: str) -> None:
-    """Note what is being done, for the next line."""
-    global _doing
-    _doing = text
-
-
-@contextmanager
-def heartbeat(every: float = MINUTE) -> Iterator[None]:
-    """Log a line at regular times, in a thread, within the context."""
-    doing("")
-    begin, ended = time.monotonic(), threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(every):
-            minutes = (time.monotonic() - begin) / MINUTE
-            log.info("still running, %.0f min%s", minutes, f": {_doing}" if _doing else "")
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 @contextmanager
@@ -56,14 +24,21 @@ def rounds_bar(
     """
     from tqdm import tqdm  # slow to import, which short commands need not wait for
 
+    begin, first = time.monotonic(), 0
     with tqdm(total=rounds, desc=label, unit="round", disable=not progress, leave=keep) as bar:
 
         def after_round(report: RoundReport) -> None:
-            loss, shown = report.validation_loss, "validation"
+            nonlocal begin, first
+            loss, shown, done = report.validation_loss, "validation", report.round
             if math.isnan(loss):
                 loss, shown = report.train_task_loss, "training"
-            doing(f"{label}: {report.round} of at most {rounds}, {shown} loss {loss:.4f}")
+            if not first:  # It takes longer than others, and a resumed run begins in the middle.
+                begin, first = time.monotonic(), done
+            left = time_left(begin, done - first, rounds - first)
+            doing(f"{label}: {done} of at most {rounds}, {shown} loss {loss:.4f}{left}")
             bar.set_postfix_str(f"{shown} loss {loss:.4f}", refresh=False)
-            bar.update(report.round - bar.n)  # A resumed run begins in the middle.
+            bar.update(done - bar.n)
+            if done == rounds:  # What follows is told by lines.
+                bar.close()
 
         yield after_round

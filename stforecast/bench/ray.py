@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.base.errors import InputError, error_text
+from data_prep.base.progress import parts
 
 log = logging.getLogger(__name__)
 
@@ -70,18 +71,16 @@ def do_each(
 
     A task that raises does not stop the others, and is not repeated.
     """
-    from tqdm import tqdm  # slow to import, which short commands need not wait for
-
     failures: dict[int, str] = {}
     with cluster() as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)
         here = Path.cwd()
         waiting = {task.remote(do, item, here): i for i, item in enumerate(items)}
-        with tqdm(total=len(items), desc=title, disable=not progress) as bar:
+        with parts(len(items), title, "part", progress=progress) as begins:
             while waiting:
+                begins()
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
                 i = waiting.pop(done)
-                bar.update()
                 try:
                     if problem := ray.get(done):
                         failures[i] = problem

@@ -12,6 +12,7 @@ import click
 from data_prep import DATA_SETS
 from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, counted, in_minutes
+from data_prep.base.progress import doing
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
 from stforecast.cli.commands import Subcommands, command, say_next, to_json
@@ -90,6 +91,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         dry_run: bool = False,
         **given: Any,
     ) -> None:
+        doing(f"reading {raw}")
         if dry_run and read:
             _preview(read(raw, **given), raw, as_json)
             return

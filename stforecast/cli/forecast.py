@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from data_prep.base.errors import for_command, no_file
+from data_prep.base.progress import doing
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, to_json
 from stforecast.cli.info_data import facts
@@ -112,6 +113,7 @@ def forecast_command(
 
     check_new(out / RUN, "stforecast run")
     limit = None if threshold is None else read_threshold(threshold)
+    doing(f"reading {data}")
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
     with open_cube(cube) as ds:
@@ -122,6 +124,7 @@ def forecast_command(
     progress = ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
         run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
+    doing("planning what follows")
     tests = run.forecasts()
     check = check_forecasts(tests)
     forecaster = Forecaster.load(out / RUN)

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped
+from data_prep.base.progress import heartbeat
 from data_prep.base.registry import FOREIGN, Registry
-from stforecast.bench.progress import heartbeat
 from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
@@ -66,8 +66,8 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
     """
     ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
-    if not sys.stderr.isatty() and not quiet and ctx.invoked_subcommand != "node":
-        ctx.with_resource(heartbeat())
+    if not quiet and (name := str(ctx.invoked_subcommand)) not in ("node", "serve"):
+        ctx.with_resource(heartbeat(name))
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
     _write_notices(log_format)
     brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)

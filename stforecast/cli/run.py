@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep.base.errors import InputError, Stopped, Words, counted
+from data_prep.base.progress import doing
 from stforecast.cli import options
 from stforecast.cli.commands import (
     command,
@@ -132,6 +133,7 @@ def run_command(
             if len(services) == 1:
                 raise
             raise Stopped(stop.signal, f"{stop.place} of {service}", _left(out, services)) from stop
+        doing("summing up")
         click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
 
@@ -280,6 +282,7 @@ def compare_command(
         out: folder for comparison.md, .csv and .tex, and figures; or a workbook, .xlsx.
     """
     options.check_runs(runs)
+    doing("opening runs")
     from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import (
         check_folder,
@@ -338,6 +341,7 @@ def report(
     """
     options.check_ending(out, ".html")
     options.check_runs(runs)
+    doing("opening runs")
     from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import find_folders, read_about
     from stforecast.report.write import ReportPage

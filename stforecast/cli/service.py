@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from data_prep.base.errors import InputError
+from data_prep.base.progress import doing
 from stforecast.cli.commands import command, without_nan
 from stforecast.cli.options import ALARM, EVENTS, check_ending, check_history, check_run
 
@@ -34,6 +35,7 @@ def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | N
     """
     check_run(run)
     check_history(new)
+    doing(f"taking in {new}")
     from stforecast.service.update import CODES, update
 
     done = update(run, new, events)

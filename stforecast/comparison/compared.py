@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from data_prep.base.errors import InputError, slug
+from data_prep.base.progress import noting
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.figures import dates_tested
@@ -76,7 +77,7 @@ def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
     wanted = [("heatmap", "all", list(runs))]
     wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]
     drawn = 0
-    for figure, name, some in wanted:
+    for figure, name, some in noting(wanted, "drawing figures"):
         draw = PLOTS.find(figure)
         options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError, choose, counted
+from data_prep.base.progress import doing
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap, skill, win_rate
 from stforecast.bench.statistics.estimate import (
     LEVEL,
@@ -132,6 +133,7 @@ def leaderboard(
         raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
     errors = read_errors(rows, [metric])
     groups = neighbours(errors.locations)
+    doing("resampling errors")
     sums = errors.sums[metric]
     known = [row for row in rows if row.name in sums]
     everyone = resample(sums, metric, groups, n=n)

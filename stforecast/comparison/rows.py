@@ -8,17 +8,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError, Words, reading
+from data_prep.base.progress import noting
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
+from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics.metric import mean
 
@@ -78,6 +81,9 @@ def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
 
 
 log = logging.getLogger(__name__)
+
+CELLS = 512
+"""Cells whose forecasts are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +175,7 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
     first: dict[int, _Part] = {}
     sums: dict[str, dict[str, ErrorSums]] = {metric: {} for metric in metrics}
     incomplete = []
-    for row in rows:
+    for row in noting(rows, "reading forecasts"):
         parts = {(run.seed, run.fold): _read(run, row, metrics, first) for run in row.group.runs}
         seeds = row.complete_seeds(folds)
         if not seeds:
@@ -191,7 +197,25 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
 
 def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
-    forecasts = run.means()
+    with run.open_forecasts() as forecasts:
+        with _reading(run, forecasts):
+            # All but the forecasts, of which there are too many for the memory with many cells.
+            held = {n: v.load() for n, v in forecasts.items() if n == "y" or v.dims == ("cell",)}
+        return _summed(run, forecasts.assign(held), row, metrics, first)
+
+
+def _reading(run: ForecastRun, forecasts: xr.Dataset) -> AbstractContextManager[None]:
+    return reading(forecasts.encoding.get("source", run.folder), "whole", AGAIN)
+
+
+def _summed(
+    run: ForecastRun,
+    forecasts: xr.Dataset,
+    row: Row,
+    metrics: Sequence[str],
+    first: dict[int, _Part],
+) -> _Part:
+    """Sum the errors of forecasts that are read by blocks of cells."""
     leads = run.fold not in first
     scales = {scale for metric in metrics if (scale := errors.scale_variable(metric))}
     if not leads:
@@ -202,12 +226,26 @@ def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _
         if leads and errors.SEASONAL in errors.variables(forecasts)
         else {}
     )
-    sums = {}
-    for metric in metrics:
-        for name, selection in models.items():
-            found = errors.model_errors(forecasts, metric, selection)
-            sums[metric, name] = found.by_day()
-    part = _Part(sums, forecasts[["y", *scales]], found.days)
+    blocks = []
+    means = forecasts.drop_vars([n for n in forecasts if str(n).startswith(("lower", "upper"))])
+    for i in range(0, forecasts.sizes["cell"], CELLS):
+        with _reading(run, forecasts):
+            of_cells = means.isel(cell=slice(i, i + CELLS)).load()
+        found = {
+            (metric, name): errors.model_errors(of_cells, metric, selection)
+            for metric in metrics
+            for name, selection in models.items()
+        }
+        blocks.append({key: one.by_day() for key, one in found.items()})
+        days = next(iter(found.values())).days
+    sums = {
+        key: (
+            np.concatenate([block[key][0] for block in blocks]),
+            np.concatenate([block[key][1] for block in blocks]),
+        )
+        for key in blocks[0]
+    }
+    part = _Part(sums, forecasts[["y", *scales]], days)
     if leads:
         first[run.fold] = part
     return part

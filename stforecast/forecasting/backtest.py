@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 import xarray as xr
-from tqdm import tqdm
 
 from data_prep.base.errors import counted
+from data_prep.base.progress import each
 from stforecast.bench.statistics.bootstrap import skill
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.bench.tables import for_terminal, plus_minus
@@ -170,5 +170,5 @@ class Backtest:
 
 def run_folds(plan: FoldPlan, test: Callable[[str], FoldResult], *, progress: bool) -> Backtest:
     """Test a forecaster on each fold; `test` fits a new one on a split and returns its results."""
-    bar = tqdm(plan.splits, desc=plan.description, unit="fold", disable=not progress)
-    return Backtest(plan.description, [test(split) for split in bar])
+    splits = each(plan.splits, plan.description, "fold", progress=progress)
+    return Backtest(plan.description, [test(split) for split in splits])

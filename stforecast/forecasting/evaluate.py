@@ -20,6 +20,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
+from data_prep.base.progress import noting
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK, divides_a_day
@@ -294,7 +295,7 @@ class Evaluation:
         """Return the sums of errors of z-scores, and of those in the data's units."""
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled, raw = [], []
-        for some in self._blocks_of(SUMMED):
+        for some in noting(self._blocks_of(SUMMED), "summing errors"):
             y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
             mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
             scaled.append(error_sums(y_hat, y, mask, of_scores))
@@ -306,7 +307,7 @@ class Evaluation:
         bands, _ = self._calibrated
         coverage, test = self.config.coverage, self._test
         scaled, raw = [], []
-        for some in self._blocks_of(SUMMED):
+        for some in noting(self._blocks_of(SUMMED), "summing errors of bounds"):
             own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
             scale = self.scale and self.scale.of_cells(some)
             scaled.append(interval_sums(own, y, mask, coverage))

@@ -134,6 +134,8 @@ def _fit(
     data = dataclasses.replace(data, window=config.window)
     if config.federated:
         trained, federation = train(config, data, after_round, checkpointer)
+        # The windows of the training are not cut again: what they are cut from takes gigabytes.
+        data = dataclasses.replace(data)
         return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
     baseline = fit_baseline(config, data, data.split.train, data.split.validation)
     config = dataclasses.replace(config, method_options=baseline.config)

@@ -16,9 +16,10 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
+from data_prep.base.progress import doing, noting
 from data_prep.netcdf import dump, dump_blocks
 from stforecast.data.clients import Partition
-from stforecast.data.cubes import Data
+from stforecast.data.cubes import Data, name_of
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
@@ -218,11 +219,13 @@ class Forecaster:
             InputError: if the data cannot be used with these settings.
         """
         check_covariates(self.asked)
+        doing(f"reading {name_of(data)}")
         series = as_series(data, self.asked.data.service, self.asked.window)
         if table := self.asked.window.events:
             series = series.with_events(table)
         config, prepared = prepare_series(self.asked, series)
         begin = time.perf_counter()
+        doing(f"training {config.method}")
         for callback in callbacks:
             callback.begin({"data": series.name, **config.flat()})
         fitted = fit(config, prepared, call_all(after_round, callbacks), checkpointer)
@@ -232,6 +235,7 @@ class Forecaster:
         self.train_seconds_ = max(time.perf_counter() - begin, of_rounds)
         self.rounds_, self.refits_, select = fitted.rounds, pd.DataFrame(), config.run.select
         if config.rolling.refit != "never":
+            doing("refitting with newer data")
             rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
             predictors[select] = rolling
         found = {
@@ -459,7 +463,7 @@ class Forecaster:
         like = {n: np.broadcast_to(np.nan, (len(self.cells), *s)) for n, s in shapes.items()}
         described = evaluations.forecasts_dataset(self._evaluations, select, like)
         chunks = {n: (max(1, IN_CHUNK // math.prod(s)), *s) for n, s in shapes.items()}
-        parts = ((some.start, values(some)) for some in blocks)
+        parts = ((some.start, values(some)) for some in noting(blocks, "writing forecasts"))
         dump_blocks(self._limited(described), chunks, parts, target)
 
     def _limited(self, found: xr.Dataset) -> xr.Dataset:

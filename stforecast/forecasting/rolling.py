@@ -94,6 +94,8 @@ class Rolling:
             for i in np.unique(turn)
         }
         first = next(iter(parts.values()))
+        if len(parts) == 1:
+            return np.asarray(first)
         forecasts = np.empty((len(first), len(starts), *first.shape[2:]), first.dtype)
         for i, part in parts.items():
             forecasts[:, turn == i] = part

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
+from data_prep.base.progress import noting
 from stforecast.bench import LOCAL
 from stforecast.data.anchors import with_anchors, without_anchors
 from stforecast.data.clients import Cells, Partition, stacked
@@ -24,7 +25,7 @@ from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import State
+from stforecast.federated.core.state import Participants, State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
@@ -128,7 +129,7 @@ class TrainedMethod:
         of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
         size = max(BLOCK // of_cell // COHORT, 1) * COHORT
         found: np.ndarray | None = None
-        for ids in torch.arange(n_cells).split(size):
+        for ids in noting(torch.arange(n_cells).split(size), "forecasting"):
             cells = ids.numpy()
             part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), ids)
             if found is None:
@@ -320,8 +321,8 @@ def train(
             checkpointer.run(federation, after_round)
         else:
             federation.run(after_round)
-        last = federation.ready()
-    best = federation.best
+        last = _without_copies(method, federation.ready())
+    best = federation.best and _without_copies(method, federation.best)
     # With the optimiser's moments, which the best round lacks, a refit would go on differently.
     same = best is None or (best.round == last.round and not last.clients.moments)
     trained = {}
@@ -334,6 +335,16 @@ def train(
         trained[f"best{further}"] = models[0] if same else models[1]
     order = [name for which in ("last", "best") for name in trained if name.startswith(which)]
     return {name: trained[name] for name in order}, federation
+
+
+def _without_copies(method: Method, state: State) -> State:
+    """Return a state without the clients' copies of the shared model, if the method needs none."""
+    if method.remembers:
+        return state
+    everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
+    received = method.broadcast(state.server, everyone)
+    own = {name: t for name, t in state.clients.params.items() if name not in received}
+    return dataclasses.replace(state, clients=dataclasses.replace(state.clients, params=own))
 
 
 def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError
+from data_prep.base.progress import noting
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.runs.model_files import AGAIN
@@ -181,7 +182,7 @@ def calibrate(
     horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
     at_once = max(1, VALUES // (horizon * (horizon + 1)))
     after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
-    for i in range(0, len(coming.y), at_once):
+    for i in noting(range(0, len(coming.y), at_once), "computing bounds"):
         some = slice(i, i + at_once)
         of_some = known.of_cells(some), coming.of_cells(some), scale and scale.of_cells(some)
         found, then = _calibrate(data.z[:, some], data.calendar, *of_some)
@@ -223,7 +224,8 @@ def _calibrate(
                 for side in zip(past, new, strict=True)
             ]
             radius, most = (np.stack(part, -1) for part in zip(*sides, strict=True))
-        after[coverage] = Calibration(radius[:, -1], most[:, -1], scale)
+        # Views would keep the radii of all windows alive.
+        after[coverage] = Calibration(radius[:, -1].copy(), most[:, -1].copy(), scale)
         n_windows = sizes.shape[1]
         radii[coverage] = np.minimum(radius[:, :n_windows] * sizes[..., None], most[:, :n_windows])
     return widened(coming.bands, radii), after

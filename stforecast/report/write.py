@@ -18,6 +18,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from data_prep.base.progress import noting
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking
 from stforecast.comparison.leaderboard import compare, overall
@@ -81,7 +82,8 @@ class ReportPage:
         boards = compare(runs, metric, reference)
         room = MOST_VALUES // len(boards)
         with looking(Look(among=labels_of(runs))):
-            self.sections += [section(board, self.arrays, room) for board in boards]
+            for board in noting(boards, "filling the page"):
+                self.sections.append(section(board, self.arrays, room))
         if len(boards) > 1 and (judged := overall(boards)):
             title = f"All {len(boards)} tasks together"
             self.overall = Table(title, overall_rows(judged, metric))

@@ -82,9 +82,9 @@ def test_the_better_number_of_threads_stays():
         Variant("ours, 2", threads=2),
     ]
     better = better_threads(compared, [3.0, 2.0, 4.0, 1.0])
-    assert [v.name for v in better] == ["peers", "ours, 2"]
-    better = better_threads(compared, [3.3, 2.0, 3.0, 1.0])
     assert [v.name for v in better] == ["peers", "peers, 2", "ours, 2"]
+    better = better_threads(compared, [3.0, 1.1, 4.0, 1.0])
+    assert [v.name for v in better] == ["peers", "ours", "peers, 2", "ours, 2"]
 
 
 def test_paths_take_turns_and_are_compared_with_the_first(monkeypatch):

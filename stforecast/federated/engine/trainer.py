@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
+from data_prep.base.progress import noting
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, initial_state, predictions_of
 from stforecast.federated.core.state import Clients, Cohort, Participants, State, cohorts, generator
@@ -420,7 +421,8 @@ class Trainer:
         memo = {id(t): t for group in shared for t in group.values()}
         state = copy.deepcopy(self.state, memo)
         self.method.population.train()
-        for ids in cohorts(torch.arange(len(self)), state.clients, self.cohort_size):
+        work = cohorts(torch.arange(len(self)), state.clients, self.cohort_size)
+        for ids in noting(work, f"round {state.round}: fitting each client's own part"):
             cohort = self._cohort(state, ids)
             payload = self.method.broadcast(state.server, self.participants(ids))
             with self._seeded(self.method, ids):

@@ -40,6 +40,18 @@ def test_a_day_in_two_folds_is_one_day(half_days):
     np.testing.assert_array_equal(found.sums[MSE][SEASONAL].total, np.full((1, 2, 3), 24))
 
 
+def test_errors_are_summed_by_blocks_of_cells(tested, monkeypatch):
+    """Of many cells, the forecasts of all are gigabytes."""
+    rng = np.random.default_rng(1)
+    y, y_hat = rng.normal(size=(2, 5, 24, 3))
+    rows = [Row(group) for group in group_runs([tested("a", y_hat, y, naive=y + 1)])]
+    whole = read_errors(rows, [MSE]).sums[MSE]
+    monkeypatch.setattr("stforecast.comparison.rows.CELLS", 2)
+    for name, sums in read_errors(rows, [MSE]).sums[MSE].items():
+        np.testing.assert_allclose(sums.total, whole[name].total, rtol=1e-12)
+        np.testing.assert_array_equal(sums.weight, whole[name].weight)
+
+
 def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     """Their instants are the same, their days and hours are not."""
     y = np.zeros((2, 24, 1))
