@@ -29,7 +29,7 @@ from data_prep.base.docstrings import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
-from experiments.benchmarks.replay import draw_replay, replay_table
+from experiments.benchmarks.replay import draw_replay, replay_text
 from experiments.site import guides, images
 from experiments.site.default_method import few_cells_list, skill_figure, skill_table
 from experiments.site.guides import of_runs
@@ -79,8 +79,9 @@ PARTS: dict[str, Part] = {
     "few cells": ("results/default.md", few_cells_list),
     "exceedance": ("horizons.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
+    "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
-    "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
+    "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
 }
 """Page and generator of each generated part, by name."""
 

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from charset_normalizer import from_bytes
-
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
 from data_prep.readers.units import unit_of
@@ -54,6 +52,8 @@ def find_encoding(start: bytes, name: str) -> str:
         return "utf-8"
     except UnicodeDecodeError:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
+        from charset_normalizer import from_bytes  # slow to import
+
         best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
         found = "cp1252" if best is None or _is_latin(odd) else best.encoding
         found = (found.startswith("cp125") and _of_pairs(odd)) or found

@@ -300,6 +300,8 @@ MOST_CANDIDATES = 8
 LEAST_PRESENT = 0.8
 """Share of rows that a table has at least if whole numbers are ids and no values by chance."""
 
+SOME_TIMES = 20
+"""Times whose rows are looked at before all."""
 
 MOST_AGAIN = 0.03
 """Share of rows whose time and id stand earlier, as in the hour that a clock shows twice."""
@@ -321,11 +323,11 @@ def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) 
         and 1 < df[c].nunique() <= (len(df) / 2 if _is_named_id(c) else most)
     ]
     columns = [c for c in (*texts, *numbers) if "," not in c][:MOST_CANDIDATES]
-    head = df.head(2000)
+    of_some_times = df[df[time].isin(df[time].unique()[:SOME_TIMES])]
     for again in (0.0, MOST_AGAIN):
         for n in range(1, MOST_PARTS + 1):
             for found in itertools.combinations(columns, n):
-                if any(t[[time, *found]].duplicated().mean() > again for t in (head, df)):
+                if any(t[[time, *found]].duplicated().mean() > again for t in (of_some_times, df)):
                     continue
                 full = len(df[[*found]].drop_duplicates()) <= most
                 if full or all(c in texts or _is_named_id(c) for c in found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import textwrap
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -18,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, counted
 from data_prep.sets.table import prepare
-from experiments.benchmarks.frame import Results, benchmark, table, timed
+from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table, timed
 from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
@@ -33,14 +34,14 @@ from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, WENT_ON, 
 
 HORIZON = 24
 
+RULE, DAILY = "update", "anew every day"
+
 RULES = {
-    "update": "",
+    RULE: "",
     "bounds alone": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\n",
     "never": "further_days = 0\nanew_days = 0\nerror_tolerance = 1e9\ncoverage_tolerance = 1\n",
 }
 """Settings under `[update]` of each way to replay the commands."""
-
-DAILY = "anew every day"
 
 TRAINED = {DAILY: 1, "anew every 7 days": 7}
 """Days after which each further way trains anew, whatever happens."""
@@ -186,8 +187,42 @@ def _row(
     }  # fmt: skip
 
 
+def replay_text(rows: pd.DataFrame) -> str:
+    """Say what the rule is worth on each data set, and tabulate all ways."""
+    found, said = _summaries(rows), []
+    for row in (row for row in found if row["way"] == RULE):
+        others = [o for o in found if o["data"] == row["data"] and o["above"]]
+        text = (
+            f"- **{row['data']}**, {row['days']} days: by the rule, the error is "
+            f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} that of the day "
+            "before. "
+            + "".join(f"That of `{o['way']}` is {o['above']} % above it. " for o in others)
+            + f"Bounds of 90 % hold {row['coverage']:.1f} % of the values, {row['weeks']} by week. "
+            f"{counted(row['trained'], 'challenger')} trained, {row['won']} won"
+            f"{'' if row['won'] else ', so errors are those of never training'}; a day takes "
+            f"{row['cpu']:.1f} CPU seconds."
+        )
+        said.append(textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))
+    return "\n".join([*said, "", replay_table(rows)])
+
+
 def replay_table(rows: pd.DataFrame) -> str:
-    """Tabulate errors, coverage, its range over weeks, trainings and seconds of each way."""
+    """Tabulate errors, coverage, its range over weeks, trainings and seconds of each way.
+
+    By how much errors are above those of the rule has an interval of 95 % over whole weeks.
+    """
+    heads = {
+        "data": ("data", ""), "way": ("way", ""), "days": ("days", ""), "mae": ("MAE", ".2f"),
+        "above": ("above the rule's, %", ""), "below": ("below the day before, %", ".1f"),
+        "coverage": ("coverage of 90 %", ".1f"), "weeks": ("by week", ""),
+        "width": ("width", ".1f"), "calibrated": ("calibrated", ""), "trained": ("trained", ""),
+        "won": ("won", ""), "cpu": ("CPU s a day", ".1f"),
+    }  # fmt: skip
+    return table(_summaries(rows), heads)
+
+
+def _summaries(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the numbers of each way of each data set."""
     found = []
     for (data, way), own in rows.groupby(["data", "way"], sort=False):
         known, counts = own[own["n"] > 0], own["action"].value_counts()
@@ -196,6 +231,7 @@ def replay_table(rows: pd.DataFrame) -> str:
         error, naive = known["mae"].mean(), known["naive"].mean()
         found.append({
             "data": data, "way": way, "days": len(known), "mae": error,
+            "above": _above(known, rows.query("data == @data and way == @RULE and n > 0")),
             "below": 100 * (1 - error / naive), "coverage": 100 * known["coverage"].mean(),
             "weeks": span, "width": known["width"].mean(),
             "calibrated": int(counts.get(CALIBRATED, 0)),
@@ -203,13 +239,16 @@ def replay_table(rows: pd.DataFrame) -> str:
             "won": int(sum(counts.get(a, 0) for a in (FURTHER, ANEW))),
             "cpu": own["cpu_seconds"].mean(),
         })  # fmt: skip
-    heads = {
-        "data": ("data", ""), "way": ("way", ""), "days": ("days", ""), "mae": ("MAE", ".2f"),
-        "below": ("below the day before, %", ".1f"), "coverage": ("coverage of 90 %", ".1f"),
-        "weeks": ("by week", ""), "width": ("width", ".1f"), "calibrated": ("calibrated", ""),
-        "trained": ("trained", ""), "won": ("won", ""), "cpu": ("CPU s a day", ".1f"),
-    }  # fmt: skip
-    return table(found, heads)
+    return found
+
+
+def _above(own: pd.DataFrame, rule: pd.DataFrame) -> str | None:
+    """Return by how many per cent weekly errors are above those of the rule; None of itself."""
+    weeks = [_by_week(known)["mae"].to_numpy() for known in (own, rule)]
+    if len(weeks[0]) != len(weeks[1]) or len(weeks[0]) < 2 or own.index.equals(rule.index):
+        return None
+    logs = np.log(weeks[0] / weeks[1]).tolist()
+    return str(geometric_mean(logs, lambda log: 100 * math.expm1(log)))
 
 
 def _by_week(known: pd.DataFrame) -> pd.DataFrame:

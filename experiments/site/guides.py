@@ -39,6 +39,10 @@ WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
 
 
+BUSY = 0.5
+"""Cores that other programs take, beyond which delays say nothing of a server."""
+
+
 def _results(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((PERFORMANCE / f"{name}.json").read_text())
     return found
@@ -133,6 +137,20 @@ def exceedance_figure() -> bytes:
     from experiments.benchmarks.serving import draw_exceedance
 
     return as_png(draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
+
+
+def served_page_table() -> str:
+    """Tabulate requests to a served forecast."""
+    from experiments.benchmarks.serving import SERVED, served_table
+
+    found = _results("serve")
+    told = f"{found['cells']:,} cells, 24 steps with bounds, {found['clients']} clients. "
+    if (load := max(row["load"] for row in found["rows"])) > BUSY:
+        told += f"Other programs took {load:.1f} cores, so only the server's CPU time is told. "
+        of_cpu = {name: SERVED[name] for name in ("what", "kilobytes", "cpu_ms")}
+        return _measured(told, found, table(found["rows"], of_cpu))
+    told += f"Delays are from when a request was due, at {found['rate']:g} a second. "
+    return _measured(told, found, served_table(found["rows"], found["rate"]))
 
 
 def city_page_table() -> str:

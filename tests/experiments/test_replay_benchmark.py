@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmarks.__main__ import main
-from experiments.benchmarks.replay import DAILY, draw_replay, replay_table
+from experiments.benchmarks.replay import DAILY, draw_replay, replay_table, replay_text
 
 TRAIN, DAYS = 12, 3
 
@@ -49,7 +49,15 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
     assert not type_in(tmp_path, "never")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "replay.csv"), rows)
     assert replay_table(rows).count("\n") == 4
-    long = pd.concat([rows[rows["n"] > 0]] * 7).sort_values("way", kind="stable")
+    long = pd.concat([rows[rows["n"] > 0]] * 7).sort_values("way", kind="stable", ignore_index=True)
+    long["mae"] = long["naive"]  # Without what rounding adds.
+    text = replay_text(long)
+    assert text.startswith("- **town**, 14 days: by the rule, the error is ")
+    for way in ways[1:]:  # All repeat the day before.
+        assert f"That of `{way}` is 0 [0, 0] % above it." in " ".join(text.split())
+    assert text.endswith(replay_table(long))
+    long.loc[long["way"] == "never", "mae"] *= 2
+    assert "That of `never` is 100 [100, 100] % above it." in " ".join(replay_text(long).split())
     upper, lower = draw_replay(long).axes
     for axes in (upper, lower):
         assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]

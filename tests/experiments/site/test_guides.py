@@ -15,6 +15,7 @@ TABLES = {
     "secure_sum": guides.secure_sum_table,
     "images": guides.images_table,
     "prepare": guides.prepare_table,
+    "serve": guides.served_page_table,
 }
 
 
