@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,6 +52,28 @@ ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "b
 
 REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
 """Numbers in `refits.csv`, beside `time`."""
+
+
+SMALL = 2**21
+"""Bytes of a file of forecasts up to which it is kept in memory, as tables and figures reopen it."""
+
+
+def _open(path: Path) -> xr.Dataset:
+    with open_hdf5(path, "as netCDF4", AGAIN) as file:
+        check_axes(file, path)
+        ds = xr.open_dataset(path, engine="h5netcdf")
+    for name in ("y_hat", "y"):
+        if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
+            raise InputError(f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}")
+        check_values(ds[name], str(path))
+    return ds
+
+
+@lru_cache(maxsize=64)
+def _loaded(path: Path, changed: int, size: int) -> xr.Dataset:
+    """Return what a file holds; another time of change or size is another file."""
+    with _open(path) as ds, reading(str(path), "whole", AGAIN):
+        return ds.load()
 
 
 @dataclass(frozen=True)
@@ -110,18 +133,11 @@ class ForecastRun(Run):
                 return ds.drop_vars(bounds).load()
 
     def open_forecasts(self) -> xr.Dataset:
-        """Open `forecasts` lazily: values are read when they are used."""
+        """Open `forecasts`: a small file once, a large one lazily, whose values are read if used."""
         path = self.folder / FORECASTS
-        with open_hdf5(path, "as netCDF4", AGAIN) as file:
-            check_axes(file, path)
-            ds = xr.open_dataset(path, engine="h5netcdf")
-        for name in ("y_hat", "y"):
-            if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
-                raise InputError(
-                    f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}"
-                )
-            check_values(ds[name], str(path))
-        return ds
+        if path.is_file() and (found := path.stat()).st_size <= SMALL:
+            return _loaded(path, found.st_mtime_ns, found.st_size).copy()
+        return _open(path)
 
     @property
     def kept_round(self) -> str:
