@@ -55,7 +55,7 @@ REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
 
 
 SMALL = 2**21
-"""Bytes of a file of forecasts up to which it is kept in memory, as tables and figures reopen it."""
+"""Bytes of a file of forecasts up to which it is kept in memory: tables and figures reopen it."""
 
 
 def _open(path: Path) -> xr.Dataset:
@@ -133,7 +133,7 @@ class ForecastRun(Run):
                 return ds.drop_vars(bounds).load()
 
     def open_forecasts(self) -> xr.Dataset:
-        """Open `forecasts`: a small file once, a large one lazily, whose values are read if used."""
+        """Open `forecasts`: a small file once; values of a large one are read when they are used."""
         path = self.folder / FORECASTS
         if path.is_file() and (found := path.stat()).st_size <= SMALL:
             return _loaded(path, found.st_mtime_ns, found.st_size).copy()
