@@ -133,7 +133,7 @@ class ForecastRun(Run):
                 return ds.drop_vars(bounds).load()
 
     def open_forecasts(self) -> xr.Dataset:
-        """Open `forecasts`: a small file once; values of a large one are read when they are used."""
+        """Open `forecasts`: a small file once; a large one is read where it is used."""
         path = self.folder / FORECASTS
         if path.is_file() and (found := path.stat()).st_size <= SMALL:
             return _loaded(path, found.st_mtime_ns, found.st_size).copy()
