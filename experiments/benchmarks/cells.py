@@ -61,8 +61,8 @@ def few_cells(results: Results, *data: Path) -> str:
         *data: the cubes.
     """
     cubes = {path.stem: open_cube(path) for path in data}
-    fits = (run for name, cube in cubes.items() for run in fits(name, cube))
-    for run in sorted(fits, key=lambda run: run.draw):
+    planned = (run for name, cube in cubes.items() for run in fits(name, cube))
+    for run in sorted(planned, key=lambda run: run.draw):
         if not results.has(**run._asdict()):
             results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
     return few_table(pd.DataFrame(results.rows))

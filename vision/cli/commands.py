@@ -161,13 +161,13 @@ def image_methods_list() -> Listing:
 
 def image_methods_table() -> str:
     """Tabulate the methods for images alone, after the others' names, for `docs/methods.md`."""
-    from stforecast.methods import METHODS as FORECASTING
     from vision.methods import METHODS
 
-    both = sorted(f"`{name}`" for name in METHODS.keys() & FORECASTING.keys())
-    alone = [(name, m, m.paper) for name, m in METHODS.items() if name not in FORECASTING]
+    alone = {name: m for name, m in METHODS.items() if m.__module__.startswith("vision.")}
+    both = sorted(f"`{name}`" for name in METHODS.keys() - alone.keys())
     shared = f"Of the methods above, these train on images, too: {', '.join(both)}."
-    return f"{textwrap.fill(shared, 112)}\n\n{documented(alone)}"
+    table = documented((name, method, method.paper) for name, method in alone.items())
+    return f"{textwrap.fill(shared, 112)}\n\n{table}"
 
 
 def image_data_list() -> Listing:

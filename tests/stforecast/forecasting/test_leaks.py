@@ -109,8 +109,8 @@ def test_fitting_does_not_look_at_the_test_part(cube, tiny, method, target):
 
 
 def test_a_scaler_that_saw_the_whole_series_is_found(cube, monkeypatch):
-    def fit_to_all(series, fit, scope, cells):
-        return fit_scaler(series, slice(0, len(series)), scope, cells)
+    def fit_to_all(series, fit, *settings):
+        return fit_scaler(series, slice(0, len(series)), *settings)
 
     monkeypatch.setattr("stforecast.data.prepared.fit_scaler", fit_to_all)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
