@@ -199,11 +199,13 @@ def test_the_default_stands_by_data_set_and_by_test_part():
 def test_the_standing_of_the_default_is_what_the_sentences_say():
     """Counted from the intervals here, and by `stforecast bench` in words."""
     parts = tables.chosen(benchmarks_of(RESULTS / "default.md"), PAGES["default"].names)
-    said = " ".join(text for found in parts.values() for text in found.about["said"])
-    lower = re.findall(r"has a higher error than ([^.]*(?:\.\d[^.]*)*)\.", said)
-    assert sum(text.count("lightgbm") for text in lower) == 2
-    shown = {row[0]: row[2:] for row in body(default_method.standing(parts))}
-    assert shown["lightgbm †"][0] == "2"
+    said = [text for found in parts.values() for text in found.about["said"]]
+    shown = {row[0].removesuffix(" †"): row[2:] for row in body(default_method.standing(parts))}
+    for name, (lower, _, higher) in shown.items():
+        for count, word in ((lower, "higher"), (higher, "lower")):
+            texts = [text for text in said if f"has a {word} error than" in text]
+            assert sum(f" {name} (" in text for text in texts) == int(count), (name, word)
+    assert int(shown["solo, same inputs"][2]) > 0
 
 
 def test_bounds_are_summed_up_with_the_furthest():
