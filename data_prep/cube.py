@@ -34,7 +34,7 @@ from data_prep.base.files import atomic_path
 from data_prep.base.limits import ALLOWANCE, check_expansion, check_size, most_from
 from data_prep.netcdf import dump, dump_blocks, netcdf_target
 from data_prep.notices import warn_of_oddities
-from data_prep.readers.columns import LARGEST, SUFFIXES
+from data_prep.readers.columns import LARGEST, names_table
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import zone_name
 
@@ -211,7 +211,7 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
-    if path.name.lower().endswith(SUFFIXES) and not h5py.is_hdf5(path):
+    if names_table(path.name) and not h5py.is_hdf5(path):
         raise InputError(f"{path}: a table, expected a cube; `stforecast prepare table` makes one")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:

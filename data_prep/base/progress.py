@@ -6,9 +6,9 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -59,12 +59,16 @@ def parts(total: int, what: str, unit: str, *, progress: bool) -> Iterator[Calla
             _work["parts"], _work["now"] = outer, ""
 
 
-def each(items: Sequence[T], what: str, unit: str, *, progress: bool) -> Iterator[T]:
-    """Yield the items, and show how many are done; arguments as in `parts`."""
-    with parts(len(items), what, unit, progress=progress) as begins:
-        for item in items:
+def each(
+    items: Iterable[T], what: str, unit: str, total: int | None = None, *, progress: bool
+) -> Iterator[T]:
+    """Yield items, or so many of them, and show how many are done; arguments as in `parts`."""
+    iterator = iter(items)
+    n = len(cast(Sized, items)) if total is None else total
+    with parts(n, what, unit, progress=progress) as begins:
+        for _ in range(n):
             begins()
-            yield item
+            yield next(iterator)
 
 
 def noting(items: Sequence[T], what: str) -> Iterator[T]:

@@ -27,7 +27,7 @@ import polars as pl
 
 from data_prep.base.errors import InputError, check_regular, choose
 from data_prep.base.files import atomic_path
-from data_prep.base.progress import parts
+from data_prep.base.progress import each
 from data_prep.city.activity import KINDS, PRESETS, simulated_days, weekly
 from data_prep.sets.telecom_italia.cdr import SERVICES
 
@@ -223,12 +223,11 @@ def simulate(
     write_grid(out / place.grid, place, ids)
     paths = []
     simulated = simulated_days(kinds, first, days, seed, settings)
-    with parts(days, "simulate", "day", progress=progress) as begins:
-        for day, (times, mean, rng) in enumerate(simulated):
-            path = out / f"sms-call-internet-{place.tag}-{first + timedelta(days=day)}.txt"
-            begins(path.name)
-            write_day(path, ids, kinds, times, mean, rng)
-            paths.append(path)
+    shown = each(simulated, "simulate", "day", days, progress=progress)
+    for day, (times, mean, rng) in enumerate(shown):
+        path = out / f"sms-call-internet-{place.tag}-{first + timedelta(days=day)}.txt"
+        write_day(path, ids, kinds, times, mean, rng)
+        paths.append(path)
     return paths
 
 

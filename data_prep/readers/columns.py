@@ -28,6 +28,12 @@ SUFFIXES = (
 )  # fmt: skip
 """Ends of the names of files that hold tables."""
 
+
+def names_table(path: str) -> bool:
+    """Return whether a file is a table by the end of its name, in letters of any case."""
+    return path.lower().endswith(SUFFIXES)
+
+
 TIMES = frozenset({
     "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
@@ -50,27 +56,10 @@ CELLS = frozenset({
     "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称", "车站", "车站名称", "网元",
     "网元名称",
 })  # fmt: skip
-HOURS = frozenset(
-    {
-        "hour",
-        "hr",
-        "hours",
-        "hourofday",
-        "stunde",
-        "heure",
-        "hora",
-        "ora",
-        "time",
-        "hourid",
-        "hourending",
-        "hourbeginning",
-        "hourbegin",
-        "hourstart",
-        "he",
-        "uhrzeit",
-        "小时",
-    }
-)
+HOURS = frozenset({
+    "hour", "hr", "hours", "hourofday", "stunde", "heure", "hora", "ora", "time", "hourid",
+    "hourending", "hourbeginning", "hourbegin", "hourstart", "he", "uhrzeit", "小时",
+})  # fmt: skip
 CALENDAR = frozenset({
     "hour", "minute", "weekday", "dayofweek", "dow", "day", "dayofmonth", "dayofyear", "month",
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",

@@ -26,6 +26,7 @@ from data_prep.readers.columns import (
     SUFFIXES,
     TEXTS,
     Origin,
+    names_table,
 )
 from data_prep.readers.delimited import Dialect, may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
@@ -64,7 +65,7 @@ def files_of(path: Path) -> list[Path]:
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
     shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    files = [p for p in shown if p.name.lower().endswith(SUFFIXES)]
+    files = [p for p in shown if names_table(p.name)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}, or a folder of them")
     _say_left_out(path, [p.name for p in shown if p not in files])

@@ -17,7 +17,7 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
 from data_prep.base.limits import check_expansion
 from data_prep.readers import delimited
-from data_prep.readers.columns import ARROW, SUFFIXES, Origin
+from data_prep.readers.columns import ARROW, SUFFIXES, Origin, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
@@ -191,20 +191,18 @@ def read_file(
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
     if as_text(str(path)) != str(path):
         raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
-    if not path.name.lower().endswith(SUFFIXES):
+    ending = path.suffix.lower()
+    if not names_table(path.name):
         raise InputError(
-            f"{path.name}: unknown kind of file {path.suffix.lower()!r}, expected one of "
+            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
             f"{', '.join(SUFFIXES)}; {_other_ways(path)}"
         )
-    with (
-        reading(path.name, _HOW.get(path.suffix.lower(), "as a table"), "save it again"),
-        _without_panic(),
-    ):
-        if path.suffix.lower() in (".parquet", *ARROW):
+    with reading(path.name, _HOW.get(ending, "as a table"), "save it again"), _without_panic():
+        if ending in (".parquet", *ARROW):
             table, origin = _read_columns(path)
-        elif path.suffix.lower() in SUFFIXES_OF_FRAMES:
+        elif ending in SUFFIXES_OF_FRAMES:
             table, origin = read_hdf(path)
-        elif path.suffix.lower() == ".xlsx":
+        elif ending == ".xlsx":
             table, origin = read_excel(
                 path, text_columns, dataclasses.replace(dialect, sheet=sheet or dialect.sheet)
             )

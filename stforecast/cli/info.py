@@ -73,12 +73,12 @@ def describe(path: Path) -> Description:
         raise InputError(f"{path}: no such file or folder; {_beside(path)}")
     if path.is_file() and path.suffix.lower() == ".nc":
         return _cube(path)
-    from data_prep.readers.columns import SUFFIXES
+    from data_prep.readers.columns import SUFFIXES, names_table
     from data_prep.readers.exports import is_pattern
 
     if path.suffix.lower() in ARRAYS:
         return _arrays(path)
-    if is_pattern(path) or path.name.lower().endswith(SUFFIXES):
+    if is_pattern(path) or names_table(path.name):
         return _table(path)
     raise InputError(
         f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "

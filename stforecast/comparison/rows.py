@@ -8,21 +8,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Sequence, Set
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, reading
+from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
-from stforecast.federated.runs.run_folder import AGAIN
-from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.metrics.metric import mean
 
 
@@ -198,14 +196,10 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
 def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
     """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
     with run.open_forecasts() as forecasts:
-        with _reading(run, forecasts):
+        with run.reading(forecasts):
             # All but the forecasts, of which there are too many for the memory with many cells.
             held = {n: v.load() for n, v in forecasts.items() if n == "y" or v.dims == ("cell",)}
         return _summed(run, forecasts.assign(held), row, metrics, first)
-
-
-def _reading(run: ForecastRun, forecasts: xr.Dataset) -> AbstractContextManager[None]:
-    return reading(forecasts.encoding.get("source", run.folder), "whole", AGAIN)
 
 
 def _summed(
@@ -226,10 +220,9 @@ def _summed(
         if leads and errors.SEASONAL in errors.variables(forecasts)
         else {}
     )
-    blocks = []
-    means = forecasts.drop_vars([n for n in forecasts if str(n).startswith(("lower", "upper"))])
+    blocks, means = [], without_bounds(forecasts)
     for i in range(0, forecasts.sizes["cell"], CELLS):
-        with _reading(run, forecasts):
+        with run.reading(forecasts):
             of_cells = means.isel(cell=slice(i, i + CELLS)).load()
         found = {
             (metric, name): errors.model_errors(of_cells, metric, selection)

@@ -69,15 +69,15 @@ def believed(values: np.ndarray, largest: np.ndarray) -> np.ndarray:
 
 
 def warn_of_unbelieved(
-    values: np.ndarray, z: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
+    values: np.ndarray, kept: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
 ) -> None:
-    """Log how many readings `(steps, cells)` are missing in their z-scores, by cell.
+    """Log how many readings `(steps, cells)` are not among the kept ones, by cell.
 
     `times` are `(steps,)` local ones.
     """
-    places = np.argwhere(np.isnan(z) & ~np.isnan(values))
-    if not len(places):
+    if kept is values:
         return
+    places = np.argwhere(np.isnan(kept) & ~np.isnan(values))
     (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
     log.warning(
         "%s: %s of more than %g times what is usual in their cell: %s, such as %.6g of cell %s at "

@@ -78,7 +78,7 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
     warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
     history.warn_of_constants(series, data.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_unbelieved(series.values, data.z, times, series.cells, series.name)
+    warn_of_unbelieved(series.values, data.believed, times, series.cells, series.name)
     history.warn_of_outliers(data)
     if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(

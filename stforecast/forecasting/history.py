@@ -67,8 +67,8 @@ def read_history(
     known = series.select(cells)
     if not isinstance(history, Series):
         times = known.calendar.local_times(np.arange(len(known.values)))
-        z = model.scaler.transform(known.values)
-        warn_of_unbelieved(known.values, z, times, cells, series.name)
+        kept = model.scaler.believed(known.values)
+        warn_of_unbelieved(known.values, kept, times, cells, series.name)
     if extra := len(series.cells) - len(cells):
         log.warning(
             "%s: no forecasts for %s that the model has not seen; %s",

@@ -18,6 +18,7 @@ which takes seconds to import.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +68,11 @@ def _open(path: Path) -> xr.Dataset:
             raise InputError(f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}")
         check_values(ds[name], str(path))
     return ds
+
+
+def without_bounds(forecasts: xr.Dataset) -> xr.Dataset:
+    """Return forecasts without the bounds of intervals."""
+    return forecasts.drop_vars([n for n in forecasts if str(n).startswith(("lower", "upper"))])
 
 
 @lru_cache(maxsize=64)
@@ -122,15 +128,17 @@ class ForecastRun(Run):
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
-        with self.open_forecasts() as ds, reading(ds.encoding["source"], "whole", AGAIN):
+        with self.open_forecasts() as ds, self.reading(ds):
             return ds.load()
 
     def means(self) -> xr.Dataset:
         """`forecasts` without the bounds of intervals, which would take as much memory again."""
-        with self.open_forecasts() as ds:
-            bounds = [name for name in ds if str(name).startswith(("lower", "upper"))]
-            with reading(ds.encoding.get("source", self.folder), "whole", AGAIN):
-                return ds.drop_vars(bounds).load()
+        with self.open_forecasts() as ds, self.reading(ds):
+            return without_bounds(ds).load()
+
+    def reading(self, forecasts: xr.Dataset) -> AbstractContextManager[None]:
+        """Refuse the file of opened forecasts if it turns out damaged within the context."""
+        return reading(forecasts.encoding.get("source", self.folder), "whole", AGAIN)
 
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts`: a small file once; a large one is read where it is used."""
@@ -183,7 +191,7 @@ def tested_paths(folder: Path) -> np.ndarray | None:
     path = folder / FORECASTS
     if not path.is_file():
         return None
-    with open_hdf5(path, "as netCDF4", AGAIN), xr.open_dataset(path, engine="h5netcdf") as ds:
+    with _open(path) as ds:
         return error_paths(ds)
 
 

@@ -43,7 +43,7 @@ KEPT = 2
 
 
 @dataclass
-class Progress:
+class UpdateStanding:
     """What an update remembers; times are on the clock of the history.
 
     Attributes:
@@ -72,7 +72,7 @@ class ServiceState:
 
     history: xr.Dataset
     issued: xr.Dataset
-    standing: Progress
+    standing: UpdateStanding
     log: pd.DataFrame
 
     @property
@@ -106,7 +106,7 @@ def read_state(folder: Path) -> ServiceState:
         InputError: if a file is missing or damaged.
     """
     with reading(folder, "as the state of a service", AGAIN):
-        standing = Progress(**json.loads((folder / "state.json").read_text()))
+        standing = UpdateStanding(**json.loads((folder / "state.json").read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
         with xr.open_dataset(folder / "issued.nc", engine="h5netcdf") as ds:
@@ -165,4 +165,6 @@ def state_before(run: ForecastRun) -> ServiceState:
     scales = [str(name) for name, v in forecasts.items() if v.dims == ("cell",)]
     issued = forecasts[keep + scales].isel(time=slice(0))
     end = str(history.indexes["time"][-1])
-    return ServiceState(history, issued, Progress(run.score("mase"), end, end), pd.DataFrame())
+    return ServiceState(
+        history, issued, UpdateStanding(run.score("mase"), end, end), pd.DataFrame()
+    )

@@ -20,7 +20,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.files import check_target
-from data_prep.base.progress import parts
+from data_prep.base.progress import each
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
 from data_prep.preparation import as_attribute
@@ -119,13 +119,10 @@ class TelecomItalia:
 
         store = folder.DayStore(out, per_step)
         days = []
-        with parts(len(raw_days), self.name, "file", progress=progress) as begins:
-            begins()
-            for day in (spread or map)(store.day, raw_days):
-                folder.check_intervals(day, self.name, allow_gaps)
-                days.append(day)
-                if len(days) < len(raw_days):
-                    begins()
+        read = iter((spread or map)(store.day, raw_days))
+        for day in each(read, self.name, "file", len(raw_days), progress=progress):
+            folder.check_intervals(day, self.name, allow_gaps)
+            days.append(day)
         chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
         cube = self._describe(days, chosen, per_step, places=places, **origin).assign_attrs(about)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)

@@ -135,7 +135,8 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
 )
 def test_what_is_no_data_is_named(fitted, data, message):
     # Without a history, a model forecasts from the data of its fit.
-    for call in (Forecaster("ridge").fit, *[fitted.predict] * (data is not None)):
+    calls = [Forecaster("ridge").fit, fitted.predict]
+    for call in calls[: 1 if data is None else 2]:
         with pytest.raises(InputError, match=message):
             call(data)
 

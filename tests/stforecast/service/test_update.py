@@ -21,7 +21,7 @@ from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.service import folder
 from stforecast.service import update as module
-from stforecast.service.folder import Progress, ServiceState, last_state, read_state
+from stforecast.service.folder import ServiceState, UpdateStanding, last_state, read_state
 from stforecast.service.settings import UpdateOptions
 from stforecast.service.update import (
     ANEW,
@@ -281,7 +281,7 @@ def state_of(mase, coverage, *, trained=10, anew=10, lost="", days=8):
     def ago(n):
         return str(end - pd.Timedelta(days=n))
 
-    standing = Progress(1.0, ago(trained), ago(anew), lost)
+    standing = UpdateStanding(1.0, ago(trained), ago(anew), lost)
     return ServiceState(history, issued, standing, pd.DataFrame())
 
 
