@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+import polars as pl
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
@@ -120,7 +121,8 @@ class Origin:
     Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
     some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
     Columns may have `units`, and `levels` if two rows name them; `timed` says that rows have times,
-    `as_text` that numbers are text. In a `stack` of several files, each begins at a row.
+    `as_text` that numbers are text. In a `stack` of several files, each begins at a row. `texts`
+    reads a column of a text file once more, as it is written.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -136,6 +138,17 @@ class Origin:
     timed: bool = False
     as_text: bool = False
     stack: Sequence[tuple[int, Origin]] = ()
+    texts: Callable[[str, np.ndarray | None], pl.Series] | None = field(default=None, compare=False)
+
+    def as_written(self, column: str) -> pl.Series | None:
+        """Return a column as text, such as `007`; None if it was not read from texts."""
+        if not self.stack:
+            return None if self.texts is None else self.texts(column, self.rows)
+        parts = [part.as_written(column) for _, part in self.stack]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return pl.concat(known) if self.rows is None else pl.concat(known)[self.rows]
 
     def at(self, row: int) -> str:
         """Return the name of a row, counted from 0."""

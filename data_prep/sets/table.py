@@ -52,7 +52,7 @@ from data_prep.preparation import as_attribute
 from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.exports import files_of, read_export
-from data_prep.readers.files import whole_numbers
+from data_prep.readers.files import to_pandas, whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
 from data_prep.readers.resampling import Resampling, step_length
@@ -168,8 +168,9 @@ def read(
     found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, origin.name, cell, name, sheet)
     ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
-    if any(is_numeric_dtype(df[c]) for c in ids) and not origin.name.lower().endswith(BINARY):
-        return read(raw, **{**given, "cell": found.cell})  # As text, for ids such as 007.
+    ids = [c for c in ids if is_numeric_dtype(df[c])]
+    if ids and not origin.name.lower().endswith(BINARY):
+        df, given["cell"] = df.assign(**{c: _as_written(df[c], origin) for c in ids}), found.cell
     if found.kind == "wide":
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
@@ -186,6 +187,14 @@ def read(
         given["values"] = None  # Its columns are cells, of which a later table may have others.
     ds = ds.assign_attrs(as_attribute("table", given))
     return ds if sites is None else add_sites(ds, Path(sites), crs)
+
+
+def _as_written(ids: pd.Series, origin: Origin) -> pd.Series:
+    """Return ids that were read as numbers: as text such as 007, or as the integers of a sheet."""
+    texts = origin.as_written(str(ids.name))
+    if texts is None:
+        return ids if ids.isna().any() else ids.astype(int)
+    return pd.Series(to_pandas(texts.alias("ids").to_frame())["ids"])
 
 
 def _format_of_dates(column: pd.Series) -> str:

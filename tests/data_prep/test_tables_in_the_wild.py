@@ -197,6 +197,21 @@ def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
     assert "'plant', 'line' may name the cells; choose one: --cell plant or --cell line" in message
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_ids_of_digits_stay_as_they_are_written_and_notices_come_once(tmp_path, folder, caplog):
+    caplog.set_level(logging.INFO)
+    rows = [f"{t},{c},{t.hour + int(c)}" for t in HOURS for c in ("04", "007")]
+    parts = [rows[:48], rows[48:]] if folder else [rows]
+    for i, part in enumerate(parts):
+        text = "\n".join(["when,zone_no,v", *part[:3], "A note of the portal", *part[3:]])
+        (tmp_path / f"d{i}.csv").write_text(text + "\n")
+    ds = read(tmp_path if folder else tmp_path / "d0.csv")
+    assert ds["cell"].values.tolist() == ["007", "04"]
+    np.testing.assert_array_equal(ds["v"], HOURS.hour.to_numpy()[:, None] + [7, 4])
+    notices = [record.getMessage() for record in caplog.records]
+    assert len(notices) == len(set(notices)) > 2
+
+
 def test_columns_that_may_be_cells_or_services_need_the_option(table, caplog):
     path = table({"time": HOURS} | {f"counter{i}": VALUES for i in range(7)})
     message = refusal(path)
