@@ -198,8 +198,12 @@ def looks_like_values(names: Sequence[str]) -> bool:
 
 
 def frequency(step: pd.Timedelta) -> str:
-    """Return a step as a pandas frequency, such as `"2min"`."""
-    return str(pd.tseries.frequencies.to_offset(step).freqstr)
+    """Return a step as a pandas frequency, such as `"2min"`.
+
+    >>> frequency(pd.Timedelta("1h"))
+    '1h'
+    """
+    return re.sub(r"^(?=\D)", "1", str(pd.tseries.frequencies.to_offset(step).freqstr))
 
 
 MAX_NAMES = 400
@@ -245,7 +249,11 @@ def value_columns(
     if values is None:
         columns = _values_among(columns, origin)
     if not columns:
-        raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
+        raise InputError(
+            f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one or, if each "
+            "row is an event such as a trip, ",
+            Words("count them with {resample:1h} {agg:count}"),
+        )
     if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
         log.warning("%s: columns without numbers are left out: %s", origin.name, text)
     return columns
@@ -287,7 +295,14 @@ def is_text(column: pd.Series) -> bool:
 
 
 def _holds_numbers(column: pd.Series) -> bool:
-    return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+    """Return whether a column holds numbers; of texts, at least half, as hashes may look like some.
+
+    >>> [_holds_numbers(pd.Series(v)) for v in (["1", "2", "x"], ["7e12", "a3", "b4"], [None])]
+    [True, False, True]
+    """
+    if not is_text(column) or column.isna().all():
+        return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+    return bool(np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5)
 
 
 def _refuse_commas(column: pd.Series, origin: Origin) -> None:

@@ -195,7 +195,7 @@ def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
     shifted = first.slice(1) == second.head(len(second) - 1)
     if bool((first == second).all()) or (len(shifted) and _share(shifted) > 0.5):
         return [names[0]]
-    words = [re.search(r"(?i)start|begin|from|von|debut|inicio", name) for name in names]
+    words = [re.search(r"(?i)start|begin|from|von|debut|inicio|pick-?up", name) for name in names]
     return [name for name, word in zip(names, words, strict=True) if word][:1]
 
 

@@ -54,7 +54,16 @@ from data_prep.readers.delimited import Dialect
 from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import to_pandas, whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
-from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
+from data_prep.readers.layout import (
+    CELL,
+    LAYOUTS,
+    Layout,
+    cells_of,
+    find_layout,
+    find_records,
+    no_time,
+    unfold,
+)
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
@@ -84,7 +93,7 @@ def read(
     sites: str | None = None,
     crs: str | None = None,
     resample: str | None = None,
-    agg: Literal["sum", "mean"] | None = None,
+    agg: Literal["sum", "mean", "count"] | None = None,
     name: str = "value",
     units: str = "1",
     time_zone: str | None = None,
@@ -120,7 +129,8 @@ def read(
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
         agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
-            record is missing; or mean, for levels, over the records that are present.
+            record is missing; mean, for levels, over the records that are present; or count, the
+            number of records such as trips, 0 without any.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
@@ -165,7 +175,11 @@ def read(
         origin=origin,
     )
     df, kind = unfold(df, layout, time, cell, origin)
-    found = find_layout(df, kind, time, cell, chosen, origin)
+    if resampling is not None and resampling.counts:
+        _refuse_unread(values, duplicates)
+        df, found = find_records(df, kind, time, cell, origin)
+    else:
+        found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, origin.name, cell, name, sheet)
     ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
     ids = [c for c in ids if is_numeric_dtype(df[c])]
@@ -290,6 +304,16 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
     known = (own.notnull() & made.notnull()).to_numpy()
     a, b = own.to_numpy()[known], made.to_numpy()[known]
     return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
+
+
+def _refuse_unread(values: str | None, duplicates: str) -> None:
+    """Refuse options that nothing reads where records are counted."""
+    if values is not None:
+        remedy = Words("leave out {values}, or give {agg:sum}", values=values)
+        raise InputError("agg count reads no values; ", remedy)
+    if duplicates != "error":
+        remedy = Words("leave out {duplicates}", duplicates=duplicates)
+        raise InputError("agg count counts records of one time and cell each; ", remedy)
 
 
 def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) -> None:
