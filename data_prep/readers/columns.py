@@ -122,7 +122,8 @@ class Origin:
     some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
     Columns may have `units`, and `levels` if two rows name them; `timed` says that rows have times,
     `as_text` that numbers are text. In a `stack` of several files, each begins at a row. `texts`
-    reads a column of a text file once more, as it is written.
+    reads a column of a text file once more, as it is written. `beside` are columns with one value
+    for all times that were across.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -138,6 +139,7 @@ class Origin:
     timed: bool = False
     as_text: bool = False
     stack: Sequence[tuple[int, Origin]] = ()
+    beside: Sequence[str] = ()
     texts: Callable[[str, np.ndarray | None], pl.Series] | None = field(default=None, compare=False)
 
     def as_written(self, column: str) -> pl.Series | None:
@@ -266,8 +268,8 @@ def without_calendar(columns: Iterable[str]) -> list[str]:
 
 
 def _values_among(columns: list[str], origin: Origin) -> list[str]:
-    """Leave out columns of the calendar, of periods and of places, with a notice."""
-    left = without_calendar(columns)
+    """Leave out columns of the calendar, of periods and places, or of days, with a notice."""
+    left = [c for c in without_calendar(columns) if c not in origin.beside]
     known = [c for c in columns if c not in left]
     if known and left:
         log.info(
