@@ -284,10 +284,10 @@ def regular_steps(
             f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} ({len(uneven)} of "
             f"{len(gaps)} are not a multiple of it); ",
             Words(
-                "put the records into even steps with {resample} {agg:mean} (or sum), a "
-                "DataFrame with df.resample",
+                "put the records into even steps with {resample} {agg:mean} (or sum, or count if "
+                "each row is an event), a DataFrame with df.resample",
                 resample=frequency(
-                    _longer(gaps, length) if len(uneven) > len(gaps) / 4 else length
+                    longer_step(gaps, length) if len(uneven) > len(gaps) / 4 else length
                 ),
             ),
         )
@@ -297,7 +297,7 @@ def regular_steps(
     return axis, axis.get_indexer(times)
 
 
-def _longer(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
+def longer_step(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
     """Return a usual step that holds several records at uneven times."""
     least = 10 * pd.Timedelta(np.median(gaps))
     usual = (pd.Timedelta(step) for step in ("1min", "5min", "15min", "1h", "1D"))
