@@ -557,6 +557,10 @@ class Forecaster:
         settings |= {"events": os.fspath(events)} if events else {}
         return Forecaster.recorded(settings).fit(open_history(history, model))
 
+    def learn_all(self, history: Data | Series) -> Forecaster:
+        """Return one that is trained further on all of a history; its bounds stay as they are."""
+        return self._holding(trained_further(self.model_, self.read(history), 0))
+
     def backtest(
         self,
         data: Data,
