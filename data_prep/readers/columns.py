@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+import polars as pl
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
@@ -65,8 +66,8 @@ CALENDAR = frozenset({
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
     "hourofday", "timeofday", "period", "periodmin", "granularity", "granularityperiod", "gp",
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
-    "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟", "integrationperiod",
-    "periodointegracion",
+    "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
+    "integrationperiod", "periodointegracion",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -120,7 +121,9 @@ class Origin:
     Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
     some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
     Columns may have `units`, and `levels` if two rows name them; `timed` says that rows have times,
-    `as_text` that numbers are text. In a `stack` of several files, each begins at a row.
+    `as_text` that numbers are text. In a `stack` of several files, each begins at a row. `texts`
+    reads a column of a text file once more, as it is written. `beside` are columns with one value
+    for all times that were across.
 
     >>> Origin("speed.csv", "line", 2).at(3)
     'speed.csv, line 5'
@@ -136,6 +139,18 @@ class Origin:
     timed: bool = False
     as_text: bool = False
     stack: Sequence[tuple[int, Origin]] = ()
+    beside: Sequence[str] = ()
+    texts: Callable[[str, np.ndarray | None], pl.Series] | None = field(default=None, compare=False)
+
+    def as_written(self, column: str) -> pl.Series | None:
+        """Return a column as text, such as `007`; None if it was not read from texts."""
+        if not self.stack:
+            return None if self.texts is None else self.texts(column, self.rows)
+        parts = [part.as_written(column) for _, part in self.stack]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return pl.concat(known) if self.rows is None else pl.concat(known)[self.rows]
 
     def at(self, row: int) -> str:
         """Return the name of a row, counted from 0."""
@@ -185,8 +200,12 @@ def looks_like_values(names: Sequence[str]) -> bool:
 
 
 def frequency(step: pd.Timedelta) -> str:
-    """Return a step as a pandas frequency, such as `"2min"`."""
-    return str(pd.tseries.frequencies.to_offset(step).freqstr)
+    """Return a step as a pandas frequency, such as `"2min"`.
+
+    >>> frequency(pd.Timedelta("1h"))
+    '1h'
+    """
+    return re.sub(r"^(?=\D)", "1", str(pd.tseries.frequencies.to_offset(step).freqstr))
 
 
 MAX_NAMES = 400
@@ -232,10 +251,18 @@ def value_columns(
     if values is None:
         columns = _values_among(columns, origin)
     if not columns:
-        raise InputError(f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one")
+        raise InputError(
+            f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one or, if each "
+            "row is an event such as a trip, ",
+            Words("count them with {resample:1h} {agg:count}"),
+        )
     if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
         log.warning("%s: columns without numbers are left out: %s", origin.name, text)
     return columns
+
+
+ID_NAME = r"(^|[ _.-])([iI][dD]|[cC]ode|[nN]o)$|[a-z]I[dD]$"
+"""End of the name of a column of ids or codes, such as `Session ID`."""
 
 
 def without_calendar(columns: Iterable[str]) -> list[str]:
@@ -245,8 +272,9 @@ def without_calendar(columns: Iterable[str]) -> list[str]:
 
 
 def _values_among(columns: list[str], origin: Origin) -> list[str]:
-    """Leave out columns of the calendar, of periods and of places, with a notice."""
-    left = without_calendar(columns)
+    """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
+    left = [c for c in without_calendar(columns) if c not in origin.beside]
+    left = [c for c in left if not re.search(ID_NAME, c)]
     known = [c for c in columns if c not in left]
     if known and left:
         log.info(
@@ -274,7 +302,14 @@ def is_text(column: pd.Series) -> bool:
 
 
 def _holds_numbers(column: pd.Series) -> bool:
-    return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+    """Return whether a column holds numbers; of texts, at least half, as hashes may look like some.
+
+    >>> [_holds_numbers(pd.Series(v)) for v in (["1", "2", "x"], ["7e12", "a3", "b4"], [None])]
+    [True, False, True]
+    """
+    if not is_text(column) or column.isna().all():
+        return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
+    return bool(np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5)
 
 
 def _refuse_commas(column: pd.Series, origin: Origin) -> None:

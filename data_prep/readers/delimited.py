@@ -200,18 +200,26 @@ def _read(
     table = body.parse(content, keys, as_text)
     if not as_text and dialect.decimal == "auto" and any(map(may_be_grouped, table.iter_columns())):
         as_text, table = True, body.parse(content, keys, as_text=True)
+    kept = None
     if lacking:
         kept = np.setdiff1d(np.arange(len(table) + len(lacking)), np.array(sorted(lacking)) - skip)
+
+    def texts(column: str, rows: np.ndarray | None) -> pl.Series:
+        found = body.column(content, column)
+        places = rows if kept is None or rows is None else np.searchsorted(kept, rows)
+        return found if places is None else found[places]
+
     origin = Origin(
         path.name,
         "line",
         skip + 1,
         is_file=True,
-        rows=kept if lacking else None,
+        rows=kept,
         units=head.units,
         levels=head.levels,
         timed=head.timed,
         as_text=as_text,
+        texts=texts,
     )
     return without_empty(table, len(head.names) if dialect.header else 0), origin
 
@@ -310,6 +318,19 @@ class _Body:
             # Polars fills a short row with nulls, so the last field of such a row is null.
             self._odd_lines()
         return table
+
+    def column(self, content: bytes | None, name: str) -> pl.Series:
+        """Return a column as it is written, `(rows,)`."""
+        return pl.read_csv(
+            self.path if content is None else content,
+            glob=False,
+            separator=self.separator,
+            has_header=False,
+            skip_lines=self.skip,
+            columns=[self.names.index(name)],
+            infer_schema=False,
+            null_values=MISSING,
+        ).to_series()
 
     def _has_quotes(self, content: bytes | None) -> bool:
         if content is not None:

@@ -25,8 +25,8 @@ from data_prep.readers.columns import (
     numbers,
     value_columns,
 )
-from data_prep.readers.layout import read_places, read_properties
 from data_prep.readers.resampling import Resampling, check_periods, check_steps
+from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
 
@@ -210,12 +210,16 @@ def from_long(
     at = time_at * len(cells) + cell_at
     same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
     repeat = _first_repeat(same)
-    if repeat and options.duplicates == "error":
+    counts = options.resampling is not None and options.resampling.counts
+    if repeat and options.duplicates == "error" and not counts:
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.place(repeat[0])}, expected one row for each; ",
             _to_read_hour_twice(times, same, zone, options)
-            or Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
+            or Words(
+                "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
+                "event, count them with {resample:1h} {agg:count}"
+            ),
         )
     if options.resampling is None:
         check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
@@ -225,7 +229,9 @@ def from_long(
     for c in columns:
         column = _place(numbers(df[c], origin), record, len(rows), options, options.duplicates)
         cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
-        if options.resampling:
+        if options.resampling and counts:
+            cube[c] = options.resampling.fill(cube[c], axis, origin, options.allow_gaps)
+        elif options.resampling:
             seen = np.where(_seen(column, options), cell_at[rows], -1)
             of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
             records = ((axis.times[i], time_at[i]) for i in of_cells)
@@ -358,8 +364,10 @@ def _make_cube(
             "numbers; correct the table or ",
             Words("choose other columns with {values}"),
         )
-    for variable, cells_seen in seen.items():
-        _warn_of_empty(variable, cells[~cells_seen], options.origin)
+    if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
+        log.warning("%s: without a value in any cell: %s", options.origin.name, some(empty, 6))
+    for variable in (v for v in values if v not in empty):
+        _warn_of_empty(variable, cells[~seen[variable]], options.origin)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

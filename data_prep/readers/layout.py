@@ -17,115 +17,19 @@ from data_prep.base.errors import InputError, Words, close_to, some
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
-    LATITUDES,
-    LONGITUDES,
     MAX_NAMES,
     Origin,
-    has_comma,
     is_text,
     named,
     number_cells,
     value_columns,
     which_of,
-    without_calendar,
 )
+from data_prep.readers.sites import read_properties
 from data_prep.readers.units import is_service
-from data_prep.readers.written_times import TIME_LIKE
+from data_prep.readers.written_times import CLOCK_LIKE, are_times
 
 log = logging.getLogger(__name__)
-
-KEPT = ("", "time", "cell", "cell_to", "lon", "lat", "adjacency")
-"""Names of a cube's own variables."""
-
-
-def read_places(
-    df: pd.DataFrame, cell_at: np.ndarray, origin: Origin
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the longitude and latitude of each cell, `(cells,)` each; None if not known.
-
-    `cell_at` is the position of each row's cell, `(rows,)`.
-    """
-    columns = [c for c in df.columns if isinstance(c, str)]
-    pairs = named(columns, LONGITUDES), named(columns, LATITUDES)
-    if [len(found) for found in pairs] != [1, 1]:
-        return None
-    degrees = [pd.to_numeric(df[found[0]], errors="coerce").to_numpy(float) for found in pairs]
-    spans = [pd.Series(d).groupby(cell_at).agg(["min", "max"]) for d in degrees]
-    fixed = all((span["min"] == span["max"]).all() for span in spans)
-    if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
-        log.warning(
-            "%s: columns %s and %s are not one place in degrees for each cell; left out",
-            origin.name,
-            pairs[0][0],
-            pairs[1][0],
-        )
-        return None
-    log.info("%s: %s and %s place the cells on a map", origin.name, pairs[0][0], pairs[1][0])
-    lon, lat = (span["min"].to_numpy() for span in spans)
-    return lon, lat
-
-
-def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
-    """Return the columns that have the same value in all rows of a cell.
-
-    Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
-    are the columns of times and cells; those after them are no properties. Numbers are properties
-    if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
-    named like a quantity, beside numbers that change. A series has the cells as index.
-    """
-    if keys[1] not in df:
-        return {}
-    found = {}
-    cells = df[keys[1]].to_numpy()
-    of_first = cells == cells[0] if len(cells) else np.zeros(0, dtype=bool)
-    for name in df.columns:
-        column = df[name]
-        if (
-            not isinstance(name, str)
-            or name in keys
-            or column[of_first].nunique() != 1
-            or not _could_be_property(name, column)
-        ):
-            continue
-        by_cell = column.groupby(cells)
-        if not (by_cell.nunique() == 1).all():
-            continue
-        is_id = bool(named([name], CELLS))
-        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups)
-        apart = column.nunique() > 1 or not (is_service(name) or (column == 0).all())
-        if is_text(column) or is_id or (many and apart):
-            found[name] = by_cell.first()
-    rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
-    if len(keys) > 2 or any(_changes(df[c]) for c in without_calendar(rest)):
-        return found
-    return {n: v for n, v in found.items() if is_text(v) or (rest and v.nunique() > 1)}
-
-
-def _changes(column: pd.Series) -> bool:
-    known = column.dropna()
-    return bool(len(known) and (known != known.iloc[0]).any())
-
-
-MANY_ROWS = 24
-"""Rows of a cell that show that a number does not change."""
-
-
-def _could_be_property(name: str, column: pd.Series) -> bool:
-    """Return whether a column has a value in all rows, and a variable can have its name."""
-    usable = name.isprintable() and name not in KEPT and "/" not in name
-    if not usable or not len(column) or named([name], CALENDAR | LONGITUDES | LATITUDES):
-        return False
-    if types.is_datetime64_any_dtype(column):
-        return False
-    if not is_text(column):
-        return bool(column.notna().all())
-    texts = column.unique()
-    return all(
-        isinstance(t, str) and t and "\0" not in t and not has_comma(t) for t in texts
-    ) and bool(
-        pd.to_numeric(pd.Series(texts), errors="coerce").isna().all() or named([name], CELLS)
-    )
-
 
 CELL = "cell"
 LAYOUTS = ("auto", "long", "wide", "services", "cells-above", "services-above")
@@ -232,6 +136,59 @@ def cells_of(df: pd.DataFrame, cell: str) -> list[str]:
     return parts if several else [cell]
 
 
+COUNT = "count"
+"""Name of the number of records of a step and cell."""
+
+START = r"(?i)^(start(ed)?|begin|from|origin|pick-?up|pu)[_ ]*(?=.{2})"
+"""Begin of a name of what belongs to the begin of a trip."""
+
+
+def find_records(
+    df: pd.DataFrame, kind: str, time: str, cell: str, origin: Origin
+) -> tuple[pd.DataFrame, Layout]:
+    """Return the records of a table with a column of ones, to be counted, and their layout.
+
+    Cells are named by the given column, by one with a usual name, also of a trip's begin, or by the
+    only one of repeated texts or ids; a table without any has one cell.
+
+    Raises:
+        InputError: if several columns may name the cells, or the layout has no records.
+    """
+    if kind not in ("auto", "long"):
+        remedy = Words("leave out {layout}, or give {agg:sum}", layout=kind)
+        raise InputError(f"{origin.name}: records are counted in a long table only; ", remedy)
+    others = [c for c in df.columns if c != time]
+    if cell in others or cell != CELL:
+        found = [cell]
+    else:
+        found = named(others, CELLS) or named_after_start(others)
+        ids = [c for c in others if is_text(df[c]) or (_is_whole(df[c]) and _is_named_id(c))]
+        found = found or [c for c in ids if _may_be_ids(df[c]) and df[c].nunique() > 1]
+        counts = {c: df[c].nunique() for c in found}
+        found = [
+            c
+            for i, c in enumerate(found)
+            if not any(len(df[[f, c]].drop_duplicates()) == counts[c] for f in found[:i])
+        ]
+    if len(found) > 1:
+        raise which_of(f"{origin.name}: %s may name the cells of the records; ", "cell", found)
+    for name in found if cell == CELL else ():
+        _say_cell(df, name, origin)
+    where = found[0] if found else cell
+    layout = Layout("long" if found else "services", time, where, [COUNT])
+    return df.assign(**{COUNT: 1.0}), layout
+
+
+def named_after_start(columns: Sequence[str]) -> list[str]:
+    """Return the columns that are named like cells, at the begin of a trip.
+
+    >>> named_after_start(["start_station_name", "end_station_name", "PULocationID"])
+    ['start_station_name', 'PULocationID']
+    """
+    bare = {c: re.sub(START, "", c) for c in columns}
+    return [c for c, name in bare.items() if name != c and named([name], CELLS)]
+
+
 def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     """Return the column of cells, or two joined by a comma; None if the table has one cell.
 
@@ -239,14 +196,16 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     with the fewest ids, and the first of those that name the same cells.
     """
     others = [c for c in df.columns if c != time]
-    usual = [c for c in named(others, CELLS) if not types.is_float_dtype(df[c])]
+    usual = named(others, CELLS) or named_after_start(others)
+    usual = [c for c in usual if not types.is_float_dtype(df[c])]
     if len(others) == 1 and _may_be_values(df, time, others[0]):
         return None
     repeats = bool(df[time].duplicated().any())
     if not repeats and not usual:
         return None
     found = usual
-    if len(usual) != 1 or len(others) == 1 or (repeats and df[[time, *usual]].duplicated().any()):
+    again = df[[time, *usual]].duplicated().mean() if repeats else 0.0
+    if len(usual) != 1 or len(others) == 1 or again > MOST_AGAIN:
         texts = [c for c in others if is_text(df[c]) and _may_be_ids(df[c])]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(df, time, candidates)
@@ -255,8 +214,13 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
         found = found or usual
     if not found:
         return None
-    joined = found[0]
-    ids = df[joined.split(",") if joined not in df.columns else [joined]].drop_duplicates()
+    _say_cell(df, found[0], origin)
+    return found[0]
+
+
+def _say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
+    """Log the column of cells, or those joined by a comma."""
+    ids = df[cells_of(df, joined)].drop_duplicates().convert_dtypes()
     log.info(
         "%s: using column %r for the cells: %s; %s",
         origin.name,
@@ -264,14 +228,13 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
         some(["/".join(map(str, row)) for row in ids.itertuples(index=False)], 5),
         Words("pass {cell} for another"),
     )
-    return joined
 
 
 def _may_be_ids(texts: pd.Series) -> bool:
-    """Return whether texts occur several times and are no times."""
-    return bool(texts.duplicated().any()) and not (
-        texts.dropna().head(20).astype(str).str.match(TIME_LIKE).all()
-    )
+    """Return whether texts occur several times and are neither times nor durations."""
+    known = texts.dropna().unique().astype(str)[:SOME_TIMES].tolist()
+    clocks = all(re.match(CLOCK_LIKE, text) for text in known)
+    return bool(texts.duplicated().any()) and not (clocks or are_times(known))
 
 
 def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ A sum over some of a step's records only would be too low, so it is missing.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose, in_minutes
 from data_prep.base.limits import check_size
-from data_prep.readers.columns import Origin
-from data_prep.readers.times import regular_steps, usual_step
+from data_prep.readers.columns import Origin, frequency
+from data_prep.readers.times import longer_step, regular_steps, usual_step
 
 if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
@@ -61,8 +62,10 @@ def even_step(times: np.ndarray) -> int | None:
     return usual if even else None
 
 
-AGGREGATES = ("sum", "mean")
+AGGREGATES = ("sum", "mean", "count")
 DAY = pd.Timedelta("1D")
+MANY_LACKING = 20
+"""Records that a span without any lacks at least, at the usual rate, if it is a gap."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +76,8 @@ class Resampling:
 
     The aggregate is `"sum"` for counts or `"mean"` for levels. A sum over a step with missing
     records is missing: a day with 14 of 24 hours would seem quiet. A mean is over the recorded
-    values. Both cases are logged.
+    values. Both cases are logged. `"count"` is the number of records, such as trips, and 0 for a
+    step without any.
     """
 
     step: pd.Timedelta
@@ -95,14 +99,22 @@ class Resampling:
         if agg is None:
             raise InputError(
                 f"resample is {step!r}; say how to merge the records of a step: ",
-                Words("{agg:sum} for counts, {agg:mean} for levels such as a speed"),
+                Words(
+                    "{agg:sum} for counts, {agg:mean} for levels such as a speed, {agg:count} for "
+                    "the number of records"
+                ),
             )
         return cls(step_length(step, "resample"), agg)
+
+    @property
+    def counts(self) -> bool:
+        """Whether records are counted."""
+        return self.agg == "count"
 
     def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
         """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`."""
         unique = times.unique().sort_values()
-        if len(unique) > 1 and (usual := usual_step(unique)) > self.step:
+        if not self.counts and len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
                 f"{name}: its records are {in_minutes(usual)} apart, more than the steps of "
                 f"{in_minutes(self.step)}; ",
@@ -148,6 +160,35 @@ class Resampling:
         log.warning("%s", message)
         return merged
 
+    def fill(
+        self, counted: np.ndarray, axis: TimeAxis, origin: Origin, allow_gaps: bool
+    ) -> np.ndarray:
+        """Return numbers of records `(steps, cells)`, 0 where there are none.
+
+        A span of a day or more without a record of any cell, in which many would be usual, is no
+        span of zeros: it is refused, or missing if gaps are allowed.
+        """
+        empty = np.isnan(counted).all(axis=1)
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], empty, [0]])))
+        usual = float(np.nansum(counted)) / len(counted)
+        missing = np.zeros(len(counted), dtype=bool)
+        for first, end in edges.reshape(-1, 2):
+            if axis.lengths[first:end].sum() < DAY.value or usual * (end - first) < MANY_LACKING:
+                continue
+            refuse_gap(
+                f"no cell has a record from {axis.shown[first]} to {axis.shown[end - 1]}, where "
+                f"{usual * (end - first):.0f} would be usual",
+                origin,
+                allow_gaps,
+            )
+            missing[first:end] = True
+        log.info(
+            "%s: counted records; a step of a cell without any is 0, from the first record of the "
+            "table to the last (also before the first of the cell)",
+            origin.name,
+        )
+        return np.where(missing[:, None], np.nan, np.nan_to_num(counted))
+
     def report(self, values: Mapping[str, np.ndarray], name: str) -> None:
         """Log the share of missing values of each variable."""
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
@@ -163,11 +204,11 @@ class Resampling:
 def step_length(text: str, option: str) -> pd.Timedelta:
     """Read the length of a step.
 
-    >>> step_length("10min", "step")
-    Timedelta('0 days 00:10:00')
+    >>> step_length("10min", "step"), step_length("h", "step")
+    (Timedelta('0 days 00:10:00'), Timedelta('0 days 01:00:00'))
     """
     try:
-        length = pd.Timedelta(text)
+        length = pd.Timedelta(re.sub(r"^(?=[a-zA-Z])", "1", text))
     except ValueError:
         length = pd.Timedelta(0)
     if pd.isna(length) or length <= pd.Timedelta(0) or (DAY % length and length % DAY):
@@ -210,9 +251,20 @@ def _refuse_steps(
             f"{absent.sum()} of {len(axis)} time steps have no row, the first after "
             f"{axis[first - 1]}{files[0]} (next row {axis[after]}{files[1]})"
         )
-        single = int(absent.sum()) == 1
-        refuse_gap(message, origin, gaps, CLOCK if single and _may_be_skipped(axis[first]) else "")
+        reason: str | Words = ""
+        if int(absent.sum()) == 1 and _may_be_skipped(axis[first]):
+            reason = CLOCK
+        elif absent.mean() > MOST_ABSENT:
+            reason = Words(
+                "if the records are at uneven times, put them into even steps with {resample} "
+                "{agg:mean} (or sum, or count if each row is an event); else ",
+                resample=frequency(longer_step(np.diff(axis[~absent]), axis[1] - axis[0])),
+            )
+        refuse_gap(message, origin, gaps, reason)
 
+
+MOST_ABSENT = 0.8
+"""Share of steps without a row from which the records are likely at uneven times."""
 
 CLOCK = Words(
     "if the clock went forward then, give {time_zone:Europe/Berlin} or that of your place, and "

@@ -1,24 +1,129 @@
-"""A table of sites beside a table of traffic: `--sites`, whose columns describe the cells."""
+"""What describes cells: columns of a long table, or a table of sites beside it, `--sites`."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, some
-from data_prep.readers.columns import LATITUDES, LONGITUDES, KeyColumns, Origin, is_text, named
+from data_prep.readers.columns import (
+    CALENDAR,
+    CELLS,
+    LATITUDES,
+    LONGITUDES,
+    KeyColumns,
+    Origin,
+    has_comma,
+    is_text,
+    named,
+    without_calendar,
+)
 from data_prep.readers.features import FEATURES, OUTLINE, as_outline, read_features, rings_of
 from data_prep.readers.files import read_table
-from data_prep.readers.layout import KEPT
+from data_prep.readers.units import is_service
 
 EASTINGS = frozenset({"x", "easting", "east", "utmx", "utme", "xcoord", "coordx", "rechtswert"})
 NORTHINGS = frozenset({"y", "northing", "north", "utmy", "utmn", "ycoord", "coordy", "hochwert"})
 
 log = logging.getLogger(__name__)
+
+KEPT = ("", "time", "cell", "cell_to", "lon", "lat", "adjacency")
+"""Names of a cube's own variables."""
+
+
+def read_places(
+    df: pd.DataFrame, cell_at: np.ndarray, origin: Origin
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the longitude and latitude of each cell, `(cells,)` each; None if not known.
+
+    `cell_at` is the position of each row's cell, `(rows,)`.
+    """
+    columns = [c for c in df.columns if isinstance(c, str)]
+    pairs = named(columns, LONGITUDES), named(columns, LATITUDES)
+    if [len(found) for found in pairs] != [1, 1]:
+        return None
+    degrees = [pd.to_numeric(df[found[0]], errors="coerce").to_numpy(float) for found in pairs]
+    spans = [pd.Series(d).groupby(cell_at).agg(["min", "max"]) for d in degrees]
+    fixed = all((span["min"] == span["max"]).all() for span in spans)
+    if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
+        log.warning(
+            "%s: columns %s and %s are not one place in degrees for each cell; left out",
+            origin.name,
+            pairs[0][0],
+            pairs[1][0],
+        )
+        return None
+    log.info("%s: %s and %s place the cells on a map", origin.name, pairs[0][0], pairs[1][0])
+    lon, lat = (span["min"].to_numpy() for span in spans)
+    return lon, lat
+
+
+def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
+    """Return the columns that have the same value in all rows of a cell.
+
+    Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
+    are the columns of times and cells; those after them are no properties. Numbers are properties
+    if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
+    named like a quantity, beside numbers that change. A series has the cells as index.
+    """
+    if keys[1] not in df:
+        return {}
+    found = {}
+    cells = df[keys[1]].to_numpy()
+    of_first = cells == cells[0] if len(cells) else np.zeros(0, dtype=bool)
+    for name in df.columns:
+        column = df[name]
+        if (
+            not isinstance(name, str)
+            or name in keys
+            or column[of_first].nunique() != 1
+            or not _could_be_property(name, column)
+        ):
+            continue
+        by_cell = column.groupby(cells)
+        if not (by_cell.nunique() == 1).all():
+            continue
+        is_id = bool(named([name], CELLS))
+        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups)
+        apart = column.nunique() > 1 or not (is_service(name) or (column == 0).all())
+        if is_text(column) or is_id or (many and apart):
+            found[name] = by_cell.first()
+    rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
+    if len(keys) > 2 or any(_changes(df[c]) for c in without_calendar(rest)):
+        return found
+    return {n: v for n, v in found.items() if is_text(v) or (rest and v.nunique() > 1)}
+
+
+def _changes(column: pd.Series) -> bool:
+    known = column.dropna()
+    return bool(len(known) and (known != known.iloc[0]).any())
+
+
+MANY_ROWS = 24
+"""Rows of a cell that show that a number does not change."""
+
+
+def _could_be_property(name: str, column: pd.Series) -> bool:
+    """Return whether a column has a value in all rows, and a variable can have its name."""
+    usable = name.isprintable() and name not in KEPT and "/" not in name
+    if not usable or not len(column) or named([name], CALENDAR | LONGITUDES | LATITUDES):
+        return False
+    if types.is_datetime64_any_dtype(column):
+        return False
+    if not is_text(column):
+        return bool(column.notna().all())
+    texts = column.unique()
+    return all(
+        isinstance(t, str) and t and "\0" not in t and not has_comma(t) for t in texts
+    ) and bool(
+        pd.to_numeric(pd.Series(texts), errors="coerce").isna().all() or named([name], CELLS)
+    )
 
 
 def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, close_to, counted
+from data_prep.base.errors import InputError, Words, close_to, counted, some
 from data_prep.readers.columns import (
     HOURS,
     MAX_NAMES,
@@ -71,11 +71,32 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
     what = "times" if name == TIME else "times of day"
     shown = f"{across[0]} to {across[-1]}"
     log.info("%s: %d columns are %s, %s", origin.name, len(across), what, shown)
-    table = table.with_columns(pl.col(across).cast(pl.String))
     others = [name for name in table.columns if name not in across]
+    if totals := _totals(table.select(others), table.select(across)):
+        log.warning("%s: left out as totals of a row: %s", origin.name, some(totals, 5))
+        others = [name for name in others if name not in totals]
+    table = table.with_columns(pl.col(across).cast(pl.String))
     rows = np.arange(len(table)) if origin.rows is None else origin.rows
     long = table.unpivot(across, index=others, variable_name=name, value_name="value")
-    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)))
+    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)), beside=others)
+
+
+def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
+    """Return the columns of numbers that are the sum or the mean of most rows of values.
+
+    >>> values = pl.DataFrame({"h0": [1, 2], "h1": [3, 5]})
+    >>> _totals(pl.DataFrame({"id": [4, 4], "sum": [4, 7], "mean": [2.0, 3.5]}), values)
+    ['sum', 'mean']
+    """
+    numbers = values.cast(pl.Float64, strict=False)
+    rows = numbers.sum_horizontal().to_numpy(), numbers.mean_horizontal().to_numpy()
+    known = np.isfinite(rows[1]) & (rows[0] != 0)
+    found = []
+    for column in others.iter_columns():
+        own = column.cast(pl.Float64, strict=False).to_numpy()[known]
+        if any(len(own) > 1 and np.isclose(own, r[known], atol=0.01).mean() > MOST for r in rows):
+            found.append(column.name)
+    return found
 
 
 def _numbered(table: pl.DataFrame) -> dict[str, str]:
@@ -120,7 +141,7 @@ def _kind(column: pl.Series) -> str:
     if column.dtype.is_float() or _share(texts.str.contains(TIME_LIKE)) <= MOST:
         is_clock = column.dtype == pl.String and _share(texts.str.contains(CLOCK_LIKE)) > MOST
         return "clock" if is_clock else ""
-    if column.dtype == pl.String and not texts.str.contains(r"^\d{9,}$").any():
+    if column.dtype == pl.String and not texts.str.contains(r"^\d{8}\.?\d").any():
         plain = texts.str.replace(MIDNIGHT, "")
         return "time" if plain.str.contains(r"^.{5,}[T_ ,]\s*\d{1,2}(:|$)").any() else "date"
     return "date" if _share(texts.str.contains(r"^\d{8}$")) > MOST else "time"
@@ -149,7 +170,7 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         return [columns[0]]
     kinds = {name: _kind(table[name]) for name in columns}
     exact = [name for name, kind in kinds.items() if kind == "time"]
-    usual = named(exact, TIMES) or ([] if len(named(columns, TIMES)) == 1 else exact)
+    usual = named(exact, TIMES) or _finer(table, exact, named(columns, TIMES))
     dates = [name for name, kind in kinds.items() if kind == "date"]
     clocks = [name for name, kind in kinds.items() if kind in ("clock", "hour")]
     found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
@@ -177,6 +198,17 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     return found or ([TIME] if TIME in columns else [])
 
 
+def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]:
+    """Return the columns of exact times unless one of a usual name has dates that they refine."""
+    if len(usual) != 1:
+        return exact
+    days, *times = (
+        table[name].head(SEEN).cast(pl.String).str.replace_all(r"\D", "").str.head(8)
+        for name in (*usual, *exact)
+    )
+    return [name for name, own in zip(exact, times, strict=True) if bool((own == days).all())]
+
+
 def _named(name: str, columns: Sequence[str], origin: Origin) -> str:
     if name in columns:
         return name
@@ -195,7 +227,7 @@ def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
     shifted = first.slice(1) == second.head(len(second) - 1)
     if bool((first == second).all()) or (len(shifted) and _share(shifted) > 0.5):
         return [names[0]]
-    words = [re.search(r"(?i)start|begin|from|von|debut|inicio", name) for name in names]
+    words = [re.search(r"(?i)start|begin|from|von|debut|inicio|pick-?up", name) for name in names]
     return [name for name, word in zip(names, words, strict=True) if word][:1]
 
 

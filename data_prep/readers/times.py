@@ -30,6 +30,9 @@ YEARS = (1985, 2030)
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
+COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
+"""Pattern of a text such as 202403040015+0100, with an offset from UTC."""
+
 OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 """Pattern of a text with the time of day and an offset from UTC."""
 
@@ -119,6 +122,8 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         return _from_digits(texts, origin)
     if _are_spans(texts):
         texts = texts.str.replace(SPAN, r"\1", regex=True)
+    if texts.str.fullmatch(COMPACT).all():
+        texts = texts.str.replace(COMPACT, _with_marks, regex=True)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
         row = int(np.argmax(offset != offset[0]))
@@ -129,6 +134,11 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
     wrong = np.flatnonzero(times.isna())
     return pd.DatetimeIndex(times) if not wrong.size else _in_only_order(texts, wrong, origin)
+
+
+def _with_marks(time: re.Match[str]) -> str:
+    year, month, day, hour, minute, second, offset = time.groups()
+    return f"{year}-{month}-{day}T{hour}:{minute}:{second or '00'}{offset}"
 
 
 def _are_spans(texts: pd.Series) -> bool:
@@ -284,10 +294,10 @@ def regular_steps(
             f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} ({len(uneven)} of "
             f"{len(gaps)} are not a multiple of it); ",
             Words(
-                "put the records into even steps with {resample} {agg:mean} (or sum), a "
-                "DataFrame with df.resample",
+                "put the records into even steps with {resample} {agg:mean} (or sum, or count if "
+                "each row is an event), a DataFrame with df.resample",
                 resample=frequency(
-                    _longer(gaps, length) if len(uneven) > len(gaps) / 4 else length
+                    longer_step(gaps, length) if len(uneven) > len(gaps) / 4 else length
                 ),
             ),
         )
@@ -297,7 +307,7 @@ def regular_steps(
     return axis, axis.get_indexer(times)
 
 
-def _longer(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
+def longer_step(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
     """Return a usual step that holds several records at uneven times."""
     least = 10 * pd.Timedelta(np.median(gaps))
     usual = (pd.Timedelta(step) for step in ("1min", "5min", "15min", "1h", "1D"))

@@ -52,9 +52,18 @@ from data_prep.preparation import as_attribute
 from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.exports import files_of, read_export
-from data_prep.readers.files import whole_numbers
+from data_prep.readers.files import to_pandas, whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
-from data_prep.readers.layout import CELL, LAYOUTS, Layout, cells_of, find_layout, no_time, unfold
+from data_prep.readers.layout import (
+    CELL,
+    LAYOUTS,
+    Layout,
+    cells_of,
+    find_layout,
+    find_records,
+    no_time,
+    unfold,
+)
 from data_prep.readers.resampling import Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
@@ -84,7 +93,7 @@ def read(
     sites: str | None = None,
     crs: str | None = None,
     resample: str | None = None,
-    agg: Literal["sum", "mean"] | None = None,
+    agg: Literal["sum", "mean", "count"] | None = None,
     name: str = "value",
     units: str = "1",
     time_zone: str | None = None,
@@ -120,7 +129,8 @@ def read(
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
         agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
-            record is missing; or mean, for levels, over the records that are present.
+            record is missing; mean, for levels, over the records that are present; or count, the
+            number of records such as trips, 0 without any.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
@@ -165,11 +175,16 @@ def read(
         origin=origin,
     )
     df, kind = unfold(df, layout, time, cell, origin)
-    found = find_layout(df, kind, time, cell, chosen, origin)
+    if resampling is not None and resampling.counts:
+        _refuse_unread(values, duplicates)
+        df, found = find_records(df, kind, time, cell, origin)
+    else:
+        found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, origin.name, cell, name, sheet)
     ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
-    if any(is_numeric_dtype(df[c]) for c in ids) and not origin.name.lower().endswith(BINARY):
-        return read(raw, **{**given, "cell": found.cell})  # As text, for ids such as 007.
+    ids = [c for c in ids if is_numeric_dtype(df[c])]
+    if ids and not origin.name.lower().endswith(BINARY):
+        df, given["cell"] = df.assign(**{c: _as_written(df[c], origin) for c in ids}), found.cell
     if found.kind == "wide":
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
@@ -186,6 +201,14 @@ def read(
         given["values"] = None  # Its columns are cells, of which a later table may have others.
     ds = ds.assign_attrs(as_attribute("table", given))
     return ds if sites is None else add_sites(ds, Path(sites), crs)
+
+
+def _as_written(ids: pd.Series, origin: Origin) -> pd.Series:
+    """Return ids that were read as numbers: as text such as 007, or as the integers of a sheet."""
+    texts = origin.as_written(str(ids.name))
+    if texts is None:
+        return ids if ids.isna().any() else ids.astype(int)
+    return pd.Series(to_pandas(texts.alias("ids").to_frame())["ids"])
 
 
 def _format_of_dates(column: pd.Series) -> str:
@@ -281,6 +304,16 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
     known = (own.notnull() & made.notnull()).to_numpy()
     a, b = own.to_numpy()[known], made.to_numpy()[known]
     return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
+
+
+def _refuse_unread(values: str | None, duplicates: str) -> None:
+    """Refuse options that nothing reads where records are counted."""
+    if values is not None:
+        remedy = Words("leave out {values}, or give {agg:sum}", values=values)
+        raise InputError("agg count reads no values; ", remedy)
+    if duplicates != "error":
+        remedy = Words("leave out {duplicates}", duplicates=duplicates)
+        raise InputError("agg count counts records of one time and cell each; ", remedy)
 
 
 def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) -> None:

@@ -222,9 +222,12 @@ def check_config(config: Config) -> None:
             f"target is {CHOSEN!r}: the server has no validation data to choose it; ",
             Words("give a {target}"),
         )
-    if config.training.slow_share:
+    if config.training.slow_share or config.training.mixing:
         raise InputError(
-            Words("slow clients are simulated in one process only; leave out {slow_share}")
+            Words(
+                "slow clients are simulated in one process only; leave out {slow_share} and "
+                "{mixing}"
+            )
         )
     config.robust.check(METHODS[config.method])
     if config.uplink.private and (

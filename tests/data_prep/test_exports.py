@@ -263,19 +263,25 @@ def german_road_counts(folder):
     return save(folder, text, "counts.txt"), truth
 
 
-@case((96, 0), (48, 1))
-def steps_of_a_day_across(folder, n, first):
-    """SCATS: a row for each site, detector and day, and a numbered column for each step."""
+@case((96, 0, False), (48, 1, False), (96, 0, True))
+def steps_of_a_day_across(folder, n, first, totals):
+    """SCATS: a row for each site, detector and day, and a numbered column for each step.
+
+    Beside them may stand the sum of the day, and numbers of records and alarms.
+    """
     step = pd.Timedelta("1D") / n
     times = pd.date_range("2024-05-10", periods=3 * n, freq=step) + first * step
     truth = Truth({"value": 0}, ["100/1", "100/2", "4043/1", "4043/2"], times)
     steps = [f"V{i + first:02}" for i in range(n)]
-    rows = [",".join(["NB_SCATS_SITE", "QT_INTERVAL_COUNT", "NB_DETECTOR", *steps, "REGION"])]
+    last = ["REGION", *(["CT_RECORDS", "QT_VOLUME_24HOUR", "CT_ALARM_24HOUR"] if totals else [])]
+    rows = [",".join(["NB_SCATS_SITE", "QT_INTERVAL_COUNT", "NB_DETECTOR", *steps, *last])]
     for day in range(3):
         for cell, column in truth.wide.items():
             site, detector = cell.split("/")
-            own = map(number, column.iloc[n * day : n * day + n])
-            rows.append(",".join([site, f"2024-05-{10 + day} 00:00:00", detector, *own, "CB1"]))
+            own = column.iloc[n * day : n * day + n]
+            beside = ["CB1", *([str(96 - day), number(own.sum()), str(day % 2)] if totals else [])]
+            fields = [site, f"2024-05-{10 + day} 00:00:00", detector, *map(number, own), *beside]
+            rows.append(",".join(fields))
     return save(folder, "\n".join(rows) + "\n"), truth
 
 
@@ -742,6 +748,70 @@ def road_with_columns_that_never_change(folder):
     return save(folder, text), truth
 
 
+@case(("%Y%m%d%H%M+0200",), ("%Y%m%d.%H%M%S+02:00",))
+def ericsson_periods(folder, form):
+    """Begin and end of each period with an offset, beside the day, and the path of an object."""
+    paths = [f"SubNetwork=ROOT,MeContext=ENB1,EUtranCellFDD=C{i}" for i in range(2)]
+    truth = Truth({"pmPdcpVolDlDrb": 0, "pmRrcConnLevSum": 0}, paths)
+    truth.times = HOURS - pd.Timedelta("2h")
+    head = ["DATE_ID", "ROP_START", "ROP_END", "MOID", *truth.values]
+
+    def row(t, c):
+        end = t + pd.Timedelta("1h")
+        return [f"{t:%Y-%m-%d}", t.strftime(form), end.strftime(form), c]
+
+    return save(folder, lines(truth, head, row)), truth
+
+
+@case()
+def huawei_without_some_units(folder):
+    """A row of units below the names, of which some are None."""
+    truth = Truth({"L.Thrp.bits.DL(bit)": 0, "L.Traffic.User.Avg(None)": 2}, ["A", "B"])
+    head = ["Result Time", "Granularity Period", "Object Name", *truth.values]
+    text = lines(truth, head, lambda t, c: [f"{t:%Y-%m-%d %H:%M}", "60", c])
+    return save(folder, text.replace("\n", "\n,Minutes,,bit,None\n", 1)), truth
+
+
+@case()
+def english_motorways(folder):
+    """Counts by classes of length and speed, of which some are empty, and a number of each step."""
+    truth = Truth({"0 - 520 cm": 0, "1160+ cm": 0, "80+ mph": 0}, ["M25/5790A", "A1(M)/9842J"])
+    head = ["Site Name", "Report Date", "Time Period Ending",
+            "Time Interval", *truth.values]  # fmt: skip
+    text = lines(truth, head, lambda t, c: [
+        c, f"{t:%d/%m/%Y} 00:00:00", f"{t:%H:%M:%S}", str(t.hour)])  # fmt: skip
+    return save(folder, text), truth
+
+
+@case()
+def turnstiles(folder):
+    """Units whose numbers look like dates, month first, zeros before numbers, spaces behind."""
+    truth = Truth({"ENTRIES": 0, "EXITS": 0}, ["59 ST/02-00-00", "59 ST/02-00-01", "5 AV/02-00-00"])
+    head = "C/A,STATION,SCP,DIVISION,DATE,TIME,ENTRIES,EXITS  "
+    rows = [
+        f"A,{c.replace('/', ',')},BMT,{t:%m/%d/%Y},{t:%H:%M:%S},{n:010.0f},{m:010.0f}  "
+        for t, c, n, m in truth.long.itertuples(index=False)
+    ]
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
+@case(("|", "call_type", "MOC"), (",", "ended_at", "2024-05-14 10:00:00"))
+def events_without_numbers(folder, sep, other, text):
+    """Calls or trips, each with a time, a place and an id, which the message says how to count."""
+    truth = Truth({"count": 0}, ["KI001A", "KI001B"], obey="--resample 1h --agg count")
+    rng = np.random.default_rng(3)
+    truth.values["count"][:] = rng.integers(0, 4, truth.wide.shape)
+    truth.values["count"].iloc[[0, -1]] = 2.0
+    rows = [
+        (time + pd.Timedelta(seconds=int(rng.integers(3600))), cell)
+        for (time, cell), n in truth.wide.stack().items()
+        for _ in range(int(n))
+    ]
+    head = sep.join(["started_at", "cell_id", other, "imsi_hash"])
+    text = [sep.join([str(t), c, text, rng.bytes(4).hex()]) for t, c in sorted(rows)]
+    return save(folder, "\n".join([head, *text]) + "\n"), truth
+
+
 def test_the_corpus_is_large():
     assert len(CASES) >= 60
 
@@ -749,7 +819,7 @@ def test_the_corpus_is_large():
 def obey(path, truth, message, out):
     """Type the command again with an option that the message has, as it stands there."""
     options = re.findall(r"--[a-z-]+ (?:'[^']*'|[^\s;,]+)", message)
-    assert truth.obey in options, message
+    assert set(re.findall(r"--\S+ [^-]\S*", truth.obey)) <= set(options), message
     arguments = ["prepare", "table", "--raw", str(path), "--out", str(out)]
     cli.main([*arguments, *shlex.split(truth.obey)], standalone_mode=False, obj={})
     return open_cube(out)
@@ -874,6 +944,10 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     truth.check(read(path))
     assert "not UTF-8, read as cp1252" in caplog.text
     assert "left out 1 row: totals, the first in line 146 (Summe 99,5 7)" in caplog.text
+    path, truth = CASES["steps_of_a_day_across-2"][0](tmp_path, 96, 0, True)
+    assert list(read(path).coords) == ["time", "cell", "REGION"]
+    assert "left out as totals of a row: QT_VOLUME_24HOUR" in caplog.text
+    assert "not taken as values: CT_RECORDS, CT_ALARM_24HOUR" in caplog.text
     path, truth = CASES["zip_with_a_readme"][0](tmp_path)
     truth.check(read(path))
     assert "days.zip: left out, as no row has a time: README.txt" in caplog.text

@@ -197,6 +197,21 @@ def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
     assert "'plant', 'line' may name the cells; choose one: --cell plant or --cell line" in message
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_ids_of_digits_stay_as_they_are_written_and_notices_come_once(tmp_path, folder, caplog):
+    caplog.set_level(logging.INFO)
+    rows = [f"{t},{c},{t.hour + int(c)}" for t in HOURS for c in ("04", "007")]
+    parts = [rows[:48], rows[48:]] if folder else [rows]
+    for i, part in enumerate(parts):
+        text = "\n".join(["when,zone_no,v", *part[:3], "A note of the portal", *part[3:]])
+        (tmp_path / f"d{i}.csv").write_text(text + "\n")
+    ds = read(tmp_path if folder else tmp_path / "d0.csv")
+    assert ds["cell"].values.tolist() == ["007", "04"]
+    np.testing.assert_array_equal(ds["v"], HOURS.hour.to_numpy()[:, None] + [7, 4])
+    notices = [record.getMessage() for record in caplog.records]
+    assert len(notices) == len(set(notices)) > 2
+
+
 def test_columns_that_may_be_cells_or_services_need_the_option(table, caplog):
     path = table({"time": HOURS} | {f"counter{i}": VALUES for i in range(7)})
     message = refusal(path)
@@ -216,7 +231,7 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
     message = refusal(path)
     assert "is 0 days 00:02:37, most steps are 2 minutes (4 of 54 are not" in message
-    assert "with --resample 2min --agg mean (or sum)" in message
+    assert "with --resample 2min --agg mean (or sum, or count" in message
     ds = read(path, resample="10min", agg="mean")
     expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
     expected[4] = NAN
@@ -400,6 +415,79 @@ def test_duplicates_are_treated_before_they_are_resampled(table, wide):
     assert first_cell("sum", "mean") == [4.0, 3.0, 2.0, 2.0]
     assert first_cell("sum", "sum") == [8.0, 5.0, 2.0, 2.0]
     assert first_cell("mean", "sum") == [4.0, 2.5, 1.0, 1.0]
+
+
+def test_a_counter_that_runs_on_is_told_from_traffic(table, tmp_path, caplog):
+    rng = np.random.default_rng(5)
+    runs = rng.integers(1, 90, (48, 3)).cumsum(axis=0)
+    runs[30:, 0] -= runs[30, 0]  # A reset.
+    prepare(table({"time": HOURS} | {str(i): runs[:, i] for i in range(3)}), tmp_path / "runs.nc")
+    assert (
+        "value: looks like a counter that runs on: it hardly ever falls in 3 cells" in caplog.text
+    )
+    caplog.clear()
+    steps = {str(i): np.diff(runs[:, i], prepend=0) for i in range(3)}
+    prepare(table({"time": HOURS} | steps), tmp_path / "steps.nc")
+    assert "runs on" not in caplog.text
+
+
+def written_trips(path):
+    """Three trips from A, one from B, in the first and the last of three hours."""
+    rows = ["2024-03-04 08:05:00,A,q7", "2024-03-04 08:05:00,A,x1e", "2024-03-04 08:59:59,B,5e2"]
+    text = "\n".join(["pickup,origin_zone,hash", *rows, "2024-03-04 10:30:00,A,zz"])
+    path.write_text(f"{text}\n")
+    return path
+
+
+def test_records_without_numbers_are_counted_once_it_is_asked_for(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path = written_trips(tmp_path / "trips.csv")
+    message = refusal(path)
+    assert "if each row is an event such as a trip, count them with " in message
+    assert message.endswith("--resample 1h --agg count")
+    ds = read(path, resample="1h", agg="count")
+    assert ds["cell"].values.tolist() == ["A", "B"]
+    np.testing.assert_array_equal(ds["count"], [[2, 1], [0, 0], [1, 0]])
+    assert "a step of a cell without any is 0" in caplog.text
+    single = read(path, resample="1h", agg="count", cell="hash").sum("cell")
+    np.testing.assert_array_equal(single["count"], [3, 0, 1])
+    pd.DataFrame({"time": HOURS}).to_csv(tmp_path / "shop.csv", index=False)
+    shop = read(tmp_path / "shop.csv", resample="12h", agg="count")
+    assert (shop["cell"].item(), shop["count"].values.ravel().tolist()) == (
+        "shop",
+        [9, 12, 12, 12, 3],
+    )
+
+
+def test_options_that_counting_does_not_read_are_refused(tmp_path):
+    path = written_trips(tmp_path / "trips.csv")
+    counted = {"resample": "1h", "agg": "count"}
+    assert refusal(path, agg="count").endswith("give --resample too, such as 10min")
+    assert refusal(path, **counted, values="hash").endswith(
+        "leave out --values hash, or give --agg sum"
+    )
+    assert refusal(path, **counted, duplicates="sum").endswith("leave out --duplicates sum")
+    assert "records are counted in a long table only" in refusal(path, **counted, layout="wide")
+    path.write_text(
+        path.read_text().replace("origin_zone,hash", "from,to") + "2024-03-04 12:00,B,zz"
+    )
+    message = refusal(path, **counted)
+    assert "'from', 'to' may name the cells of the records; choose one: --cell from" in message
+
+
+def test_a_day_without_any_record_is_a_gap_and_no_zero(tmp_path):
+    times = pd.date_range("2024-03-04", "2024-03-11", freq="10min", inclusive="left")
+    times = times[times.normalize() != pd.Timestamp("2024-03-06")]
+    pd.DataFrame({"time": times, "cell": "a"}).to_csv(tmp_path / "calls.csv", index=False)
+    counted = {"resample": "6h", "agg": "count"}
+    message = refusal(tmp_path / "calls.csv", **counted)
+    assert "no cell has a record from 2024-03-06 00:00:00 to 2024-03-06 18:00:00" in message
+    found = read(tmp_path / "calls.csv", **counted, allow_gaps=True)["count"].values.ravel()
+    np.testing.assert_array_equal(found, [36] * 8 + [NAN] * 4 + [36] * 16)
+    rare = times[::144]
+    pd.DataFrame({"time": rare, "cell": "a"}).to_csv(tmp_path / "rare.csv", index=False)
+    found = read(tmp_path / "rare.csv", **counted)["count"].values.ravel()
+    assert found.tolist() == [float(i % 4 == 0 and i != 8) for i in range(25)]
 
 
 def test_the_autumn_hour_of_a_wall_clock_is_not_added_up_twice(table):

@@ -7,8 +7,8 @@ import torch
 from reference_client import mean_by_size
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.state import State
-from stforecast.federated.engine.stragglers import slow
+from stforecast.federated.core.state import State, generator
+from stforecast.federated.engine.stragglers import ORDER, slow
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedbn import FedBN
 from stforecast.federated.methods.fedproto import FedProto
@@ -24,6 +24,17 @@ def client_rows(state, i):
     return {f"{group}/{name}": t[i].clone() for group, ts in groups for name, t in ts.items()}
 
 
+def trained(client, server):
+    """Train a client on what the server sends, and return its model."""
+    client.receive(server)
+    optimizer = torch.optim.SGD(list(client.params.values()), lr=0.1)
+    for batch in client.batches(epochs=2):
+        optimizer.zero_grad()
+        client.loss(batch).backward()
+        optimizer.step()
+    return copy.deepcopy(client.values())
+
+
 def test_rounds_are_those_of_a_queue(double, federate, alone):
     settings = {"slow_share": 0.5, "slow_rounds": 3, "staleness": 0.7, **SGD}
     federation = federate(FedAvg, SIZES, rounds=9, **settings)
@@ -35,17 +46,11 @@ def test_rounds_are_those_of_a_queue(double, federate, alone):
         busy = {i for i, (due, _) in queue.items() if due >= now}
         arrivals = {}
         for i in [i for i in range(4) if i not in busy]:
-            clients[i].receive(server)
-            optimizer = torch.optim.SGD(list(clients[i].params.values()), lr=0.1)
-            for batch in clients[i].batches(epochs=2):
-                optimizer.zero_grad()
-                clients[i].loss(batch).backward()
-                optimizer.step()
+            model = trained(clients[i], server)
             if late[i]:
-                change = {n: t - started[n] for n, t in clients[i].values().items()}
-                queue[i] = (now + 2, change)
+                queue[i] = (now + 2, {n: t - started[n] for n, t in model.items()})
             else:
-                arrivals[i] = clients[i].values()
+                arrivals[i] = model
         for i, (due, change) in queue.items():
             if due == now:
                 arrivals[i] = {n: server[n] + 3**-0.7 * change[n] for n in server}
@@ -53,6 +58,48 @@ def test_rounds_are_those_of_a_queue(double, federate, alone):
         server = mean_by_size(models, [SIZES[i] for i in sorted(arrivals)])
         assert federation.run_round().participants == 4 - len(busy)
         torch.testing.assert_close(federation.state.server, server, **double)
+
+
+@pytest.mark.parametrize("hinge", [None, 4])
+def test_uploads_are_mixed_in_turn_as_in_algorithm_1_of_fedasync(double, federate, alone, hinge):
+    settings = {"slow_share": 0.5, "slow_rounds": 3, "staleness": 0.7, "hinge": hinge, **SGD}
+    federation = federate(FedAvg, SIZES, rounds=9, mixing=0.6, **settings)
+    clients, late = alone(federation), slow(federation.method.training, 1, 4).tolist()
+    server, waiting, t = clients[0].values(), {}, 0
+    for now in range(9):
+        due = {i for i, (when, *_) in waiting.items() if when == now}
+        arrivals = {i: waiting.pop(i)[1:] for i in due}
+        for i in {0, 1, 2, 3} - due - set(waiting):
+            model = trained(clients[i], server)
+            if late[i]:
+                waiting[i] = (now + 2, t, model)
+            else:
+                arrivals[i] = (t, model)
+        ids = sorted(arrivals)
+        for k in torch.randperm(len(ids), generator=generator(1, *ORDER, now)):
+            began, model = arrivals[ids[k]]
+            delay = t - began
+            s = (delay + 1) ** -0.7 if hinge is None else 1 / (0.7 * max(delay - hinge, 0) + 1)
+            server = {n: (1 - 0.6 * s) * server[n] + 0.6 * s * model[n] for n in server}
+            t += 1
+        federation.run_round()
+        torch.testing.assert_close(federation.state.server, server, **double)
+
+
+def test_a_single_client_that_is_mixed_wholly_is_fedavg(federate, module):
+    runs = [federate(FedAvg, (8,), build=module, mixing=mixing) for mixing in (0.0, 1.0)]
+    for federation in runs:
+        federation.run()
+    torch.testing.assert_close(runs[0].state.server, runs[1].state.server, rtol=0, atol=0)
+
+
+def test_the_last_to_arrive_is_the_model_if_each_is_mixed_wholly(double, federate, alone):
+    federation = federate(FedAvg, SIZES, mixing=1.0, staleness=0.0, **SGD)
+    clients = alone(federation)
+    last = int(torch.randperm(4, generator=generator(1, *ORDER, 0))[-1])
+    expected = trained(clients[last], clients[last].values())
+    federation.run_round()
+    torch.testing.assert_close(federation.state.server, expected, **double)
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedBN, FedAdam])
@@ -79,8 +126,10 @@ def test_slow_clients_rest_until_their_upload_has_arrived(federate):
             assert trained == (i not in late or round % 3 == 0)
 
 
-def test_a_run_goes_on_from_its_tensors(federate, module):
+@pytest.mark.parametrize("mixing", [0.0, 0.6])
+def test_a_run_goes_on_from_its_tensors(federate, module, mixing):
     settings = {"build": module, "slow_share": 0.5, "slow_rounds": 4, "participation": 0.6}
+    settings["mixing"] = mixing
     whole, last = (federate(FedAvg, SIZES, rounds=8, **settings) for _ in range(2))
     for _ in range(8):
         whole.run_round()
@@ -112,10 +161,11 @@ def test_a_round_of_slow_clients_alone_leaves_the_server_as_it_is(federate):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (FedProto, "needs a method that averages models, and fedproto does not"),
+        (FedProto, "fedproto averages no models"),
         (Scaffold, "scaffold also sends control"),
     ],
 )
-def test_methods_whose_uploads_are_no_models_are_refused(federate, method, said):
+@pytest.mark.parametrize("settings", [{"slow_share": 0.5}, {"mixing": 0.6}])
+def test_methods_whose_uploads_are_no_models_are_refused(federate, method, said, settings):
     with pytest.raises(InputError, match=said):
-        federate(method, SIZES, slow_share=0.5).run_round()
+        federate(method, SIZES, **settings).run_round()

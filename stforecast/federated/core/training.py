@@ -12,7 +12,13 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.options import CheckedOptions, PositiveShare, ReadIf, ShareBelowOne
+from stforecast.federated.core.options import (
+    CheckedOptions,
+    PositiveShare,
+    ReadIf,
+    Share,
+    ShareBelowOne,
+)
 from stforecast.federated.core.tensors import Params, with_axes
 from stforecast.federated.kernels.functions import AdamKernel
 
@@ -23,10 +29,11 @@ STEPS = "steps"
 """Name of Adam's step counts, `(clients,)` for each parameter."""
 
 
-SLOW = frozenset({"slow_share", "slow_rounds", "staleness"})
+SLOW = frozenset({"slow_share", "slow_rounds", "mixing", "staleness", "hinge"})
 """Names of the settings of simulated slow clients."""
 
 _SLOW = ReadIf("slow_share is above 0", lambda s: s["slow_share"] > 0)
+_STALE = ReadIf("slow_share or mixing is above 0", lambda s: s["slow_share"] > 0 or s["mixing"] > 0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,11 @@ class Training(CheckedOptions):
         slow_share: share of simulated slow clients, for which the server does not wait: their
             uploads arrive later (FedBuff); 0 waits for all. Methods that average models only.
         slow_rounds: rounds that a slow client takes.
-        staleness: exponent a of the weight (1 + τ)^-a of an upload that began τ rounds ago.
+        mixing: weight α with which the server mixes each upload into its model, one after another
+            (FedAsync); 0 averages the uploads of a round. Methods that average models only.
+        staleness: exponent a of the weight (1 + τ)^-a of an upload that began τ rounds ago, or
+            τ uploads ago if each is mixed.
+        hinge: b of the weight 1 / (a (τ - b) + 1), which is 1 up to b; by default (1 + τ)^-a.
         shuffle: draw the samples of batches at random instead of in order of time.
         drop_last: leave out an epoch's last batch if it is not full; FUELS's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.
@@ -79,7 +90,9 @@ class Training(CheckedOptions):
     ] = True
     slow_share: ShareBelowOne = 0.0
     slow_rounds: Annotated[PositiveInt, _SLOW] = 10
-    staleness: Annotated[NonNegativeFloat, _SLOW] = 0.5
+    mixing: Share = 0.0
+    staleness: Annotated[NonNegativeFloat, _STALE] = 0.5
+    hinge: Annotated[NonNegativeInt | None, _STALE] = None
     shuffle: bool = False
     drop_last: bool = True
     patience: NonNegativeInt = 0

@@ -1,18 +1,29 @@
-"""Semi-asynchronous rounds: simulated slow clients, whose uploads arrive rounds after they began.
+"""Simulated slow clients, whose uploads arrive rounds after they began, and what they weigh then.
 
-Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: Federated Learning with Buffered Asynchronous
-Aggregation (FedBuff), AISTATS 2022. The server does not wait. A round lasts as long as a fast
-client takes; a slow one takes `slow_rounds`, and is drawn for none in the meantime. What it trained
-then is added to the model of the present, so the method aggregates, as the upload of client i,
+The server does not wait. A round lasts as long as a fast client takes; a slow one takes
+`slow_rounds`, and is drawn for none in the meantime. What arrives in a round is averaged or mixed:
 
-    w + (1 + τ)^(-a) (w_i - w'),
+- Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba: Federated Learning with Buffered
+  Asynchronous Aggregation (FedBuff), AISTATS 2022. What a slow client trained is added to the model
+  of the present, so the method aggregates, as the upload of client i,
 
-where w is the model that it would receive now, w' the one that it began from, and τ the number of
-rounds in between: FedBuff with a buffer of the uploads that arrive in a round. As they are averaged
-by the method, they count by samples if it says so.
+      w + s(τ) (w_i - w'),
 
-Differences and the queue are tensors of the state, so a run that was stopped goes on alike. Who is
-slow is drawn once, by the seed. Clients here train at once, only their uploads wait; so what a
+  where w is the model that it would receive now, w' the one that it began from, and τ the number of
+  rounds in between: FedBuff with a buffer of the uploads that arrive in a round. As they are
+  averaged by the method, they count by samples if it says so.
+- Xie, Koyejo, Gupta: Asynchronous Federated Optimization (FedAsync), 2019, arXiv 1903.03934,
+  algorithm 1. The server mixes one upload after another into its model, whatever its samples:
+
+      w ← (1 - α s(τ)) w + α s(τ) w_i,
+
+  where τ is the number of uploads mixed since client i began. The fast clients of a round begin
+  together and arrive in random order. The paper's proximal term is that of FedProx, ρ its `mu`.
+
+The weight s(τ) is constant with a = 0, polynomial, or FedAsync's hinge.
+
+Waiting uploads and the queue are tensors of the state, so a run that was stopped goes on alike. Who
+is slow is drawn once, by the seed. Clients here train at once, only their uploads wait; so what a
 client keeps is newer than what the server knows.
 """
 
@@ -28,18 +39,22 @@ from stforecast.federated.core.tensors import Payload, joined
 from stforecast.federated.core.training import Training
 
 LATE, DUE = "late.", "late due"
-"""Prefix of waiting differences, and the round in which each client's arrives, in `received`."""
+"""Prefix of waiting uploads, and the round in which each client's arrives, in `received`."""
 
-SLOW = (0, 0, 8)
-"""Key of the draw of slow clients, distinct from all others of a run."""
+MIXED, BEGAN = "late mixed", "late began"
+"""How many uploads of each client were mixed, and how many of all when it began its latest."""
+
+SLOW, ORDER = (0, 0, 8), (0, 0, 9)
+"""Keys of the draws of slow clients and of orders of arrival, distinct from others of a run."""
 
 
 def check_lateness(method: Method) -> None:
-    """Refuse methods whose uploads cannot arrive late."""
-    if method.training.slow_share and method.sums == "none":
+    """Refuse methods whose uploads cannot arrive late or be mixed."""
+    training = method.training
+    if (training.slow_share or training.mixing) and method.sums == "none":
         raise InputError(
-            Words("{slow_share}", slow_share=method.training.slow_share),
-            f" needs a method that averages models, and {method.name} does not; leave it out",
+            f"{method.name} averages no models, so uploads cannot arrive late or be mixed; ",
+            Words("leave out {slow_share} and {mixing}"),
         )
 
 
@@ -55,6 +70,29 @@ def free(state: State, ids: Tensor) -> Tensor:
     return ids if due is None else ids[due.cpu()[ids] < state.round]
 
 
+def lateness_weight(training: Training, delay: Tensor) -> Tensor:
+    """Return the weight s(τ) of uploads with these delays τ.
+
+    >>> lateness_weight(Training(staleness=2.0), torch.tensor([0, 1, 3]))
+    tensor([1.0000, 0.2500, 0.0625])
+    >>> lateness_weight(Training(staleness=2.0, hinge=1), torch.tensor([0, 1, 3]))
+    tensor([1.0000, 1.0000, 0.2000])
+    """
+    if training.hinge is None:
+        return (1.0 + delay) ** -training.staleness
+    return 1 / (training.staleness * (delay - training.hinge).clamp(min=0) + 1)
+
+
+def shares_of(weights: Tensor) -> Tensor:
+    """Return the shares of a model, and of what is mixed into it in turn with weights `(n,)`.
+
+    >>> shares_of(torch.tensor([0.5, 0.25]))
+    tensor([0.3750, 0.3750, 0.2500])
+    """
+    left = (1 - weights).flip(0).cumprod(0).flip(0)
+    return torch.cat([left[:1], weights * torch.cat([left[1:], left.new_ones(1)])])
+
+
 def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
     """Keep the uploads of slow clients; return those of fast ones and what arrives in this round.
 
@@ -65,38 +103,72 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
         upload: their uploads.
     """
     training = method.training
-    if not training.slow_share or training.slow_rounds == 1:
-        return ids, upload
-    late = slow(training, state.seed, len(state.clients))[ids]
+    late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
+    if training.slow_share or training.mixing:
+        _check_names(method, state, ids, upload)
+    if training.mixing:
+        for name in (MIXED, BEGAN):
+            state.received.setdefault(name, torch.zeros(len(state.clients), dtype=torch.long))
+        state.received[BEGAN][ids] = state.received[MIXED].sum()
     if late.any():
         _keep(method, state, ids[late], {name: t[late] for name, t in upload.items()})
-    prompt = {name: t[~late] for name, t in upload.items()}
-    if DUE not in state.received:
-        return ids[~late], prompt
-    now = (state.received[DUE].cpu() == state.round).nonzero().flatten()
-    present = method.broadcast(state.server, _as_participants(state, now))
-    weight = training.slow_rounds**-training.staleness
-    moved = {n: _moved(present[n], state.received[LATE + n][now], weight) for n in upload}
-    return joined([(ids[~late], prompt), (now, moved)])
+    if late.any() or DUE in state.received:
+        now = (state.received[DUE].cpu() == state.round).nonzero().flatten()
+        prompt = {name: t[~late] for name, t in upload.items()}
+        ids, upload = joined([(ids[~late], prompt), (now, _due(method, state, now, upload))])
+    return ids, _mixed(method, state, ids, upload) if training.mixing and len(ids) else upload
 
 
-def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
-    """Store how the uploads differ from what their clients received, and when they arrive."""
+def _check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     began = method.broadcast(state.server, _as_participants(state, ids))
     if further := sorted(upload.keys() - (began.keys() & {*method.population.names})):
         raise InputError(
             f"{method.name} also sends {', '.join(further)}, which is no model that could arrive "
-            "late; ",
-            Words("leave out {slow_share}"),
+            "late or be mixed; ",
+            Words("leave out {slow_share} and {mixing}"),
         )
+
+
+def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
+    """Store uploads, or how they differ from what their clients received, and when they arrive."""
     n, received = len(state.clients), state.received
     if DUE not in received:
         received[DUE] = torch.full((n,), -1)
     received[DUE][ids] = state.round + method.training.slow_rounds - 1
+    began = method.broadcast(state.server, _as_participants(state, ids))
     for name, t in upload.items():
         if LATE + name not in received:
             received[LATE + name] = t.new_zeros(n, *t.shape[1:])
-        received[LATE + name][ids] = t - began[name]
+        received[LATE + name][ids] = t if method.training.mixing else t - began[name]
+
+
+def _due(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:
+    """Return the waiting uploads of the clients `ids`, under the names of `upload`."""
+    waiting = {name: state.received[LATE + name][ids] for name in upload}
+    if method.training.mixing:
+        return waiting
+    present = method.broadcast(state.server, _as_participants(state, ids))
+    weight = float(lateness_weight(method.training, torch.tensor(method.training.slow_rounds - 1)))
+    return {name: _moved(present[name], t, weight) for name, t in waiting.items()}
+
+
+def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:
+    """Return, as the upload of each client, the model into which all were mixed in turn."""
+    order = torch.randperm(len(ids), generator=generator(state.seed, *ORDER, state.round))
+    mixed, began = state.received[MIXED], state.received[BEGAN].cpu()
+    delay = int(mixed.sum()) + torch.arange(len(ids)) - began[ids[order]]
+    weights = method.training.mixing * lateness_weight(method.training, delay.double())
+    left, *_ = shares = shares_of(weights)
+    mixed[ids] += 1
+    present = method.broadcast(state.server, _as_participants(state, ids))
+    models = {}
+    for name, t in upload.items():
+        last = t[order[-1]]
+        if t.is_floating_point():
+            parts = torch.tensordot(shares[1:].to(t), t[order.to(t.device)], 1)
+            last = float(left) * present[name][0] + parts
+        models[name] = last.expand_as(t)
+    return models
 
 
 def _moved(present: Tensor, difference: Tensor, weight: float) -> Tensor:

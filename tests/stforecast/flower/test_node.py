@@ -209,6 +209,7 @@ def test_an_unknown_task_is_refused(federation):
         ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
         ("fedavg", {"slow_share": 0.3}, "slow clients are simulated in one process only"),
+        ("fedavg", {"mixing": 0.6}, "slow clients are simulated in one process only"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
