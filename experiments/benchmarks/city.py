@@ -255,7 +255,7 @@ def run_command(folder: Path, arguments: Sequence[str]) -> dict[str, float]:
     command = [sys.executable, "-m", "stforecast", *arguments]
     done = subprocess.run(command, cwd=folder, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise InputError(f"{' '.join(arguments)}: {done.stderr.strip()}")
+        raise InputError(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "cpu": used.ru_utime + used.ru_stime,
