@@ -261,7 +261,7 @@ def draw_replay(rows: pd.DataFrame) -> Figure:
     """Draw error and coverage by week of each way, a column of panels for each data set."""
     data, colors = rows["data"].unique(), dict(zip(rows["way"].unique(), HUES, strict=False))
     figure = Figure((4.2 * len(data), 5.2), layout="constrained")
-    panels = figure.subplots(2, len(data), sharex="col", sharey="row", squeeze=False)
+    panels = figure.subplots(2, len(data), sharex="col", squeeze=False)
     for (upper, lower), name in zip(panels.T, data, strict=True):
         of_data = rows[(rows["data"] == name) & (rows["n"] > 0)]
         for way, known in of_data.groupby("way", sort=False):
