@@ -18,6 +18,10 @@ RARE = 0.01
 FEWEST = 4
 """Steps of a span of zeros, or of an early end, if a day has fewer."""
 
+LEAST_RISES = 24
+MOST_RESETS = 0.02
+"""Rises of a counter that runs on, and resets for each; one may always be."""
+
 log = logging.getLogger(__name__)
 
 
@@ -36,6 +40,16 @@ def warn_of_oddities(
         return
     day = max(FEWEST, round(pd.Timedelta(days=1) / abs(times[1] - times[0])))
     known = np.isfinite(values)
+    rising = [cells[cell] for cell in range(values.shape[1]) if _is_running(values[:, cell])]
+    if rising and 2 * len(rising) > known.any(axis=0).sum():
+        log.warning(
+            "%s: looks like a counter that runs on: it hardly ever falls in %s, such as cell %s; "
+            "give its increments from row to row, such as those of pandas' "
+            "df.groupby(cell)[name].diff(), without those below 0",
+            name,
+            counted(len(rising), "cell"),
+            rising[0],
+        )
     negative = np.argwhere(values < 0)
     if len(negative) <= RARE * known.sum():
         _say(name, "negative values", "all others are 0 or more; correct or empty them", [
@@ -54,6 +68,15 @@ def warn_of_oddities(
         f"cell {cells[cell]} at {times[last[cell]]}, {counted(early[cell], 'step')} before others"
         for cell in np.flatnonzero((early >= day) & known.any(axis=0))
     ])  # fmt: skip
+
+
+def _is_running(values: np.ndarray) -> bool:
+    """Return whether values, `(steps,)`, rise all the time but for a few resets, as a counter's."""
+    changes = np.diff(values[np.isfinite(values)])
+    rises, falls = int((changes > 0).sum()), int((changes < 0).sum())
+    return (
+        rises >= LEAST_RISES and 2 * rises > len(changes) and falls <= max(1, MOST_RESETS * rises)
+    )
 
 
 def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:

@@ -66,8 +66,8 @@ CALENDAR = frozenset({
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
     "hourofday", "timeofday", "period", "periodmin", "granularity", "granularityperiod", "gp",
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
-    "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟", "integrationperiod",
-    "periodointegracion",
+    "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
+    "integrationperiod", "periodointegracion",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -261,6 +261,10 @@ def value_columns(
     return columns
 
 
+ID_NAME = r"(^|[ _.-])([iI][dD]|[cC]ode|[nN]o)$|[a-z]I[dD]$"
+"""End of the name of a column of ids or codes, such as `Session ID`."""
+
+
 def without_calendar(columns: Iterable[str]) -> list[str]:
     """Return the columns that are none of the calendar, of periods and of places."""
     usual = CALENDAR | TIMES | LONGITUDES | LATITUDES
@@ -268,8 +272,9 @@ def without_calendar(columns: Iterable[str]) -> list[str]:
 
 
 def _values_among(columns: list[str], origin: Origin) -> list[str]:
-    """Leave out columns of the calendar, of periods and places, or of days, with a notice."""
+    """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
     left = [c for c in without_calendar(columns) if c not in origin.beside]
+    left = [c for c in left if not re.search(ID_NAME, c)]
     known = [c for c in columns if c not in left]
     if known and left:
         log.info(
@@ -302,9 +307,11 @@ def _holds_numbers(column: pd.Series) -> bool:
     >>> [_holds_numbers(pd.Series(v)) for v in (["1", "2", "x"], ["7e12", "a3", "b4"], [None])]
     [True, False, True]
     """
-    if not is_text(column) or column.isna().all():
-        return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
-    return bool(np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5)
+    if not is_text(column):
+        return types.is_numeric_dtype(column) and not types.is_bool_dtype(column)
+    return bool(column.isna().all()) or bool(
+        np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5
+    )
 
 
 def _refuse_commas(column: pd.Series, origin: Origin) -> None:

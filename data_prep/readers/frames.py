@@ -208,7 +208,9 @@ def from_long(
     axis = place_times(times, cell_at, zone, options)
     steps, time_at = axis.steps, axis.at
     at = time_at * len(cells) + cell_at
-    same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
+    same = at
+    if options.resampling is not None:
+        same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
     repeat = _first_repeat(same)
     counts = options.resampling is not None and options.resampling.counts
     if repeat and options.duplicates == "error" and not counts:
@@ -216,7 +218,10 @@ def from_long(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.place(repeat[0])}, expected one row for each; ",
             _to_read_hour_twice(times, same, zone, options)
-            or Words("remove one or pass {duplicates:sum} or {duplicates:mean}"),
+            or Words(
+                "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
+                "event, count them with {resample:1h} {agg:count}"
+            ),
         )
     if options.resampling is None:
         check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
@@ -361,8 +366,10 @@ def _make_cube(
             "numbers; correct the table or ",
             Words("choose other columns with {values}"),
         )
-    for variable, cells_seen in seen.items():
-        _warn_of_empty(variable, cells[~cells_seen], options.origin)
+    if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
+        log.warning("%s: without a value in any cell: %s", options.origin.name, some(empty, 6))
+    for variable in (v for v in values if v not in empty):
+        _warn_of_empty(variable, cells[~seen[variable]], options.origin)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

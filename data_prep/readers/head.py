@@ -190,8 +190,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
 
 
 def _are_units(fields: Sequence[str]) -> bool:
-    """Return whether a row holds units, in brackets or bare, and nothing else."""
-    filled = [field for field in fields if field]
+    """Return whether a row holds units, in brackets or bare, or None, and nothing else."""
+    filled = [field for field in fields if field and field.lower() != "none"]
     dates = [f for f in filled if re.fullmatch(r"(?i)[ymdhis:/. -]{6,}", f)]
     known = [f for f in filled if _unit(f)]
     return bool(known) and all(f in known or f in dates or f in ("-", "#") for f in filled)

@@ -27,7 +27,7 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.sites import read_properties
 from data_prep.readers.units import is_service
-from data_prep.readers.written_times import CLOCK_LIKE, TIME_LIKE
+from data_prep.readers.written_times import CLOCK_LIKE, are_times
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,8 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     with the fewest ids, and the first of those that name the same cells.
     """
     others = [c for c in df.columns if c != time]
-    usual = [c for c in named(others, CELLS) if not types.is_float_dtype(df[c])]
+    usual = named(others, CELLS) or named_after_start(others)
+    usual = [c for c in usual if not types.is_float_dtype(df[c])]
     if len(others) == 1 and _may_be_values(df, time, others[0]):
         return None
     repeats = bool(df[time].duplicated().any())
@@ -231,9 +232,9 @@ def _say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
 
 def _may_be_ids(texts: pd.Series) -> bool:
     """Return whether texts occur several times and are neither times nor durations."""
-    return bool(texts.duplicated().any()) and not (
-        texts.dropna().head(20).astype(str).str.match(f"{TIME_LIKE}|{CLOCK_LIKE}").all()
-    )
+    known = texts.dropna().unique().astype(str)[:SOME_TIMES].tolist()
+    clocks = all(re.match(CLOCK_LIKE, text) for text in known)
+    return bool(texts.duplicated().any()) and not (clocks or are_times(known))
 
 
 def _distinguishing(df: pd.DataFrame, time: str, candidates: Sequence[str]) -> list[str]:

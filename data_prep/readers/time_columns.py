@@ -141,7 +141,7 @@ def _kind(column: pl.Series) -> str:
     if column.dtype.is_float() or _share(texts.str.contains(TIME_LIKE)) <= MOST:
         is_clock = column.dtype == pl.String and _share(texts.str.contains(CLOCK_LIKE)) > MOST
         return "clock" if is_clock else ""
-    if column.dtype == pl.String and not texts.str.contains(r"^\d{9,}$").any():
+    if column.dtype == pl.String and not texts.str.contains(r"^\d{8}\.?\d").any():
         plain = texts.str.replace(MIDNIGHT, "")
         return "time" if plain.str.contains(r"^.{5,}[T_ ,]\s*\d{1,2}(:|$)").any() else "date"
     return "date" if _share(texts.str.contains(r"^\d{8}$")) > MOST else "time"
@@ -170,7 +170,7 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         return [columns[0]]
     kinds = {name: _kind(table[name]) for name in columns}
     exact = [name for name, kind in kinds.items() if kind == "time"]
-    usual = named(exact, TIMES) or ([] if len(named(columns, TIMES)) == 1 else exact)
+    usual = named(exact, TIMES) or _finer(table, exact, named(columns, TIMES))
     dates = [name for name, kind in kinds.items() if kind == "date"]
     clocks = [name for name, kind in kinds.items() if kind in ("clock", "hour")]
     found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
@@ -196,6 +196,17 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
             Words("pass {time} for another"),
         )
     return found or ([TIME] if TIME in columns else [])
+
+
+def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]:
+    """Return the columns of exact times unless one of a usual name has dates that they refine."""
+    if len(usual) != 1:
+        return exact
+    days, *times = (
+        table[name].head(SEEN).cast(pl.String).str.replace_all(r"\D", "").str.head(8)
+        for name in (*usual, *exact)
+    )
+    return [name for name, own in zip(exact, times, strict=True) if bool((own == days).all())]
 
 
 def _named(name: str, columns: Sequence[str], origin: Origin) -> str:

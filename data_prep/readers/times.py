@@ -30,6 +30,10 @@ YEARS = (1985, 2030)
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
+NUMBER = r"\d+(\.\d+)?"
+COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
+"""Pattern of a text such as 202403040015+0100, with an offset from UTC."""
+
 OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 """Pattern of a text with the time of day and an offset from UTC."""
 
@@ -115,10 +119,13 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     """Parse ISO 8601 texts, to UTC if all have an offset, or other usual ones, or numbers."""
     texts = texts.str.strip()
-    if texts.str.fullmatch(r"\d+(\.\d+)?").all():
+    first = next(iter(texts), "")
+    if re.fullmatch(NUMBER, first) and texts.str.fullmatch(NUMBER).all():
         return _from_digits(texts, origin)
     if _are_spans(texts):
         texts = texts.str.replace(SPAN, r"\1", regex=True)
+    if re.match(COMPACT, first) and texts.str.fullmatch(COMPACT).all():
+        texts = texts.str.replace(COMPACT, _with_marks, regex=True)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
         row = int(np.argmax(offset != offset[0]))
@@ -131,6 +138,11 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     return pd.DatetimeIndex(times) if not wrong.size else _in_only_order(texts, wrong, origin)
 
 
+def _with_marks(time: re.Match[str]) -> str:
+    year, month, day, hour, minute, second, offset = time.groups()
+    return f"{year}-{month}-{day}T{hour}:{minute}:{second or '00'}{offset}"
+
+
 def _are_spans(texts: pd.Series) -> bool:
     """Return whether what follows a minus is no offset but the end of a span, always as long.
 
@@ -139,7 +151,10 @@ def _are_spans(texts: pd.Series) -> bool:
     >>> _are_spans(pd.Series(["2024-03-04 08:00-05:00", "2024-03-04 09:00-05:00"]))
     False
     """
-    found = texts.str.extract(r"[T ](\d{1,2}):(\d{2})(?::00)? ?- ?(\d{1,2}):(\d{2})$")
+    pattern = r"[T ](\d{1,2}):(\d{2})(?::00)? ?- ?(\d{1,2}):(\d{2})$"
+    if not re.search(pattern, next(iter(texts), "")):
+        return False
+    found = texts.str.extract(pattern)
     if found.isna().to_numpy().any():
         return False
     hour, minute, end_hour, end_minute = found.astype(int).to_numpy().T

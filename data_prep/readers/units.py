@@ -90,8 +90,12 @@ def factor(of: str, to: str) -> float:
 def unit_of(name: str) -> str:
     """Return the unit that a column's name ends in; empty without one.
 
+    The unit of a class, as of vehicles in a range of speeds, is that of its limits.
+
     >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
     ('GB', 'Mbit/s', '%', '')
+    >>> unit_of("31 - 35 mph"), unit_of("Flow > 70 km/h"), unit_of("80+ mph")
+    ('', '', '')
     """
     match = _unit_at_end(name)
     return canonical(match[1]) if match else ""
@@ -109,6 +113,8 @@ def without_unit(name: str) -> str:
 
 def _unit_at_end(name: str) -> re.Match[str] | None:
     found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
+    if not found and re.search(r"(^|[\s<>≤≥])\d+([.,]\d+)?\s*\+?\s+\S+$", name):
+        return None
     bare = r"[ _]([KMGTkmgt](?:B|Byte|bps|bit/s|b/s)|mbps|kbps|gbps|km/h|mph|%)$"
     return found or re.search(bare, name)
 

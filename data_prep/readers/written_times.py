@@ -32,7 +32,7 @@ TIME_LIKE = (
     rf"|\d{{1,2}}(?:er|\.)?[-/. ]{_OF}{_MONTH}[-/., ]+{_OF}\d{{2,4}}"
     rf"|{_MONTH} \d{{1,2}},? \d{{4}})([T_ ,].*)?"
     r"|\d{4} ?[年년] ?\d{1,2} ?[月월] ?\d{1,2} ?[日일].*"
-    r"|(19|20)\d{6}([T ]?\d{2,6}Z?)?|1\d{9}(\.0+)?|1\d{12})\s*$"
+    r"|(19|20)\d{6}([T ]?\d{2,6}Z?|[T. ]?\d{4,6}[+-]\d{2}:?\d{2})?|1\d{9}(\.0+)?|1\d{12})\s*$"
 )
 """Pattern of a date, with or without a time of day, or of a number since 1970."""
 
@@ -62,6 +62,18 @@ _PLAINER: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"^([A-Za-z]{3}) (\d{1,2}),? (\d{4})", r"\2 \1 \3"),
     (rf"^(\d{{1,2}})(?:er|\.)? {_OF}([A-Z][a-z]{{2}}),? {_OF}(\d{{4}}),?", r"\1 \2 \3"),
 ]
+
+
+def are_times(texts: Sequence[str]) -> bool:
+    """Return whether all texts are times, and not numbers of places such as 02-00-01.
+
+    >>> are_times(["2024-03-04 00:15"]), are_times(["02-00-00", "02-05-01"])
+    (True, False)
+    """
+    short = all(re.fullmatch(r"\s*\d{1,2}([-/.]\d{1,2}){2}\s*", text) for text in texts)
+    return all(re.match(TIME_LIKE, text) for text in texts) and (
+        not short or bool(date_formats(texts))
+    )
 
 
 def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
@@ -148,4 +160,5 @@ def _fits(date: re.Match[str], parts: str, named: bool) -> bool:
         return fits and len(fields["d"]) <= 2 and not fields["m"].isdigit()
     if len(fields["d"]) > 2 or len(fields["m"]) > 2 or len(fields["y"]) == 3:
         return False
-    return int(fields["m"]) <= 12 and int(fields["d"]) <= 31 and len(fields["y"]) in (2, 4)
+    month, day = int(fields["m"]), int(fields["d"])
+    return 1 <= month <= 12 and 1 <= day <= 31 and len(fields["y"]) in (2, 4)

@@ -196,7 +196,7 @@ def replay_text(rows: pd.DataFrame) -> str:
             f"- **{row['data']}**, {row['days']} days: by the rule, the error is "
             f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} that of the day "
             "before. "
-            + "".join(f"That of `{o['way']}` is {o['above']} % above it. " for o in others)
+            + "".join(f"That of `{o['way']}` differs from it by {o['above']} %. " for o in others)
             + f"Bounds of 90 % hold {row['coverage']:.1f} % of the values, {row['weeks']} by week. "
             f"{counted(row['trained'], 'challenger')} trained, {row['won']} won"
             f"{'' if row['won'] else ', so errors are those of never training'}; a day takes "
@@ -261,7 +261,7 @@ def draw_replay(rows: pd.DataFrame) -> Figure:
     """Draw error and coverage by week of each way, a column of panels for each data set."""
     data, colors = rows["data"].unique(), dict(zip(rows["way"].unique(), HUES, strict=False))
     figure = Figure((4.2 * len(data), 5.2), layout="constrained")
-    panels = figure.subplots(2, len(data), sharex="col", sharey="row", squeeze=False)
+    panels = figure.subplots(2, len(data), sharex="col", squeeze=False)
     for (upper, lower), name in zip(panels.T, data, strict=True):
         of_data = rows[(rows["data"] == name) & (rows["n"] > 0)]
         for way, known in of_data.groupby("way", sort=False):

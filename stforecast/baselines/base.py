@@ -16,8 +16,8 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import off_wall_clock, training_targets
-from stforecast.federated.core.options import CheckedOptions, NoOptions
+from stforecast.data.windows import off_wall_clock
+from stforecast.federated.core.options import CheckedOptions, Grid, NoOptions
 
 Arrays = dict[str, np.ndarray]
 """Learned state of a forecaster: name to array."""
@@ -41,6 +41,7 @@ class Baseline(ABC):
         reads_covariates: whether it reads all inputs of windows: `inputs`, `static`, `events`.
         reads: names of settings that most reference forecasters do not read and it does, such as
             `device`; see `stforecast.forecasting.config.unread`.
+        grid: values that the setting `tune` tries, by the name of the option.
         reads_target: whether it learns `training_targets`, so that the setting `target` applies.
         Options: frozen dataclass of the options.
         config: the options.
@@ -58,6 +59,7 @@ class Baseline(ABC):
     of_cells: ClassVar[Mapping[str, int]] = {}
     reads_covariates: ClassVar[bool] = False
     reads: ClassVar[Set[str]] = frozenset()
+    grid: ClassVar[Grid] = {}
     reads_target: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 
@@ -74,12 +76,9 @@ class Baseline(ABC):
         starts: np.ndarray,
         spec: WindowSpec,
         calendar: Calendar,
-        validation: np.ndarray | None = None,
         adjacency: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows.
-
-        With the option `tune`, `config` then holds the options that were chosen.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing; it is read up to the last
@@ -87,24 +86,18 @@ class Baseline(ABC):
             starts: `(windows,)` first target steps of the training windows (`Split.train`).
             spec: the windows' shape.
             calendar: the series' wall clock.
-            validation: `(windows,)` first target steps of the windows that choose options, if any;
-                nothing else is learned from them.
             adjacency: `(cells, cells)` weights of the roads from row to column, if known.
 
         Returns:
             The fitted forecaster.
 
         Raises:
-            InputError: if the series or the calendar does not suit the forecaster, or options are
-                to be chosen and no validation target was observed.
+            InputError: if the series or the calendar does not suit the forecaster.
         """
         if len(starts) == 0:
             raise InputError(f"{self.name}: no training windows; give a longer series")
-        self.spec, self.adjacency, starts = spec, adjacency, np.asarray(starts)
-        if getattr(self.config, "tune", False):
-            held_out = np.asarray(starts[:0] if validation is None else validation)
-            self.config = self._tuned(series, starts, held_out, calendar)
-        self._restore(self._learn(series, starts, calendar))
+        self.spec, self.adjacency = spec, adjacency
+        self._restore(self._learn(series, np.asarray(starts), calendar))
         return self
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -175,24 +168,6 @@ class Baseline(ABC):
             for name, axis in self.of_cells.items()
         }
         return self.from_state({**self.arrays, **arrays}, self.spec, self.config)
-
-    def _tuned(
-        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
-    ) -> Any:
-        """Return the options with those not given chosen by the MSE of validation windows."""
-        return self.config
-
-    def _validation_targets(
-        self, series: np.ndarray, validation: np.ndarray, calendar: Calendar
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return targets that choose options, and their mask, as `training_targets` does."""
-        y, mask = training_targets(series, validation, self.spec, calendar)
-        if not mask.any():
-            raise InputError(
-                f"{self.name}: tune needs observed targets in the validation part; ",
-                Words("choose another {split}, or leave out {tune}"),
-            )
-        return y, mask
 
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         """Return the arrays that `state` keeps; none by default."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,10 +13,7 @@ from pydantic import NonNegativeFloat
 from stforecast.baselines.base import Arrays, Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.windows import input_windows, training_targets
-from stforecast.federated.core.options import CheckedOptions
-
-ALPHAS = tuple(10.0 ** (power / 2) for power in range(-4, 9))
-"""Values of `alpha` to choose from: 0.01, 0.03, …, 10,000."""
+from stforecast.federated.core.options import CheckedOptions, Grid
 
 
 @dataclass(frozen=True)
@@ -27,12 +23,9 @@ class RidgeConfig(CheckedOptions):
     Attributes:
         alpha: weight of the squared coefficients; by default 1.0, as in scikit-learn, or what
             `tune` chooses.
-        tune: choose `alpha`, the same for all cells, by the MSE on the validation part, unless it
-            is given.
     """
 
     alpha: NonNegativeFloat | None = None
-    tune: bool = False
 
 
 class Ridge(Baseline):
@@ -42,35 +35,17 @@ class Ridge(Baseline):
     summary = "a ridge regression of each cell on the inputs of its windows"
     learned = ("weights",)
     of_cells: ClassVar[Mapping[str, int]] = {"weights": 0}
+    grid: ClassVar[Grid] = {"alpha": [10.0 ** (power / 2) for power in range(-4, 9)]}
     reads_target = True
     reads_covariates = True
     Options = RidgeConfig
 
-    def _tuned(
-        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
-    ) -> RidgeConfig:
-        if self.config.alpha is not None:
-            return self.config
-        x = input_windows(series, validation, self.spec, calendar)
-        y, mask = self._validation_targets(series, validation, calendar)
-        errors = np.zeros(len(ALPHAS))
-        for cell, equations in enumerate(self._equations(series, starts, calendar)):
-            for i, alpha in enumerate(ALPHAS):
-                y_hat = _forecast(x[cell], _solve(*equations, alpha))
-                errors[i] += np.square(y_hat - y[cell])[mask[cell]].sum()
-        return dataclasses.replace(self.config, alpha=ALPHAS[int(errors.argmin())])
-
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         alpha = 1.0 if self.config.alpha is None else self.config.alpha
-        cells = self._equations(series, starts, calendar)
-        return {"weights": np.stack([_solve(*equations, alpha) for equations in cells])}
-
-    def _equations(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         x = input_windows(series, starts, self.spec, calendar)
         y, mask = training_targets(series, starts, self.spec, calendar)
-        return itertools.starmap(_normal_equations, zip(x, y, mask, strict=True))
+        cells = itertools.starmap(_normal_equations, zip(x, y, mask, strict=True))
+        return {"weights": np.stack([_solve(*equations, alpha) for equations in cells])}
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         weights = self.arrays["weights"]
@@ -91,11 +66,10 @@ def _normal_equations(
     Each of the `(horizon, 1 + n_inputs, 1 + n_inputs)` and `(horizon, 1 + n_inputs)` sums is over
     the observed targets of a step, a constant input first.
     """
-    n = 1 + x.shape[1]
     z = np.column_stack([np.ones(len(x)), x])
-    products = (z[:, :, None] * z[:, None, :]).reshape(len(z), n * n)
-    gram = (mask.T.astype(np.float64) @ products).reshape(-1, n, n)
-    return gram, y.T.astype(np.float64) @ z
+    masks, step = np.unique(mask, axis=1, return_inverse=True)  # Most often all are the same.
+    gram = np.stack([z[seen].T @ z[seen] for seen in masks.T])
+    return gram[step], y.T.astype(np.float64) @ z
 
 
 def _solve(gram: np.ndarray, moments: np.ndarray, alpha: float) -> np.ndarray:

@@ -6,7 +6,6 @@ Ke et al., "LightGBM: a highly efficient gradient boosting decision tree", NeurI
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -25,86 +24,28 @@ from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, training_targets
-from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.options import CheckedOptions, Grid
 
 SMALL_JOB = 100_000
 """Number of records below which one thread is faster."""
-
-MOST_TREES = 200
-"""Largest number of trees to choose from."""
-
-RATES, LEAVES = (0.1, 0.05), (15, 31)
-"""Shrinkages and numbers of leaves to choose from."""
-
-PROBED = 3
-"""Number of target steps, spread evenly, whose validation errors choose the options."""
 
 
 class PooledTrees(Baseline):
     """Trees on the windows of all cells together, one model for each target step.
 
     Attributes:
-        trees: name and default of the option for the number of trees.
-        leaves: name and default of the option for the number of leaves; that for the shrinkage is
-            `learning_rate`.
+        usual: defaults of the library's options for shrinkage and sizes of the trees.
     """
 
     pooled = True
     reads_target = True
-    trees: ClassVar[tuple[str, int]]
-    leaves: ClassVar[tuple[str, int]]
+    usual: ClassVar[Mapping[str, float]]
     models: Sequence[Any]
 
-    def _shape(self, config: Any) -> dict[str, Any]:
+    def _shape(self) -> dict[str, Any]:
         """Return shrinkage and sizes of the trees: the options, where not given their defaults."""
-        defaults = {"learning_rate": 0.1, **dict([self.trees, self.leaves])}
-        given = {name: getattr(config, name) for name in defaults}
-        return {name: defaults[name] if v is None else v for name, v in given.items()}
-
-    def _tuned(
-        self, series: np.ndarray, starts: np.ndarray, validation: np.ndarray, calendar: Calendar
-    ) -> Any:
-        n_trees = getattr(self.config, self.trees[0])
-        candidates = self._candidates(n_trees or MOST_TREES)
-        if candidates == [self.config]:
-            return self.config
-        y, mask = map(flat, self._validation_targets(series, validation, calendar))
-        new = {"x": self._inputs(series, validation, calendar), "y": y, "mask": mask}
-        train = self._records(series, starts, calendar)
-        with threads_for(len(train["x"])):
-            curves = np.stack([self._curve(config, train, new) for config in candidates])
-        if n_trees:
-            curves[:, :-1] = np.inf
-        best, last = np.unravel_index(curves.argmin(), curves.shape)
-        return dataclasses.replace(candidates[best], **{self.trees[0]: int(last) + 1})
-
-    def _candidates(self, n_trees: int) -> list[Any]:
-        """Return the options with a number of trees and each choice of what else is not given."""
-        choices = {"learning_rate": RATES, self.leaves[0]: LEAVES, self.trees[0]: (n_trees,)}
-        free = {name: c for name, c in choices.items() if getattr(self.config, name) is None}
-        return [
-            dataclasses.replace(self.config, **dict(zip(free, values, strict=True)))
-            for values in itertools.product(*free.values())
-        ]
-
-    def _curve(
-        self, config: Any, train: Mapping[str, np.ndarray], new: Mapping[str, np.ndarray]
-    ) -> np.ndarray:
-        """Return the squared error on new records after each tree, summed over target steps."""
-        steps = np.flatnonzero(new["mask"].any(axis=0))
-        curves = []
-        for k in steps[np.unique(np.linspace(0, len(steps) - 1, PROBED).astype(int))]:
-            seen, held_out = (part["mask"][:, k] for part in (train, new))
-            x_y = train["x"][seen], train["y"][seen, k]
-            errors = self._errors(config, *x_y, new["x"][held_out], new["y"][held_out, k])
-            curves.append(held_out.sum() * errors)
-        return np.sum(curves, axis=0)
-
-    @abstractmethod
-    def _errors(
-        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
-    ) -> np.ndarray:
-        """Train on `x` and `y`; return the MSE on new records after each tree, `(trees,)`."""
+        given = {name: getattr(self.config, name) for name in self.usual}
+        return {name: self.usual[name] if v is None else v for name, v in given.items()}
 
     @abstractmethod
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -157,11 +98,9 @@ class BoostingConfig(CheckedOptions):
     """Options of `Boosting`.
 
     Attributes:
-        max_iter: number of trees; by default 100, or what `tune` chooses.
+        max_iter: number of trees; by default 100.
         learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
         max_leaf_nodes: leaves of a tree; by default 31, or what `tune` chooses.
-        tune: choose these three settings, except those that are given, by the MSE on the validation
-            part.
         cell_id: whether the cell is an input, as one of at most 255 categories.
         neighbours: number of cells with the strongest roads to or from a cell whose last two
             readings are inputs; needs data with an adjacency.
@@ -170,7 +109,6 @@ class BoostingConfig(CheckedOptions):
     max_iter: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     max_leaf_nodes: Annotated[int, Ge(2)] | None = None
-    tune: bool = False
     cell_id: bool = False
     neighbours: Annotated[NonNegativeInt, Le(64)] = 0
 
@@ -186,8 +124,10 @@ class Boosting(PooledTrees):
     summary = "gradient-boosted trees on the windows of all cells together (not federated)"
     learned = ("x", "y", "mask")
     reads_covariates = True
-    trees = ("max_iter", 100)
-    leaves = ("max_leaf_nodes", 31)
+    usual: ClassVar[Mapping[str, float]] = {
+        "max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 31
+    }  # fmt: skip
+    grid: ClassVar[Grid] = {"learning_rate": [0.05, 0.1, 0.2], "max_leaf_nodes": [15, 31]}
     Options = BoostingConfig
 
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
@@ -235,24 +175,17 @@ class Boosting(PooledTrees):
         x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
         with threads_for(len(x)):
             self.models = [
-                self._model(self.config, x.shape[1]).fit(x[seen], target[seen])
+                self._model(x.shape[1]).fit(x[seen], target[seen])
                 for target, seen in zip(y.T, mask.T, strict=True)
             ]
 
-    def _errors(
-        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
-    ) -> np.ndarray:
-        stages = self._model(config, x.shape[1]).fit(x, y).staged_predict(x_new)
-        return np.array([np.square(y_hat - y_new).mean() for y_hat in stages])
-
-    def _model(self, config: Any, n_inputs: int) -> Any:
+    def _model(self, n_inputs: int) -> Any:
         """Return a new regressor of the library."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         return HistGradientBoostingRegressor(
-            **self._shape(config),
-            early_stopping=False if config.tune else "auto",
-            categorical_features=[n_inputs - 1] if config.cell_id else None,
+            **self._shape(),
+            categorical_features=[n_inputs - 1] if self.config.cell_id else None,
             random_state=0,  # Of the tenth held out for early stopping.
         )
 
@@ -266,11 +199,9 @@ class LightGBMOptions(PeerOptions):
     """Options of `LightGBM`.
 
     Attributes:
-        num_iterations: number of trees of each target step; by default 100, or what `tune` chooses.
+        num_iterations: number of trees of each target step; by default 100.
         learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
         num_leaves: leaves of a tree; by default 31, or what `tune` chooses.
-        tune: choose these three settings, except those that are given, by the MSE on the validation
-            part.
         lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
             one day and one week before each target.
     """
@@ -278,7 +209,6 @@ class LightGBMOptions(PeerOptions):
     num_iterations: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     num_leaves: Annotated[int, Ge(2)] | None = None
-    tune: bool = False
     lags: str = ""
 
 
@@ -294,8 +224,10 @@ class LightGBM(Peer, PooledTrees):
     summary = "LightGBM on lags of a day and a week, calendar and cell, of all cells together"
     package = "lightgbm"
     learned = ("models", "n_cells")
-    trees = ("num_iterations", 100)
-    leaves = ("num_leaves", 31)
+    usual: ClassVar[Mapping[str, float]] = {
+        "num_iterations": 100, "learning_rate": 0.1, "num_leaves": 31
+    }  # fmt: skip
+    grid: ClassVar[Grid] = {"learning_rate": [0.05, 0.1, 0.2], "num_leaves": [15, 31]}
     Options = LightGBMOptions
 
     @property
@@ -315,41 +247,14 @@ class LightGBM(Peer, PooledTrees):
 
     def _train(self, x: np.ndarray, y: np.ndarray, k: int) -> str:
         """Train the trees of one target step and return them as text."""
-        done = (k, self.spec.horizon, "target steps")
-        return str(self._boosted(self.config, x, y, done).model_to_string())
-
-    def _errors(
-        self, config: Any, x: np.ndarray, y: np.ndarray, x_new: np.ndarray, y_new: np.ndarray
-    ) -> np.ndarray:
-        errors: dict[str, Any] = {}
-        self._boosted(config, x, y, (0, 1, "searches for options"), (x_new, y_new), errors)
-        return np.array(errors["new"]["l2"])
-
-    def _boosted(
-        self,
-        config: Any,
-        x: np.ndarray,
-        y: np.ndarray,
-        done: tuple[int, int, str],
-        new: tuple[np.ndarray, np.ndarray] | None = None,
-        errors: dict[str, Any] | None = None,
-    ) -> Any:
-        """Train trees; record their errors on new records in `errors` if there are any."""
         import lightgbm
 
-        shape = self._shape(config)
-        n_trees = shape.pop(self.trees[0])
+        shape, done = self._shape(), (k, self.spec.horizon, "target steps")
+        n_trees = shape.pop("num_iterations")
         params = {**shape, "deterministic": True, "force_col_wise": True, "verbosity": -1}
         data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params)
-        record = [] if errors is None else [lightgbm.record_evaluation(errors)]
-        return lightgbm.train(
-            params,
-            data,
-            num_boost_round=n_trees,
-            valid_sets=[data.create_valid(*new)] if new else None,
-            valid_names=["new"] if new else None,
-            callbacks=[lambda _: self.limit.check(*done), *record],
-        )
+        check = [lambda _: self.limit.check(*done)]
+        return str(lightgbm.train(params, data, n_trees, callbacks=check).model_to_string())
 
     def _restore(self, arrays: Arrays) -> None:
         import lightgbm

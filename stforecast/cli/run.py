@@ -26,9 +26,10 @@ from stforecast.plots import PLOTS
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from stforecast.federated.core.options import Grid
     from stforecast.federated.runs.unfinished_run import AfterRound
     from stforecast.forecasting.results import ForecastRun
-    from stforecast.forecasting.sweep import Grid, Sweep
+    from stforecast.forecasting.sweep import Sweep
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:

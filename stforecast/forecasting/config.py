@@ -89,6 +89,8 @@ class RunOptions(CheckedOptions):
         model: name of the model that federated methods train.
         seed: random seed; the same seed gives the same numbers.
         device: device to compute on: auto, cpu or cuda; auto uses a GPU if there is one.
+        tune: choose settings of the method that are not given, from a grid of its own, by the MSE
+            on the validation part.
         select: model to keep: that of the best validation round (best) or of the last round (last).
         cohort: maximum number of clients trained together; 0 chooses.
         workers: number of cohorts trained in parallel on a CPU; 0 uses all cores. With the engine
@@ -105,6 +107,7 @@ class RunOptions(CheckedOptions):
     model: str = "dual_gru"
     seed: NonNegativeInt = 1
     device: options.Device = "auto"
+    tune: bool = False
     select: Literal["best", "last"] = "best"
     cohort: NonNegativeInt = 0
     workers: options.Workers = 0
@@ -237,6 +240,13 @@ class Config:
         return {"method": method, **options.flatten(*parts)}
 
 
+def own_grid(config: Config) -> options.Grid:
+    """Return the method's grid of those settings that have their defaults."""
+    given, usual = config.flat(), resolve(config.method, model=config.run.model).flat()
+    grid = _find(config.method).grid
+    return {name: values for name, values in grid.items() if given[name] == usual[name]}
+
+
 def options_type(method: str) -> type:
     """Return the dataclass of a method's own settings."""
     return _find(method).Options
@@ -268,7 +278,7 @@ def check_covariates(config: Config) -> None:
 OF_ROUNDS = ("training", "loss", "uplink", "robust", "model_options")
 """Sections that only methods that train in rounds read."""
 
-OF_TRAINED = {"refit_rounds"} | options.names_of(RunOptions) - {"seed"}
+OF_TRAINED = {"refit_rounds"} | options.names_of(RunOptions) - {"seed", "tune"}
 """Further settings that only these read."""
 
 OF_WINDOWS = ("newest_first", "extra_lags", "calendar", "holidays", "impute")
@@ -332,10 +342,11 @@ class ForecastSettings(Settings[Config]):
 def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
     """Return the names of settings that a method does not read, whatever the others are."""
     kind = _find(method)
+    without = set() if kind.grid else {"tune"}
     if method not in BASELINES:
         of_model = options.names_of(types["model_options"]) if "model" in kind.unread else set()
-        return {*kind.unread, *of_model, *(["clients"] if kind.pooled else [])}
-    names = options.names_of(*(types[section] for section in OF_ROUNDS)) | OF_TRAINED
+        return {*kind.unread, *of_model, *(["clients"] if kind.pooled else []), *without}
+    names = without | options.names_of(*(types[section] for section in OF_ROUNDS)) | OF_TRAINED
     names -= {"quantiles"}  # Intervals read it, which every method may have.
     if not kind.reads_windows:
         names |= {*OF_WINDOWS}

@@ -17,14 +17,15 @@ from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.clients import Partition
+from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
 from stforecast.data.outliers import warn_of_unbelieved
 from stforecast.data.prepared import PreparedSeries, prepare
-from stforecast.data.series import Series
+from stforecast.data.series import as_series
 from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
-from stforecast.forecasting.config import Config, reads_target
+from stforecast.forecasting.config import Config, check_covariates, reads_target
 from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.trained_method import TrainedMethod, train
 
@@ -58,15 +59,19 @@ class Fitted:
         return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
 
 
-def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSeries]:
-    """Split and scale a series for a fit, with settings in its steps; warn of odd values."""
+def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
+    """Read, split and scale data for a fit, with settings in their steps; warn of odd values."""
+    check_covariates(asked)
+    series = as_series(data, asked.data.service, asked.window)
+    if table := asked.window.events:
+        series = series.with_events(table)
     step = series.calendar.step
     config = asked.at(step)
     if warning := period_warning(step, config.window.period):
         log.warning(warning)
     own = config.data
-    data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
-    config = dataclasses.replace(config, window=data.window).for_cells(len(series.cells))
+    prepared = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
+    config = dataclasses.replace(config, window=prepared.window).for_cells(len(series.cells))
     if config.training.rounds != asked.training.rounds:
         log.info(
             "rounds: %d instead of %d for %s, see rounds_per_cell",
@@ -76,17 +81,17 @@ def prepare_series(asked: Config, series: Series) -> tuple[Config, PreparedSerie
         )
     times = series.calendar.local_times(np.arange(len(series.values)))
     warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
-    history.warn_of_constants(series, data.split.fit)
+    history.warn_of_constants(series, prepared.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_unbelieved(series.values, data.believed, times, series.cells, series.name)
-    history.warn_of_outliers(data)
-    if config.interval.intervals != "none" and not len(data.calibration):
+    warn_of_unbelieved(series.values, prepared.believed, times, series.cells, series.name)
+    history.warn_of_outliers(prepared)
+    if config.interval.intervals != "none" and not len(prepared.calibration):
         raise InputError(
             f"intervals are calibrated on the validation part: split {config.data.split} has none "
             "long enough; ",
             Words("choose another {split}, or {intervals:none}"),
         )
-    return config, data
+    return config, prepared
 
 
 def fit(
@@ -137,15 +142,12 @@ def _fit(
         # The windows of the training are not cut again: what they are cut from takes gigabytes.
         data = dataclasses.replace(data)
         return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
-    baseline = fit_baseline(config, data, data.split.train, data.split.validation)
-    config = dataclasses.replace(config, method_options=baseline.config)
+    baseline = fit_baseline(config, data, data.split.train)
     return Fitted(config, data, {"last": baseline, "best": baseline}, pd.DataFrame())
 
 
-def fit_baseline(
-    config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
-) -> Baseline:
-    """Fit the configured reference forecaster to windows; `validation` windows choose its options.
+def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:
+    """Fit the configured reference forecaster to windows.
 
     One that reads the whole series does not see the steps before the training part.
     """
@@ -154,9 +156,7 @@ def fit_baseline(
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan
-    return baseline.fit(
-        series, starts, config.window, data.calendar, validation, data.series.adjacency
-    )
+    return baseline.fit(series, starts, config.window, data.calendar, data.series.adjacency)
 
 
 def restore_predictor(

@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError, choose
 from data_prep.base.progress import doing, noting
 from data_prep.netcdf import dump, dump_blocks
 from stforecast.data.clients import Partition
-from stforecast.data.cubes import Data, name_of
+from stforecast.data.cubes import Data, name_of, open_cube
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
@@ -31,7 +31,7 @@ from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
-from stforecast.forecasting.config import Config, check_covariates, check_read, read_by, resolve
+from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.description import as_html, one_line
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
@@ -39,6 +39,7 @@ from stforecast.forecasting.history import open_history, read_series, warn_of_le
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import roll
+from stforecast.forecasting.sweep import tuned
 from stforecast.forecasting.tables import Interval, tidy
 from stforecast.forecasting.update import (
     How,
@@ -218,16 +219,15 @@ class Forecaster:
         Raises:
             InputError: if the data cannot be used with these settings.
         """
-        check_covariates(self.asked)
         doing(f"reading {name_of(data)}")
-        series = as_series(data, self.asked.data.service, self.asked.window)
-        if table := self.asked.window.events:
-            series = series.with_events(table)
-        config, prepared = prepare_series(self.asked, series)
-        begin = time.perf_counter()
+        cube, begin = open_cube(data), time.perf_counter()
+        asked = tuned(self.asked, cube)
+        swept = time.perf_counter() - begin
+        config, prepared = prepare_series(asked, cube)
+        begin = time.perf_counter() - swept
         doing(f"training {config.method}")
         for callback in callbacks:
-            callback.begin({"data": series.name, **config.flat()})
+            callback.begin({"data": prepared.series.name, **config.flat()})
         fitted = fit(config, prepared, call_all(after_round, callbacks), checkpointer)
         config, prepared, predictors = fitted.config, fitted.data, fitted.predictors
         # A resumed run has trained its first rounds before.
@@ -556,6 +556,10 @@ class Forecaster:
         settings = {**self.asked.flat(), "split": split_before(series, n_steps)}
         settings |= {"events": os.fspath(events)} if events else {}
         return Forecaster.recorded(settings).fit(open_history(history, model))
+
+    def learn_all(self, history: Data | Series) -> Forecaster:
+        """Return one that is trained further on all of a history; its bounds stay as they are."""
+        return self._holding(trained_further(self.model_, self.read(history), 0))
 
     def backtest(
         self,

@@ -3,28 +3,28 @@
 All candidates train for a few rounds, the best third of them for three times as many, and so on up
 to all rounds; each training begins anew, so that its schedule fits its rounds. Jamieson, Talwalkar:
 Non-stochastic Best Arm Identification and Hyperparameter Optimization, AISTATS 2016. Reference
-forecasters have no rounds: all candidates are fitted once. The test part has no say.
+forecasters have no rounds: all candidates are fitted once. The test part has no say. With the
+setting `tune`, every fit begins with a sweep over the method's own grid.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted
-from stforecast.bench.run_groups import pooled, select
-from stforecast.data.cubes import open_cube
-from stforecast.forecasting.config import resolve
-from stforecast.forecasting.forecaster import Forecaster
+from stforecast.data.cubes import Data, open_cube
+from stforecast.federated.core.options import Grid
+from stforecast.forecasting.config import Config, check_read, own_grid, read_by, resolve
+from stforecast.forecasting.fit import fit, prepare_series
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,6 @@ ETA = 3
 
 FEWEST = 2
 """Rounds of the first stage, at least."""
-
-Grid = Mapping[str, Sequence[Any]]
-"""Values to try by the name of their setting."""
 
 
 def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -81,14 +78,22 @@ class Sweep:
     swept: str
 
 
-def sweep(
-    method: str, data: str | os.PathLike[str], settings: Mapping[str, Any], grid: Grid
-) -> Sweep:
+def tuned(asked: Config, data: Data) -> Config:
+    """Return the settings after the sweep that they ask for with `tune`."""
+    grid = own_grid(asked) if asked.run.tune else {}
+    if not grid:
+        return asked
+    settings = read_by(asked.method, asked.flat())
+    others = {name: value for name, value in settings.items() if name not in {*grid, "method"}}
+    return resolve(**asked.flat() | sweep(asked.method, data, others, grid).chosen)
+
+
+def sweep(method: str, data: Data, settings: Mapping[str, Any], grid: Grid) -> Sweep:
     """Choose the settings of a grid by the MSE on the validation part.
 
     Args:
         method: name of a method.
-        data: a cube or a table.
+        data: as for `open_cube`: a cube, a table (time × cell), or the path of either.
         settings: all other settings.
         grid: values to try.
 
@@ -98,13 +103,15 @@ def sweep(
     if twice := sorted(grid.keys() & settings.keys()):
         raise InputError(Words("{sweep} and {} both give {}; give it once", twice[0], twice[0]))
     candidates = [dict(zip(grid, v, strict=True)) for v in itertools.product(*grid.values())]
+    check_read(method, {**settings, **candidates[0]})
     rounds = [resolve(method, **settings, **one).total_rounds for one in candidates]
     cube, rows = open_cube(data), []
     for divisor in _stages(len(candidates), min(rounds)):
         errors = []
         for one in candidates:
             tried = {**one, **_fewer(resolve(method, **settings, **one).total_rounds, divisor)}
-            errors.append(_validation_mse(method, cube, {**settings, **tried}))
+            with _quiet():
+                errors.append(_validation_mse(resolve(method, **{**settings, **tried}), cube))
             rows.append({**tried, "validation_mse": errors[-1]})
             log.info("sweep: %s: validation MSE %.4f", _in_words(tried), errors[-1])
         order = np.argsort(np.nan_to_num(errors, nan=np.inf), kind="stable")
@@ -130,21 +137,26 @@ def _fewer(rounds: int, divisor: int) -> dict[str, int]:
     return {"rounds": rounds // divisor} if divisor > 1 else {}
 
 
-def _validation_mse(method: str, cube: xr.Dataset, settings: dict[str, Any]) -> float:
-    """Return the MSE of z-scores over the validation part, of a model without refits."""
-    once = {} if {"refit", "refit_rounds"} & settings.keys() else {"refit": "never"}
-    fitted = Forecaster(method, **settings, **once).fit(cube)
-    found = pooled(
-        select(
-            fitted.evaluate(), metric="mse", split="validation", selection=fitted.config.run.select
-        )
-    )
-    if found.empty:
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out the warnings of candidates, since the last fit repeats them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _validation_mse(config: Config, data: Data) -> float:
+    """Return the MSE of z-scores over the validation part."""
+    fitted = fit(*prepare_series(config, data))
+    if not fitted.data.validation_targets[1].any():
         raise InputError(
-            f"split {fitted.config.data.split} has no validation part to choose settings on; ",
-            Words("choose another {split}, or leave out {sweep}"),
+            f"split {config.data.split} has no observed validation target to choose settings on; ",
+            Words("choose another {split}, or leave out {sweep} and {tune}"),
         )
-    return float(found["value"].iloc[0])
+    return fitted.validation_mse
 
 
 def _in_words(settings: Mapping[str, Any]) -> str:

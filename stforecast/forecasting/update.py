@@ -81,6 +81,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     """Return the model after some rounds from its present weights, on all but the last steps.
 
     Shared and personal parts go on; the scaling stays. A forecaster without rounds is fitted again.
+    If no step is left out, its bounds stay those that were calibrated before.
     """
     stop, config, window = len(series.values) - n_steps, model.config, model.config.window
     local_times = series.calendar.local_times(np.arange(len(series.values)))
@@ -101,7 +102,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     trained, _ = train(config, predictor, data, known)
     about = {**model.trained_on, "last": str(local_times[stop - 1])}
     further = dataclasses.replace(model, predictor=trained, trained_on=about)
-    return calibrated(further, series, n_steps)
+    return calibrated(further, series, n_steps) if n_steps else further
 
 
 def split_before(series: Series, n_steps: int) -> str:

@@ -47,7 +47,7 @@ class UpdateOptions(CheckedOptions):
         level: confidence with which the challenger must be better: the interval of the difference
             over the days of the trial must lie below 0.
         history_days: days of records that are kept, at least what inputs and trials need; 0 for as
-            many as the run was made with, which training anew reads.
+            many as the parts of the run have and those of a trial, which training anew reads.
     """
 
     check_days: PositiveFloat = 7.0

@@ -1,7 +1,8 @@
 """One update of a service: new records in, yesterday's forecast scored, the next one out.
 
 The rule that decides on the model is `decide`; its settings are `UpdateOptions`. A challenger is
-trained without the trial's days, and replaces the model in service only if it wins on them.
+trained without the trial's days, and replaces the model in service only if it wins on them. Then it
+learns these days, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.tables import Interval, long_table
-from stforecast.forecasting.update import How, begin_of, in_trial, trained_until, trial_steps
+from stforecast.forecasting.update import (
+    LEAST_HORIZONS,
+    How,
+    begin_of,
+    in_trial,
+    trained_until,
+    trial_steps,
+)
 from stforecast.service import folder
 from stforecast.service.folder import ServiceState
 from stforecast.service.records import Change, append
@@ -149,7 +157,7 @@ def update(
         if before and not change.steps and not change.changed:
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
-        keep = _kept_steps(forecaster, state.history, settings.update)
+        keep = _kept_steps(forecaster, opened, settings.update)
         history = history.isel(time=slice(-keep, None))
         state = dataclasses.replace(state, history=history)
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
@@ -164,15 +172,15 @@ def update(
     )
 
 
-def _kept_steps(forecaster: Forecaster, history: xr.Dataset, options: UpdateOptions) -> int:
+def _kept_steps(forecaster: Forecaster, run: ForecastRun, options: UpdateOptions) -> int:
     """Return the steps of records to keep."""
-    if not options.history_days:
-        return history.sizes["time"]
-    model, day = forecaster.model_, pd.Timedelta(days=1)
-    horizon = model.config.window.horizon
-    trial = max(round(options.trial_days * (day / model.step)), 4 * horizon)
-    season = round(7 * day / model.step)
-    return max(round(options.history_days * (day / model.step)), trial + model.reach + season)
+    model, parts = forecaster.model_, run.about["parts"]
+    day = pd.Timedelta(days=1) / model.step
+    trial = max(round(options.trial_days * day), LEAST_HORIZONS * model.config.window.horizon)
+    if options.history_days:
+        return max(round(options.history_days * day), trial + model.reach + round(7 * day))
+    span = pd.Timestamp(parts["test"]["last"]) - pd.Timestamp(parts["training"]["first"])
+    return round(span / model.step) + 1 + trial
 
 
 def _renewed(
@@ -256,6 +264,8 @@ def _challenged(
     standing.promised = float(np.fmin(standing.promised, promised)) if won else standing.promised
     standing.lost = "" if won else how
     reason = f"{decision.reason}; {how}, its MASE is {against} % above that of the model in service"
+    if won and trained_until(challenger.model_) < begin_of(series, 1):
+        challenger = challenger.learn_all(series)
     winner = challenger if won else forecaster
     return _Renewal(winner, how if won else KEPT, reason, against)
 

@@ -748,6 +748,53 @@ def road_with_columns_that_never_change(folder):
     return save(folder, text), truth
 
 
+@case(("%Y%m%d%H%M+0200",), ("%Y%m%d.%H%M%S+02:00",))
+def ericsson_periods(folder, form):
+    """Begin and end of each period with an offset, beside the day, and the path of an object."""
+    paths = [f"SubNetwork=ROOT,MeContext=ENB1,EUtranCellFDD=C{i}" for i in range(2)]
+    truth = Truth({"pmPdcpVolDlDrb": 0, "pmRrcConnLevSum": 0}, paths)
+    truth.times = HOURS - pd.Timedelta("2h")
+    head = ["DATE_ID", "ROP_START", "ROP_END", "MOID", *truth.values]
+
+    def row(t, c):
+        end = t + pd.Timedelta("1h")
+        return [f"{t:%Y-%m-%d}", t.strftime(form), end.strftime(form), c]
+
+    return save(folder, lines(truth, head, row)), truth
+
+
+@case()
+def huawei_without_some_units(folder):
+    """A row of units below the names, of which some are None."""
+    truth = Truth({"L.Thrp.bits.DL(bit)": 0, "L.Traffic.User.Avg(None)": 2}, ["A", "B"])
+    head = ["Result Time", "Granularity Period", "Object Name", *truth.values]
+    text = lines(truth, head, lambda t, c: [f"{t:%Y-%m-%d %H:%M}", "60", c])
+    return save(folder, text.replace("\n", "\n,Minutes,,bit,None\n", 1)), truth
+
+
+@case()
+def english_motorways(folder):
+    """Counts by classes of length and speed, of which some are empty, and a number of each step."""
+    truth = Truth({"0 - 520 cm": 0, "1160+ cm": 0, "80+ mph": 0}, ["M25/5790A", "A1(M)/9842J"])
+    head = ["Site Name", "Report Date", "Time Period Ending",
+            "Time Interval", *truth.values]  # fmt: skip
+    text = lines(truth, head, lambda t, c: [
+        c, f"{t:%d/%m/%Y} 00:00:00", f"{t:%H:%M:%S}", str(t.hour)])  # fmt: skip
+    return save(folder, text), truth
+
+
+@case()
+def turnstiles(folder):
+    """Units whose numbers look like dates, month first, zeros before numbers, spaces behind."""
+    truth = Truth({"ENTRIES": 0, "EXITS": 0}, ["59 ST/02-00-00", "59 ST/02-00-01", "5 AV/02-00-00"])
+    head = "C/A,STATION,SCP,DIVISION,DATE,TIME,ENTRIES,EXITS  "
+    rows = [
+        f"A,{c.replace('/', ',')},BMT,{t:%m/%d/%Y},{t:%H:%M:%S},{n:010.0f},{m:010.0f}  "
+        for t, c, n, m in truth.long.itertuples(index=False)
+    ]
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
 @case(("|", "call_type", "MOC"), (",", "ended_at", "2024-05-14 10:00:00"))
 def events_without_numbers(folder, sep, other, text):
     """Calls or trips, each with a time, a place and an id, which the message says how to count."""

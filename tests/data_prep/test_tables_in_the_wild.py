@@ -417,6 +417,20 @@ def test_duplicates_are_treated_before_they_are_resampled(table, wide):
     assert first_cell("mean", "sum") == [4.0, 2.5, 1.0, 1.0]
 
 
+def test_a_counter_that_runs_on_is_told_from_traffic(table, tmp_path, caplog):
+    rng = np.random.default_rng(5)
+    runs = rng.integers(1, 90, (48, 3)).cumsum(axis=0)
+    runs[30:, 0] -= runs[30, 0]  # A reset.
+    prepare(table({"time": HOURS} | {str(i): runs[:, i] for i in range(3)}), tmp_path / "runs.nc")
+    assert (
+        "value: looks like a counter that runs on: it hardly ever falls in 3 cells" in caplog.text
+    )
+    caplog.clear()
+    steps = {str(i): np.diff(runs[:, i], prepend=0) for i in range(3)}
+    prepare(table({"time": HOURS} | steps), tmp_path / "steps.nc")
+    assert "runs on" not in caplog.text
+
+
 def written_trips(path):
     """Three trips from A, one from B, in the first and the last of three hours."""
     rows = ["2024-03-04 08:05:00,A,q7", "2024-03-04 08:05:00,A,x1e", "2024-03-04 08:59:59,B,5e2"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.options import NoOptions
+from stforecast.federated.core.options import Grid, NoOptions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
 from stforecast.federated.core.tensors import Batch, Params, Payload, take
@@ -103,6 +103,8 @@ class Method:
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the run's settings with this method, by name. If they name a model, those of its
     options hold only while that model is used."""
+    grid: ClassVar[Grid] = {}
+    """Values that the setting `tune` of a forecast tries, by the name of a setting."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None

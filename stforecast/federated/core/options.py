@@ -12,7 +12,7 @@ import difflib
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -79,6 +79,10 @@ CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
 TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
 TOO_HIGH = {"less_than", "less_than_equal"}
 """Pydantic's names of range errors."""
+
+
+Grid = Mapping[str, Sequence[Any]]
+"""Values to try by the name of their setting."""
 
 
 class CheckedOptions:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.docs import RESULTS
-from experiments.site import claims, default_method, tables
+from experiments.site import default_method, images, tables
 from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
 from experiments.site.measured import NAMES, benchmarks_of, pages, read_benchmark
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
@@ -279,7 +279,7 @@ def test_of_a_method_for_images_the_best_model_is_shown():
         ["pfpl", "60 [50, 70]"],
         ["fedavg (trained)", "-5 [-10, 1]"],
     ]
-    answer = claims.answers(found)
+    answer = images.answers(found)
     assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
     assert "`pfpl` is more accurate than 0 of 1 other methods. None is told to be better" in answer
 
@@ -300,8 +300,8 @@ def test_of_a_method_for_images_the_best_model_is_shown():
 )
 def test_seeds_that_might_tell_narrow_the_interval_to_what_is_claimed(here, answer, seeds, told):
     row = {"here": here, "answer": answer}
-    assert claims.seeds_needed(row, 3) == seeds
-    assert claims.seeds_to_tell(row, 3) == told
+    assert images.seeds_needed(row, 3) == seeds
+    assert images.seeds_to_tell(row, 3) == told
 
 
 def test_answers_to_claims_stand_on_the_papers_page_too(benchmark, results):

@@ -1,15 +1,19 @@
 """Settings that are chosen from a grid on the validation part."""
 
+import dataclasses
 import json
 import sys
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.baselines import BASELINES
 from stforecast.cli.main import main
+from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.sweep import parse_grid, sweep
@@ -41,6 +45,37 @@ def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
     last = found.trials.iloc[4:]
     assert found.chosen == {"lr": last["lr"][last["validation_mse"].idxmin()]}
     assert found.swept == "lr=1e-06|1e-05|0.001|0.01 (6 trainings)"
+
+
+@pytest.mark.parametrize("method", ["ridge", "boosting", "lightgbm"])
+def test_tune_sweeps_the_grid_of_the_method(table, method, tmp_path):
+    if method == "lightgbm":
+        pytest.importorskip("lightgbm", reason="the extra peers is not installed")
+    grid = {name: values[:2] for name, values in BASELINES[method].grid.items()}
+    settings = {**SPLIT, "target": "validation", "refit": "daily"}
+    with patch.object(BASELINES[method], "grid", grid):
+        forecaster = Forecaster(method, **settings, tune=True).fit(table)
+        chosen = sweep(method, table, settings, grid).chosen
+        options = dataclasses.asdict(forecaster.config.method_options)
+        assert chosen.items() <= options.items()
+        # Loaded, refitted and asked for by name, these options give the same forecasts.
+        loaded = Forecaster.load(forecaster.save(tmp_path))
+        pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
+        by_name = Forecaster.recorded(forecaster.config.flat()).fit(table)
+        assert by_name.test_forecasts().identical(forecaster.test_forecasts())
+
+
+def test_any_method_may_have_a_grid_of_which_what_is_given_is_left_out(table):
+    grid = {"lr": [1e-6, 1e-2], "batch_size": [16, 32]}
+    with patch.object(FedAvg, "grid", grid):
+        backtest = Forecaster("fedavg", **LINEAR, tune=True).backtest(table, folds=2, test="2d")
+        fitted = Forecaster("fedavg", **LINEAR, batch_size=8, tune=True).fit(table)
+        loose = Forecaster("fedavg", **LINEAR, tune=True).fit(table)
+    assert (fitted.config.training.lr, fitted.config.training.batch_size) == (1e-2, 8)
+    assert loose.config.training.batch_size in grid["batch_size"]
+    assert len(backtest.results) == 2
+    with pytest.raises(InputError, match="fedavg does not read tune"):
+        Forecaster("fedavg", **LINEAR, tune=True)
 
 
 def test_a_run_names_what_was_swept_and_is_tracked(cube_path, tmp_path, monkeypatch, capsys):
@@ -89,3 +124,9 @@ def test_a_grid_needs_a_name_and_two_values(text):
 def test_what_cannot_be_swept_is_refused(grid, settings, message, table):
     with pytest.raises(InputError, match=message):
         sweep("ridge", table, settings, grid)
+
+
+def test_tune_needs_a_validation_part(table):
+    forecaster = Forecaster("ridge", split="days:8,0,2", periods=1, tune=True)
+    with pytest.raises(InputError, match="no observed validation target to choose settings on"):
+        forecaster.fit(table)

@@ -47,11 +47,8 @@ def test_an_update_appends_the_records_and_forecasts_what_follows(service, tmp_p
     assert done.about["steps"] == 24
     assert done.about["changed"] == 72
     history = read_state(last_state(run)).history
-    wide = values().iloc[24 : 24 * (DAYS + 1)]
-    # As many days are kept as the run was made of, in the town's zone.
-    expected = wide.iloc[-24 * DAYS :].to_numpy()
-    np.testing.assert_array_equal(history["load"].to_numpy()[-24 * 20 :], expected[-24 * 20 :])
-    assert history.sizes["time"] == 24 * DAYS
+    expected = values().iloc[: 24 * (DAYS + 1)].to_numpy()
+    np.testing.assert_array_equal(history["load"].to_numpy(), expected)
     cube = write_cube(history, tmp_path / "kept.nc")
     forecast = Forecaster.load(run).predict(cube)
     pd.testing.assert_frame_equal(done.forecast, forecast)
@@ -250,7 +247,15 @@ def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     runs.run("ridge", prepare(first, tmp_path / "first.nc", **options), run, settings)
     (run / "service.toml").write_text(RULE)
     for n in range(DAYS, 32):
-        update(run, write(wide.iloc[24 * n : 24 * n + 24], tmp_path / "day.csv"))
+        done = update(run, write(wide.iloc[24 * n : 24 * n + 24], tmp_path / "day.csv"))
+        if done.action in (FURTHER, ANEW):
+            # The winner also learns the days of the trial.
+            assert Forecaster.load(run).model_.trained_on["last"] == done.about["until"]
+    # As many days are kept as the run's parts have, and those of the trial.
+    parts = json.loads((run / "run.json").read_text())["parts"]
+    span = pd.Timestamp(parts["test"]["last"]) - pd.Timestamp(parts["training"]["first"])
+    kept = read_state(last_state(run)).history.sizes["time"]
+    assert kept == span / pd.Timedelta(hours=1) + 1 + 4 * 24
     log = pd.read_csv(last_state(run) / "service.csv")
     won = log["action"].isin([FURTHER, ANEW])
     assert won.any()
