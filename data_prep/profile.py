@@ -51,7 +51,7 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
     step = (times[1] - times[0]) / pd.Timedelta(days=1) if len(times) > 1 else 1.0
     per_day = max(1, round(1 / step)) if step else 1
     days = pd.factorize(times.normalize())[0]
-    by_day = 1 - _means(known.astype(float), days).mean(axis=1)
+    by_day = 1 - _means(known.mean(axis=1, keepdims=True), days)[:, 0]
     dates = times.normalize().unique().strftime("%Y-%m-%d")
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = np.nanmax(values, axis=0, initial=-np.inf, where=known)
@@ -66,8 +66,8 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
         "stuck": _stuck(values, max(4, per_day // 4), times, cells),
         "outliers": _outliers(values, times, cells),
         "shifts": _shifts(values, times, cells),
-        "daily": _strength(values, np.arange(len(times)) % per_day, 3 * per_day),
-        "weekly": _strength(values, np.arange(len(times)) % (7 * per_day), 21 * per_day),
+        "daily": _strength(values, per_day, 3 * per_day),
+        "weekly": _strength(values, 7 * per_day, 21 * per_day),
     }
 
 
@@ -160,20 +160,23 @@ def _shifts(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) -> d
     return {"count": int(peak.sum()), "cell": str(cells[cell]), "week": day, **sizes}
 
 
-def _strength(values: np.ndarray, slots: np.ndarray, fewest: int) -> float | None:
-    """Return the mean share of the cells' variance that the means of slots explain.
+def _strength(values: np.ndarray, n_slots: int, fewest: int) -> float | None:
+    """Return the mean share of the cells' variance that the means of each slot of time explain.
 
     It is adjusted for the number of slots, so that noise has none.
     """
-    if len(values) < fewest or slots.max() == 0:
+    if len(values) < fewest or n_slots == 1:
         return None
     known = np.isfinite(values)
     count = known.sum(axis=0)
-    centred = np.where(known, values - _means(values, np.zeros_like(slots)), 0.0)
-    means = _means(np.where(known, centred, np.nan), slots)[slots]
-    total = (centred**2).sum(axis=0)
-    rest = (np.where(known, centred - means, 0.0) ** 2).sum(axis=0)
-    n_slots = int(slots.max()) + 1
+    mean = values.sum(axis=0, where=known) / np.maximum(count, 1)
+    centred = np.where(known, values - mean, 0.0)
+    total = np.einsum("ij,ij->j", centred, centred)
+    explained = np.zeros_like(total)
+    for slot in range(n_slots):
+        known_in_slot = np.maximum(known[slot::n_slots].sum(axis=0), 1)
+        explained += centred[slot::n_slots].sum(axis=0) ** 2 / known_in_slot
+    rest = np.maximum(total - explained, 0.0)
     cells = (total > 0) & (count > n_slots)
     if not cells.any():
         return None

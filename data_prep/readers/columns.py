@@ -307,9 +307,11 @@ def _holds_numbers(column: pd.Series) -> bool:
     >>> [_holds_numbers(pd.Series(v)) for v in (["1", "2", "x"], ["7e12", "a3", "b4"], [None])]
     [True, False, True]
     """
-    if not is_text(column) or column.isna().all():
-        return bool(column.isna().all()) or not bool(np.isnan(_coerce(column)).all())
-    return bool(np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5)
+    if not is_text(column):
+        return types.is_numeric_dtype(column) and not types.is_bool_dtype(column)
+    return bool(column.isna().all()) or bool(
+        np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5
+    )
 
 
 def _refuse_commas(column: pd.Series, origin: Origin) -> None:

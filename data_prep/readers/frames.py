@@ -208,7 +208,9 @@ def from_long(
     axis = place_times(times, cell_at, zone, options)
     steps, time_at = axis.steps, axis.at
     at = time_at * len(cells) + cell_at
-    same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
+    same = at
+    if options.resampling is not None:
+        same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
     repeat = _first_repeat(same)
     counts = options.resampling is not None and options.resampling.counts
     if repeat and options.duplicates == "error" and not counts:

@@ -75,8 +75,8 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
     if keys[1] not in df:
         return {}
     found = {}
-    cells = df[keys[1]].to_numpy()
-    of_first = cells == cells[0] if len(cells) else np.zeros(0, dtype=bool)
+    codes = pd.factorize(df[keys[1]])[0]
+    of_first = codes == codes[:1]
     for name in df.columns:
         column = df[name]
         if (
@@ -86,7 +86,7 @@ def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Serie
             or not _could_be_property(name, column)
         ):
             continue
-        by_cell = column.groupby(cells)
+        by_cell = column.groupby(df[keys[1]].to_numpy())
         if not (by_cell.nunique() == 1).all():
             continue
         is_id = bool(named([name], CELLS))

@@ -30,6 +30,7 @@ YEARS = (1985, 2030)
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
+NUMBER = r"\d+(\.\d+)?"
 COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
 """Pattern of a text such as 202403040015+0100, with an offset from UTC."""
 
@@ -118,11 +119,12 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     """Parse ISO 8601 texts, to UTC if all have an offset, or other usual ones, or numbers."""
     texts = texts.str.strip()
-    if texts.str.fullmatch(r"\d+(\.\d+)?").all():
+    first = next(iter(texts), "")
+    if re.fullmatch(NUMBER, first) and texts.str.fullmatch(NUMBER).all():
         return _from_digits(texts, origin)
     if _are_spans(texts):
         texts = texts.str.replace(SPAN, r"\1", regex=True)
-    if texts.str.fullmatch(COMPACT).all():
+    if re.match(COMPACT, first) and texts.str.fullmatch(COMPACT).all():
         texts = texts.str.replace(COMPACT, _with_marks, regex=True)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
@@ -149,7 +151,10 @@ def _are_spans(texts: pd.Series) -> bool:
     >>> _are_spans(pd.Series(["2024-03-04 08:00-05:00", "2024-03-04 09:00-05:00"]))
     False
     """
-    found = texts.str.extract(r"[T ](\d{1,2}):(\d{2})(?::00)? ?- ?(\d{1,2}):(\d{2})$")
+    pattern = r"[T ](\d{1,2}):(\d{2})(?::00)? ?- ?(\d{1,2}):(\d{2})$"
+    if not re.search(pattern, next(iter(texts), "")):
+        return False
+    found = texts.str.extract(pattern)
     if found.isna().to_numpy().any():
         return False
     hour, minute, end_hour, end_minute = found.astype(int).to_numpy().T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ import xarray as xr
 from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
 from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table
-from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
-from stforecast.bench.statistics.estimate import ErrorSums
+from stforecast.bench.statistics.bootstrap import bootstrap
+from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.forecasting.forecaster import Forecaster
 
 CELLS, DRAWS = (1, 2, 4), 3
@@ -150,15 +150,15 @@ TEST_DAYS, WARM_UP_DAYS = 16, 15
 EVERY, FIRST = 7, 3
 """Every seventh cell is new, from the fourth on: 13 of 88."""
 
-ALONE = "ridge, each cell alone"
-"""The best of what is trained alone."""
+ADAPTED, ALONE = "fedlean, adapted", "ridge, each cell alone"
+"""The default, and the best of what is trained alone."""
 
 GRU = {"rounds": 10, "select": "last"}
 LAGS = {"closeness": 1, "periods": 0, "extra_lags": "2-168", "impute": "newest"}
 LINEAR = {"model": "linear", **LAGS, **GRU}
 
 NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "fedlean, adapted": ("fedlean", {}, {}),
+    ADAPTED: ("fedlean", {}, {}),
     "FedAvg of linear maps, as it is": ("fedavg", LINEAR, {}),
     "FedAvg of linear maps, fine-tuned": ("fedavg", LINEAR, {"fine_tune": 5}),
     "FedRep, adapted head": ("fedrep", GRU, {}),
@@ -268,7 +268,7 @@ def measure_new(table: pd.DataFrame, name: str, seed: int) -> list[dict[str, Any
 
 
 def new_tables(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the errors with intervals, and the differences to the whole refit."""
+    """Return the errors with intervals, and how far the adapted default's are above others."""
     of_seeds: dict[str, list[list[list[float]]]] = {}
     for row in rows:
         if row["squares"]:
@@ -276,28 +276,23 @@ def new_tables(rows: Iterable[Mapping[str, Any]]) -> str:
     totals = {name: np.array(found) for name, found in of_seeds.items()}
     found = {name: ErrorSums(t, np.full(t.shape, 24.0)) for name, t in totals.items()}
     groups = np.arange(next(iter(found.values())).total.shape[1])
-    replicates = bootstrap(found, lambda total, weight: total / weight, groups)
-    parts = [_rows("MSE with days of history:", (*NEW, REFIT), replicates)]
-    for reference in (REFIT, ALONE):
-        title = f"% above {reference}, with days of history:"
-        parts.append(_rows(title, list(NEW)[:4], replicates, reference))
-    return "\n\n".join(parts)
+    of = bootstrap(found, lambda total, weight: total / weight, groups)
+
+    def above(reference: str, days: int) -> Estimate | None:
+        pair = [f"{name}/{days}" for name in (ADAPTED, reference)]
+        return of.relative_difference(*pair) if of.pooled.keys() >= set(pair) else None
+
+    def error(name: str, days: int) -> Estimate | None:
+        return of.error(f"{name}/{days}") if f"{name}/{days}" in found else None
+
+    errors = _by_days("MSE with days of history:", (*NEW, REFIT), error)
+    title = f"% that `{ADAPTED}` is above, with days of history:"
+    return f"{errors}\n\n{_by_days(title, (REFIT, *list(NEW)[1:4], ALONE), above)}"
 
 
-def _rows(
-    title: str, names: Iterable[str], replicates: Replicates, reference: str | None = None
-) -> str:
-    """Return errors by method and days, or their differences to a reference of the same days."""
-
-    def text(name: str, days: int) -> str:
-        needed = [f"{n}/{days}" for n in (name, reference) if n]
-        if not replicates.pooled.keys() >= set(needed):
-            return "-"
-        if reference is None:
-            return str(replicates.error(*needed))
-        return str(replicates.relative_difference(*needed))
-
-    rows = [[name, *(text(name, days) for days in DAYS)] for name in names]
+def _by_days(title: str, names: Iterable[str], of: Callable[[str, int], Estimate | None]) -> str:
+    """Tabulate an estimate of each name by days of history."""
+    rows = [[name, *(of(name, days) or "-" for days in DAYS)] for name in names]
     return tabulate.tabulate(rows, [title, *map(str, DAYS)], tablefmt="github")
 
 

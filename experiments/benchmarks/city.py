@@ -1,15 +1,19 @@
-"""Measure whole runs on cities of many cells, phase by phase: the default beside LightGBM."""
+"""Measure whole runs on cities of many cells: phase by phase, and from raw files to the report."""
 
 from __future__ import annotations
 
 import datetime
 import importlib
 import itertools
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from data_prep.base.errors import InputError
 from data_prep.city.activity import PER_HOUR, PRESETS, simulated_days
 from data_prep.city.simulate import CITIES, block, zones
 from data_prep.cube import make_cube, write_cube
@@ -54,6 +59,14 @@ COLUMNS = {
     "cpu": ("CPU s", ".0f"),
     "wall": ("s", ".0f"),
     "peak": ("peak GB", ".2f"),
+}
+
+COMMANDS = {
+    "command": ("command", ""),
+    "cpu": ("CPU s", ".0f"),
+    "wall": ("s", ".0f"),
+    "peak": ("peak GB of a process", ".2f"),
+    "written": ("GB written", ".2f"),
 }
 
 
@@ -196,3 +209,61 @@ def city_table(rows: Sequence[dict[str, Any]]) -> str:
     found = totals.join(phases).reset_index()
     records: list[Any] = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
     return frame.table(records, COLUMNS)
+
+
+@frame.benchmark(goes_on=True)
+def raw_to_report(
+    results: frame.Results, *, folder: Path, cells: int = 10_000, days: int = 62
+) -> str:
+    """Measure the commands that lead from raw text files to the report of a forecast.
+
+    A city is simulated first, so the folder needs room for the raw days: 0.24 GB each for 10,000
+    cells. A command that an earlier call has measured is not repeated. Nothing is removed.
+
+    Args:
+        results: gets a row for each command.
+        folder: where the commands write.
+        cells: number of cells.
+        days: number of days.
+    """
+    results.fix(cells=cells, days=days)
+    folder.mkdir(parents=True, exist_ok=True)
+    prepare = ["prepare", "milan", "--raw", "raw", "--step", "1h", "--out"]
+    commands = [
+        ["simulate", "--city", "milan", f"--cells={cells}", f"--days={days}", "--out", "raw"],
+        [*prepare, "milan.nc"],
+        *([[*prepare, "milan-ray.nc", "--engine", "ray"]] if find_spec("ray") else []),
+        ["run", "--data=milan.nc", "--service=internet", "--horizon=24",
+         "--intervals=normalised", "--out", "run"],
+        ["report", "run", "--out", "report.html"],
+    ]  # fmt: skip
+    for arguments in commands:
+        command = " ".join(arguments)
+        if not results.has(command=command):
+            used = frame.in_own_process(run_command, folder, arguments)
+            results.add({"command": command, **used})
+    return frame.table(results.rows, COMMANDS)
+
+
+def run_command(folder: Path, arguments: Sequence[str]) -> dict[str, float]:
+    """Run a command of `stforecast` in a folder, as the first child of this process.
+
+    Returns:
+        CPU seconds, seconds, and GB: the largest peak of one process, and what was written.
+    """
+    before, began = _size(folder), time.perf_counter()
+    command = [sys.executable, "-m", "stforecast", *arguments]
+    done = subprocess.run(command, cwd=folder, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{' '.join(arguments)}: {done.stderr.strip().splitlines()[-1]}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "cpu": used.ru_utime + used.ru_stime,
+        "wall": time.perf_counter() - began,
+        "peak": used.ru_maxrss / 1e6,
+        "written": (_size(folder) - before) / 1e9,
+    }
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -29,7 +29,7 @@ from stforecast.forecasting.planning import error_paths, plan
 
 SERVED = {
     "what": ("asked for", ""),
-    "kilobytes": ("kB an answer", ".3g"),
+    "kilobytes": ("kB an answer", ",.4g"),
     "cpu_ms": ("CPU ms of the server", ".1f"),
     "most": ("most a second", ".0f"),
     "answered": ("answered a second of {rate:g}", ".0f"),

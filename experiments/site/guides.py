@@ -38,7 +38,6 @@ WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 
 OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
 
-
 BUSY = 0.5
 """Cores that other programs take, beyond which delays say nothing of a server."""
 
@@ -160,6 +159,16 @@ def city_page_table() -> str:
     found = _results("city")
     told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
     return _measured(told, found, city_table(found["rows"]))
+
+
+def raw_to_report_table() -> str:
+    """Tabulate what the commands from raw files to the report need."""
+    from experiments.benchmarks.city import COMMANDS
+
+    found = _results("raw-to-report")
+    told = f"{found['cells']:,} cells, {found['days']} days. "
+    rows = [{**row, "command": f"`{row['command']}`"} for row in found["rows"]]
+    return _measured(told, found, table(rows, COMMANDS))
 
 
 def prepare_table() -> str:

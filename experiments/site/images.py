@@ -1,12 +1,15 @@
-"""What measured rows say to someone who has images: plain rivals, and methods by case."""
+"""What measured rows of images say: of plain rivals, of the methods by case, of papers' claims."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 from experiments.site.markdown import wrapped
-from experiments.site.measured import Row, benchmarks_of
+from experiments.site.measured import Benchmark, Benchmarks, Row, benchmarks_of
 from experiments.site.tables import (
     OWN,
     POINTS,
@@ -16,10 +19,17 @@ from experiments.site.tables import (
     compared_images,
     first_number,
     side,
+    verdict_of,
 )
 from stforecast.bench.tables import markdown
+from vision.cli.compare import HOLDS, NOT, UNTOLD
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+ESTIMATE = re.compile(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
+
+GOAL, MOST = 10, 100
+"""Number of seeds that benchmarks should have, and a number that they never will."""
 
 
 class Case(NamedTuple):
@@ -130,3 +140,60 @@ def _minus(number: str) -> str:
     if number.startswith("-"):
         return number[1:]
     return f"-{number}" if number.strip("0.") else number
+
+
+def answers(benchmarks: Benchmarks) -> str:
+    """Count the answers to a paper's claims, and how many methods the paper's one is above."""
+    needed = {
+        (name, i): seeds_needed(row, seeds_of(benchmark))
+        for name, benchmark in benchmarks.items()
+        for i, row in enumerate(benchmark.tables.get("claims", []))
+    }
+    rows = [row for b in benchmarks.values() for row in b.tables.get("claims", [])]
+    told = Counter(row["answer"] for row in rows if row["of"] != "-")
+    soon = sum(n <= GOAL for n in needed.values())
+    count = (
+        f"**Of {told.total()} tests of the paper's claims, {told[HOLDS]} hold, {told[NOT]} do not "
+        f"hold, and {told[UNTOLD]} cannot be told here.** With {GOAL} seeds, {soon} of these might."
+    )
+    items = [verdict_of(c, POINTS, "is more accurate than") for c in best_models(benchmarks)]
+    return "\n\n".join([count, "\n".join(items)])
+
+
+def seeds_of(benchmark: Benchmark) -> int:
+    """Return the number of a benchmark's seeds; 1 if its table does not tell."""
+    return len(benchmark.about["facts"].get("seeds", "1").split(","))
+
+
+def seeds_needed(row: Row, seeds: int) -> float:
+    """Return how many seeds might answer a claim that those of its benchmark could not.
+
+    An interval is taken to shrink with the root of the number of seeds. A claim falls with one
+    estimate below what is claimed, and stands with all above it. Infinite for other answers.
+
+    >>> seeds_needed({"here": "a: 60 [50, 70]; points above b 2 [-2, 6]", "answer": UNTOLD}, 3)
+    12
+    """
+    compared, _, claimed = row["here"].partition("; claimed ")
+    own, _, above = compared.partition("; points above ")
+    found = [tuple(map(float, texts)) for texts in ESTIMATE.findall(above or own)]
+    if row["answer"] != UNTOLD or not found:
+        return math.inf
+    least = float(claimed or 0)
+    needed = [
+        (value < least, seeds * ((high - low) / 2 / abs(value - least)) ** 2)
+        if value != least
+        else (False, math.inf)
+        for value, low, high in found
+    ]
+    below = [n for is_below, n in needed if is_below]
+    most = min(below) if below else max(n for _, n in needed)
+    return max(seeds + 1, math.ceil(most)) if math.isfinite(most) else most
+
+
+def seeds_to_tell(row: Row, seeds: int) -> str:
+    """Say how many seeds might answer a claim, after an answer that tells nothing."""
+    if row["answer"] != UNTOLD or not ESTIMATE.search(row["here"]):
+        return ""
+    needed = seeds_needed(row, seeds)
+    return f"; {needed} seeds might" if needed <= MOST else f"; nor would {MOST} seeds"

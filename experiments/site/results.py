@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from data_prep.base.errors import InputError, counted
 from data_prep.base.files import atomic_path
-from experiments.site import claims, default_method, tables
+from experiments.site import default_method, images, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
 from experiments.site.measured import Benchmarks, benchmarks_of, page_of, pages, read_folder, save
 from vision.cli.compare import HEADING
@@ -38,19 +38,26 @@ class Page(NamedTuple):
     answer: Write
 
 
+FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
+"""Rows of the table of federated methods that it has whatever their place."""
+
 PAGES = {
     "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
-    "fedta": Page(("fedta_table1", "fedta_office"), tables.points, claims.answers),
+    "fedta": Page(("fedta_table1", "fedta_office"), tables.points, images.answers),
     "fuels": Page(("fuels_*",), partial(tables.differences, ablations=True), tables.said),
-    "gldp": Page(("*",), tables.points, claims.answers),
+    "gldp": Page(("*",), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
-    "milan": Page(("backtest_*",), tables.differences, tables.verdicts),
+    "milan": Page(
+        ("federated",),
+        partial(tables.differences, shown=FEDERATED_SHOWN),
+        default_method.federated_answer,
+    ),
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
     "peers": Page(("*",), tables.differences, tables.verdicts),
-    "pfpl": Page(("pfpl_digits", "pfpl_pacs"), tables.points, claims.answers),
+    "pfpl": Page(("pfpl_digits", "pfpl_pacs"), tables.points, images.answers),
 }
 """What each page tells, by its name."""
 
@@ -136,7 +143,7 @@ def _answers(benchmarks: Benchmarks, page: Path) -> str:
             own = by_claim.setdefault(row[HEADING], [])
             if not own or data != "-":
                 claim = "" if own else row[HEADING]
-                more = claims.seeds_to_tell(row, claims.seeds_of(benchmark))
+                more = images.seeds_to_tell(row, images.seeds_of(benchmark))
                 told = f"**{row['answer']}**{more}"
                 own.append(f"| {claim} | {place} | {row['here']} | {told} |")
     return "\n".join([head, *(line for own in by_claim.values() for line in own)])

@@ -37,7 +37,7 @@ def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
     from data_prep.city.simulate import simulate
 
     files = simulate(out, progress=ctx.obj["progress"], **given)
-    click.echo(f"{len(files)} files in {out}")
+    click.echo(f"{counted(len(files), 'file')} in {out}")
     name = given.get("city", "milan")
     say_next("prepare", name, "--raw", out, "--out", f"{name}.nc")
 
@@ -68,7 +68,7 @@ def download_command(
         reason = getattr(found, "BY_HAND", "it is a file of your own")
         raise InputError(f"{data_set}: there is nothing to download; {reason}")
     files = download(found.SOURCES, out, source=source, only=only, progress=ctx.obj["progress"])
-    click.echo(f"{len(files)} files in {out}")
+    click.echo(f"{counted(len(files), 'file')} in {out}")
     say_next("prepare", data_set, "--raw", out, "--out", f"{data_set}.nc")
 
 

@@ -80,9 +80,6 @@ def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
 
 log = logging.getLogger(__name__)
 
-CELLS = 512
-"""Cells whose forecasts are read at a time."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -221,9 +218,7 @@ def _summed(
         else {}
     )
     blocks, means = [], without_bounds(forecasts)
-    for i in range(0, forecasts.sizes["cell"], CELLS):
-        with run.reading(forecasts):
-            of_cells = means.isel(cell=slice(i, i + CELLS)).load()
+    for of_cells in run.in_blocks(means):
         found = {
             (metric, name): errors.model_errors(of_cells, metric, selection)
             for metric in metrics

@@ -17,7 +17,7 @@ which takes seconds to import.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -54,6 +54,9 @@ ROUND_COLUMNS = ("round", "train_task_loss", "validation_loss", "bytes_down", "b
 REFIT_COLUMNS = ("windows", "rounds", "bytes_down", "bytes_up", "seconds")
 """Numbers in `refits.csv`, beside `time`."""
 
+
+CELLS = 512
+"""Cells whose forecasts are read at a time."""
 
 SMALL = 2**21
 """Bytes of a file of forecasts up to which it is kept in memory: tables and figures reopen it."""
@@ -139,6 +142,13 @@ class ForecastRun(Run):
     def reading(self, forecasts: xr.Dataset) -> AbstractContextManager[None]:
         """Refuse the file of opened forecasts if it turns out damaged within the context."""
         return reading(forecasts.encoding.get("source", self.folder), "whole", AGAIN)
+
+    def in_blocks(self, forecasts: xr.Dataset) -> Iterator[xr.Dataset]:
+        """Yield opened forecasts by blocks of cells, as all may not fit into the memory."""
+        for i in range(0, forecasts.sizes["cell"], CELLS):
+            with self.reading(forecasts):
+                block = forecasts.isel(cell=slice(i, i + CELLS)).load()
+            yield block
 
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts`: a small file once; a large one is read where it is used."""

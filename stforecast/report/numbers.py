@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.statistics.estimate import Finalise
 from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, model_errors, variables
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun
@@ -67,6 +70,13 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
     return Successive(
         tuple(times), joined["y"], joined["y_hat"], joined.get("lower"), joined.get("upper")
     )
+
+
+def _stacked(blocks: Sequence[Successive]) -> Successive:
+    """Return the forecasts of the cells of all blocks."""
+    found = [[getattr(b, name) for b in blocks] for name in ("y", "y_hat", "lower", "upper")]
+    joined = (None if values[0] is None else np.concatenate(values) for values in found)
+    return Successive(blocks[0].times, *joined)
 
 
 def _apart(starts: pd.DatetimeIndex, length: pd.Timedelta) -> np.ndarray:
@@ -126,25 +136,75 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
     seeds = by_seed(group.runs)
     n_folds = len(folds_of(group.runs))
     whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
-    first = [run.forecasts() for run in folds_of(whole[0]).values()]
-    found = [_errors(first, metric)]
-    mae = [_joined(first, "raw_mae").by_cell()]
-    for runs in whole[1:]:
-        forecasts = [run.forecasts() for run in folds_of(runs).values()]
-        found.append(_errors(forecasts, metric))
-        mae.append(_joined(forecasts, "raw_mae").by_cell())
-    nominal, coverage = _coverage(first)
-    known = all(SEASONAL in variables(part) for part in first)
-    given = [as_predicted(part) for part in first]
+    found = [_of_seed([*folds_of(runs).values()], metric) for runs in whole]
+    errors, mae = ([getattr(of, name) for of in found] for name in ("errors", "mae"))
+    return dataclasses.replace(found[0], errors=_mean(errors), mae=np.mean(mae, axis=0))
+
+
+class _Sums(NamedTuple):
+    """Totals and weights, as `(2, cells, 24)` by hour, `(2, horizon)` and `(2, days)`."""
+
+    by_cell_and_hour: np.ndarray
+    by_step: np.ndarray
+    by_day: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Numbers of some cells; see `MethodNumbers`."""
+
+    errors: _Sums
+    mae: np.ndarray
+    forecast: np.ndarray
+    load: np.ndarray
+    coverage: np.ndarray | None
+    path: Successive
+    naive: _Sums | None
+
+    nominal: float
+    finalise: Finalise
+    days: pd.DatetimeIndex
+
+
+def _of_seed(folds: Sequence[ForecastRun], metric: str) -> MethodNumbers:
+    """Read the numbers of one seed by blocks of cells, as all may not fit into the memory."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(run.open_forecasts()) for run in folds]
+        parts = zip(
+            *(run.in_blocks(ds) for run, ds in zip(folds, opened, strict=True)), strict=True
+        )
+        blocks = [_block(part, metric) for part in parts]
+
+    def joined(name: str) -> Any:
+        found = [getattr(block, name) for block in blocks]
+        return None if found[0] is None else np.concatenate(found)
+
     return MethodNumbers(
-        _mean(found),
-        np.mean(mae, axis=0),
-        _mean_by_cell(given, "y_hat"),
-        _mean_by_cell(first, "y"),
-        coverage,
-        nominal,
-        successive(given),
-        _errors(first, metric, SEASONAL) if known else None,
+        errors=_finalised(blocks, "errors"),
+        **{name: joined(name) for name in ("mae", "forecast", "load", "coverage")},
+        nominal=blocks[0].nominal,
+        path=_stacked([block.path for block in blocks]),
+        naive=None if blocks[0].naive is None else _finalised(blocks, "naive"),
+    )
+
+
+def _block(forecasts: Sequence[xr.Dataset], metric: str) -> _Block:
+    """Return the numbers of the cells of each fold's forecasts."""
+    errors = _joined(forecasts, metric)
+    nominal, coverage = _coverage(forecasts)
+    known = all(SEASONAL in variables(part) for part in forecasts)
+    given = [as_predicted(part) for part in forecasts]
+    return _Block(
+        errors=_sums(errors),
+        mae=_joined(forecasts, "raw_mae").by_cell(),
+        forecast=_mean_by_cell(given, "y_hat"),
+        load=_mean_by_cell(forecasts, "y"),
+        coverage=coverage,
+        path=successive(given),
+        naive=_sums(_joined(forecasts, metric, SEASONAL)) if known else None,
+        nominal=nominal,
+        finalise=errors.finalise,
+        days=errors.days,
     )
 
 
@@ -154,16 +214,25 @@ def _joined(
     return join_errors([model_errors(part, metric, selection) for part in forecasts])
 
 
-def _errors(forecasts: Sequence[xr.Dataset], metric: str, selection: str | None = None) -> Errors:
-    errors = _joined(forecasts, metric, selection)
-    by_day = [sums.sum(axis=0) for sums in errors.by_day()]
+def _sums(errors: ModelErrors) -> _Sums:
+    by_step = [values.sum(axis=(0, 1)) for values in (errors.total, errors.weight)]
+    by_day = [values.sum(axis=0) for values in errors.by_day()]
+    return _Sums(*map(np.stack, (errors.by_cell_and_hour(), by_step, by_day)))
+
+
+def _finalised(blocks: Sequence[_Block], name: str) -> Errors:
+    """Return errors of all blocks' cells from their sums."""
+    found: list[_Sums] = [getattr(block, name) for block in blocks]
+    by_cell_and_hour = np.concatenate([sums.by_cell_and_hour for sums in found], axis=1)
+    finalise = blocks[0].finalise
     with np.errstate(invalid="ignore"):  # Where the method diverged.
+        by_day = finalise(*sum(sums.by_day for sums in found))
         return Errors(
-            errors.by_cell(),
-            errors.finalise(*errors.by_cell_and_hour()),
-            errors.by_hour().to_numpy(),
-            errors.by_step().to_numpy(),
-            pd.Series(errors.finalise(*by_day), errors.days),
+            finalise(*by_cell_and_hour.sum(axis=2)),
+            finalise(*by_cell_and_hour),
+            finalise(*by_cell_and_hour.sum(axis=1)),
+            finalise(*sum(sums.by_step for sums in found)),
+            pd.Series(by_day, blocks[0].days),
         )
 
 

@@ -4,8 +4,11 @@ import os
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
+from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.city import (
     FIRST,
     OTHERS,
@@ -15,7 +18,9 @@ from experiments.benchmarks.city import (
     city_table,
     generate_city,
     measure_phases,
+    run_command,
 )
+from experiments.benchmarks.frame import in_own_process
 
 pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be reset here"
@@ -51,3 +56,23 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
     lines = city_table(rows).splitlines()
     assert len(lines) == 4
     assert "nan" not in lines[-1], "ridge has no rounds"
+
+
+def test_what_a_command_uses_is_measured(tmp_path):
+    command = ["simulate", "--cells=2", "--days=1", "--out", "raw"]
+    used = in_own_process(run_command, tmp_path, command)
+    files = list((tmp_path / "raw").iterdir())
+    assert used["written"] == sum(path.stat().st_size for path in files) / 1e9 > 0
+    assert used["cpu"] > 0 < used["peak"]
+    with pytest.raises(InputError, match=r"prepare nothing: .*unknown data set 'nothing'"):
+        run_command(tmp_path, ["prepare", "nothing"])
+
+
+@pytest.mark.slow
+def test_the_way_from_raw_files_to_the_report_is_measured_once(tmp_path):
+    options = ["--folder", str(tmp_path / "city"), "--cells=3", "--days=21"]
+    command = ["raw-to-report", *options, "--out", str(tmp_path)]
+    shown = [CliRunner().invoke(main, command, catch_exceptions=False) for _ in range(2)]
+    assert shown[0].output == shown[1].output
+    assert "| report run --out report.html " in shown[0].output
+    assert (tmp_path / "city" / "report.html").stat().st_size > 10_000

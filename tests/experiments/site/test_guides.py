@@ -16,6 +16,8 @@ TABLES = {
     "images": guides.images_table,
     "prepare": guides.prepare_table,
     "serve": guides.served_page_table,
+    "city": guides.city_page_table,
+    "raw-to-report": guides.raw_to_report_table,
 }
 
 

@@ -46,7 +46,7 @@ def test_errors_are_summed_by_blocks_of_cells(tested, monkeypatch):
     y, y_hat = rng.normal(size=(2, 5, 24, 3))
     rows = [Row(group) for group in group_runs([tested("a", y_hat, y, naive=y + 1)])]
     whole = read_errors(rows, [MSE]).sums[MSE]
-    monkeypatch.setattr("stforecast.comparison.rows.CELLS", 2)
+    monkeypatch.setattr("stforecast.forecasting.results.CELLS", 2)
     for name, sums in read_errors(rows, [MSE]).sums[MSE].items():
         np.testing.assert_allclose(sums.total, whole[name].total, rtol=1e-12)
         np.testing.assert_array_equal(sums.weight, whole[name].weight)

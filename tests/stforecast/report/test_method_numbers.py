@@ -1,3 +1,5 @@
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,24 @@ def test_missing_targets_do_not_count(tested):
     found = method_numbers(group_runs([tested("a", y + 1, y)])[0], "raw_mae")
     assert np.isnan([found.load[0], found.mae[0], found.errors.by_cell[0]]).all()
     assert found.mae[1] == pytest.approx(1.0)
+
+
+def test_blocks_of_cells_give_the_numbers_of_all(tested, monkeypatch):
+    y = np.random.default_rng(0).normal(10, 2, (3, 30, 2))
+    runs = [
+        tested("a", y + fold, y, naive=y - 2, start=day, about={"fold": fold, "backtest": "f"})
+        for fold, day in ((1, "2013-11-04"), (2, "2013-11-09"))
+    ]
+    whole = method_numbers(group_runs(runs)[0], "mse")
+    monkeypatch.setattr("stforecast.forecasting.results.CELLS", 2)
+    blocks = method_numbers(group_runs(runs)[0], "mse")
+    for name in ("errors", "naive"):
+        for one, other in zip(getattr(whole, name), getattr(blocks, name), strict=True):
+            np.testing.assert_allclose(one, other)
+    for name in ("mae", "forecast", "load"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(blocks, name))
+    for one, other in zip(astuple(whole.path), astuple(blocks.path), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_successive_windows_do_not_overlap(tested):
