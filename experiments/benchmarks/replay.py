@@ -196,7 +196,7 @@ def replay_text(rows: pd.DataFrame) -> str:
             f"- **{row['data']}**, {row['days']} days: by the rule, the error is "
             f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} that of the day "
             "before. "
-            + "".join(f"That of `{o['way']}` is {o['above']} % above it. " for o in others)
+            + "".join(f"That of `{o['way']}` differs from it by {o['above']} %. " for o in others)
             + f"Bounds of 90 % hold {row['coverage']:.1f} % of the values, {row['weeks']} by week. "
             f"{counted(row['trained'], 'challenger')} trained, {row['won']} won"
             f"{'' if row['won'] else ', so errors are those of never training'}; a day takes "
