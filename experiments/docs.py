@@ -31,13 +31,19 @@ from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.replay import draw_replay, replay_text
 from experiments.site import guides, images
-from experiments.site.default_method import few_cells_list, skill_figure, skill_table
+from experiments.site.default_method import (
+    few_cells_list,
+    floats_caption,
+    floats_figure,
+    skill_figure,
+    skill_table,
+)
 from experiments.site.guides import of_runs
-from experiments.site.markdown import as_png, replaced, shrunk
+from experiments.site.markdown import as_png, replaced, shrunk, wrapped
 from experiments.site.measured import Benchmarks, benchmarks_of
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
-from experiments.site.tables import chosen
+from experiments.site.tables import chosen, differences
 from experiments.site.tutorials import pictures, refreshed
 from stforecast.cli.lists import methods_table
 from stforecast.cli.options import HELP
@@ -51,6 +57,11 @@ TUTORIALS, RESULTS, FIGURES = DOCS / "tutorials", DOCS / "results", DOCS / "figu
 def of_default() -> Benchmarks:
     """Return the benchmarks of the default method."""
     return chosen(benchmarks_of(RESULTS / "default.md"), ["who_wins*"])
+
+
+def of_milan(name: str) -> Benchmarks:
+    """Return a benchmark of Milan's page."""
+    return chosen(benchmarks_of(RESULTS / "milan.md"), [name])
 
 
 Part = tuple[str, Callable[[], str]]
@@ -82,6 +93,8 @@ PARTS: dict[str, Part] = {
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
+    "slow clients": ("methods.md", lambda: wrapped(differences(of_milan("slow_clients")))),
+    "floats": ("../README.md", lambda: floats_caption(of_milan("federated"))),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
 }
 """Page and generator of each generated part, by name."""
@@ -102,6 +115,7 @@ def write_parts(parts: Mapping[str, Part]) -> None:
     (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
     replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
     (FIGURES / "replay.png").write_bytes(as_png(replayed))
+    (FIGURES / "floats.png").write_bytes(floats_figure(of_milan("federated")))
     (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
 
 

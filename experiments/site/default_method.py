@@ -5,21 +5,28 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from data_prep.base.errors import counted
 from experiments.benchmarks.cells import above_by_data, above_default
-from experiments.site.markdown import as_png
+from experiments.site import tables
+from experiments.site.images import FLOATS
+from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import Benchmarks
 from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
+from stforecast.bench.curves import COLORS
+from stforecast.bench.drawing import SMALL
 from stforecast.bench.tables import markdown
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
 
 SKILL = "skill in MSE, %"
+
+OURS, FIGURE_WIDTH = COLORS[0], 6.0
+"""Colour of the default method, and inches of a figure that is read on a screen."""
 
 
 class Record(NamedTuple):
@@ -117,6 +124,90 @@ def few_cells_list() -> str:
         "ahead"
         for name, row in above_default(pd.read_csv(FEW_CELLS)).items()
     )
+
+
+# Beside all federated methods.
+
+PLACES: dict[str, tuple[float, float, str]] = {
+    "fedlean": (6, -3, "left"),
+    "fedlean, inputs of fuels": (-6, -8, "right"),
+    "fedtrees": (-6, -5, "right"),
+    "fedavg linear, same inputs": (0, -10, "center"),
+    "fedavg": (-6, -5, "right"),
+    "fuels": (-6, -2, "right"),
+    "fedproto": (-6, 0, "right"),
+    "fedpm, inputs and network of fuels": (0, 6, "center"),
+    "solo": (0, 6, "center"),
+}
+"""Named points of the figure, and where the names stand: offset in points, and alignment."""
+
+
+def federated_answer(benchmarks: Benchmarks) -> str:
+    """Tell which methods are told to be better than the default, and how FUELS stands."""
+    return f"{tables.verdicts(benchmarks)}\n- {_fuels_stands(benchmarks)}"
+
+
+def _fuels_stands(benchmarks: Benchmarks) -> str:
+    (column,) = columns_of(benchmarks)
+    errors = {m: first_number(row["MSE"]) for m, row in column.rows.items()}
+    sent = _sent(benchmarks)
+    fuels, own = errors["fuels"], "fedlean, inputs of fuels"
+    below = sum(error < fuels for error in errors.values())
+    return (
+        f"`fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of `fedlean`; {below} of "
+        f"{len(errors) - 1} other rows have a lower one. It sends {sent['fuels']:,.0f} floats "
+        f"a round, `fedlean` {sent['fedlean']:,.0f}, but {sent[own]:,.0f} with the inputs of "
+        f"`fuels`, and the MSE is then {_apart(errors[own] / fuels)} than that of `fuels`."
+    )
+
+
+def _apart(ratio: float) -> str:
+    return f"{abs(ratio - 1):.0%} {'lower' if ratio < 1 else 'higher'}".replace("%", " %")
+
+
+def _sent(benchmarks: Benchmarks) -> dict[str, float]:
+    """Return the most floats that a client sends in a round, of each method that trains.
+
+    Of a method with several models, this is the one that predicts.
+    """
+    (column,) = columns_of(benchmarks)
+    return {
+        m: first_number(row[FLOATS])
+        for m, row in column.rows.items()
+        if row[FLOATS] != "-" and not tables.JUDGED.search(m)
+    }
+
+
+def floats_caption(benchmarks: Benchmarks) -> str:
+    """Say what `floats_figure` shows."""
+    (column,) = columns_of(benchmarks)
+    sent, own = _sent(benchmarks), "fedlean, inputs of fuels"
+    ours, fuels = (first_number(column.rows[m]["MSE"]) for m in (own, "fuels"))
+    return wrapped(
+        f"*Test MSE of {len(sent)} methods one hour ahead on Milan's 25 cells, against the floats "
+        "that a client sends in a round. With FUELS's inputs, the default sends "
+        f"{sent[own]:,.0f} where FUELS sends {sent['fuels']:,.0f}, and its MSE is "
+        f"{_apart(ours / fuels)}. The line joins the methods that none beats in both ([all "
+        "numbers](docs/results/milan.md)).*"
+    )
+
+
+def floats_figure(benchmarks: Benchmarks) -> bytes:
+    """Draw the MSE of methods that train against the floats that a client sends, as a PNG."""
+    from stforecast.plots.comparisons import front_panel
+
+    (column,) = columns_of(benchmarks)
+    points = {m: (n, first_number(column.rows[m]["MSE"])) for m, n in _sent(benchmarks).items()}
+    fig, ax = front_panel([*points.values()], "test MSE of z-scores", FIGURE_WIDTH)
+    for name, point in points.items():
+        named = name in PLACES
+        color = OURS if name.startswith("fedlean") else "0.2" if named else "0.7"
+        ax.plot(*point, "o", color=color, markersize=4, zorder=2 + named)
+        if named:
+            right, up, align = PLACES[name]
+            style: dict[str, Any] = {"ha": align, "fontsize": SMALL, "color": color}
+            ax.annotate(name, point, (right, up), textcoords="offset points", **style)
+    return as_png(fig)
 
 
 # The guide.

@@ -145,7 +145,7 @@ def served_page_table() -> str:
     found = _results("serve")
     told = f"{found['cells']:,} cells, 24 steps with bounds, {found['clients']} clients. "
     if (load := max(row["load"] for row in found["rows"])) > BUSY:
-        told += f"Other programs took {load:.1f} cores, so only the server's CPU time is told. "
+        told += f"Other programs took {load:.1f} cores, so only the server's CPU time is given. "
         of_cpu = {name: SERVED[name] for name in ("what", "kilobytes", "cpu_ms")}
         return _measured(told, found, table(found["rows"], of_cpu))
     told += f"Delays are from when a request was due, at {found['rate']:g} a second. "

@@ -38,6 +38,9 @@ class Page(NamedTuple):
     answer: Write
 
 
+FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
+"""Rows of the table of federated methods that it has whatever their place."""
+
 PAGES = {
     "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
@@ -46,7 +49,11 @@ PAGES = {
     "gldp": Page(("*",), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
-    "milan": Page(("backtest_*",), tables.differences, tables.verdicts),
+    "milan": Page(
+        ("federated",),
+        partial(tables.differences, shown=FEDERATED_SHOWN),
+        default_method.federated_answer,
+    ),
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
     "peers": Page(("*",), tables.differences, tables.verdicts),

@@ -77,17 +77,19 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
 # Tables of methods by data.
 
 
-def differences(benchmarks: Benchmarks, ablations: bool = False) -> str:
+def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence[str] = ()) -> str:
     """Tabulate by how many per cent each method's error is above that of the reference.
 
-    With `ablations` it shows the changes to the reference, not the other methods.
+    With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
+    are not left out.
     """
     told = (
         "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
         f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
     )
     columns = _compared(benchmarks, ablations)
-    return f"{told}\n\n{_pivot(columns, partial(_difference, AGAINST, OWN[AGAINST]))}"
+    cell = partial(_difference, AGAINST, OWN[AGAINST])
+    return f"{told}\n\n{_pivot(columns, cell, shown=shown)}"
 
 
 def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
@@ -170,11 +172,17 @@ def errors(benchmarks: Benchmarks) -> str:
     return f"Mean and standard deviation over seeds.\n\n{_pivot(columns, lambda r: r['MSE'])}"
 
 
-def _pivot(columns: Sequence[Column], cell: Callable[[Row], str], highest: bool = False) -> str:
-    """Tabulate methods by data, from the best; references are never left out."""
+def _pivot(
+    columns: Sequence[Column],
+    cell: Callable[[Row], str],
+    highest: bool = False,
+    shown: Sequence[str] = (),
+) -> str:
+    """Tabulate methods by data, from the best; references and those `shown` are not left out."""
     methods = _ordered(columns, lambda row: first_number(cell(row)))
     methods = methods[::-1] if highest else methods
-    kept = {r.get("reference", "") for c in columns for r in c.rows.values()} & set(methods)
+    references = {r.get("reference", "") for c in columns for r in c.rows.values()}
+    kept = (references | {*shown}) & set(methods)
     room = MOST_ROWS - len(kept)
     kept |= set([m for m in methods if m not in kept][:room])
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
@@ -186,7 +194,8 @@ def _pivot(columns: Sequence[Column], cell: Callable[[Row], str], highest: bool 
     ]
     notes = ["† trained on the data of all clients together."] if pools & kept else []
     if len(methods) > len(kept):
-        notes.append(f"{len(kept)} of {len(methods)} rows, the best.")
+        best = f"the best{' and those of interest' if shown else ''}"
+        notes.append(f"{len(kept)} of {len(methods)} rows, {best}.")
     return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
 
 

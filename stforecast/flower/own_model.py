@@ -68,7 +68,7 @@ def train_alone(
     """Train a node's model some rounds further on its own data; replace it if that is better.
 
     The last days are left out of training. The new model must have a lower MASE on them, beyond an
-    interval over the days.
+    interval over the days; then it learns them, too.
 
     Args:
         model: folder of the saved model or of its run, which changes.
@@ -94,7 +94,7 @@ def train_alone(
     against, mase = compare_models(both, series, n_steps, level)
     won = against.high < 0
     if won:
-        renewed.save(model_folder(Path(model)))
+        renewed.learn_all(series).save(model_folder(Path(model)))
     return {
         "action": FURTHER if won else KEPT,
         "mase": mase,

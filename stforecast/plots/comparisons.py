@@ -15,7 +15,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
 from stforecast.bench.curves import FAINT, Curve, as_curves, draw_curves, outer_labels
-from stforecast.bench.drawing import ONE_COLUMN, SMALL, TWO_COLUMNS, add_legend, panels
+from stforecast.bench.drawing import (
+    ONE_COLUMN,
+    SMALL,
+    TWO_COLUMNS,
+    PlainFigure,
+    add_legend,
+    panels,
+)
 from stforecast.bench.run_groups import ALL, by_client
 from stforecast.bench.tables import floats, short
 from stforecast.comparison import names
@@ -103,20 +110,26 @@ def pareto(
     ]
     if not np.isfinite(points).all(axis=1).any():
         raise InputError(f"no method here without pooled records has a finite {metric}")
-    fig, (ax,) = panels(width, HEIGHT)
-    front = pareto_front(points)
-    ax.step(*np.transpose(front), where="post", color=FAINT, linewidth=1.0)
+    fig, ax = front_panel(points, f"test {names.error_name(metric, runs)}", width)
     for curve, (sent, error) in sorted(zip(curves, points, strict=True), key=lambda one: one[1][1]):
         label = f"{curve.group.label}: {sent:,.0f}, {short(error)}"
         ax.plot(sent, error, curve.marker, color=curve.color, markersize=5, label=label)
-    most = max(sent for sent, _ in points)
-    ax.set_xscale("symlog", linthresh=10)
-    ax.set_xlim(-2, max(10, 2 * most))
-    ax.set_xlabel("floats that a client sends in a round")
-    ax.set_ylabel(f"test {names.error_name(metric, runs)}")
     left_out = f"\nNot drawn, as they pool all records: {', '.join(pooled)}" if pooled else ""
     add_legend(fig, f"At each name: floats sent, error{left_out}")
     return fig
+
+
+def front_panel(
+    points: Sequence[tuple[float, float]], error: str, width: float
+) -> tuple[PlainFigure, Axes]:
+    """Return a figure and its panel for points of floats sent and `error`, with their front."""
+    fig, (ax,) = panels(width, HEIGHT)
+    ax.step(*np.transpose(pareto_front(points)), where="post", color=FAINT, linewidth=1.0)
+    ax.set_xscale("symlog", linthresh=10)
+    ax.set_xlim(-2, max(10, 2 * max(sent for sent, _ in points)))
+    ax.set_xlabel("floats that a client sends in a round")
+    ax.set_ylabel(error)
+    return fig, ax
 
 
 def _floats_sent(runs: Sequence[ForecastRun]) -> float:

@@ -76,7 +76,11 @@ def write_service_page(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
         claims=(*_said(watch, series), ahead.claims[0]),
-        tables=(*([_spans(watch), _updates(state.log)] if len(state.log) else []), _cells(worst)),
+        tables=(
+            *([_spans(watch)] if _scored(watch) else []),
+            *([_updates(state.log)] if len(state.log) else []),
+            _cells(worst),
+        ),
         charts=charts,
     )
     return page.write(out, title, command)
@@ -87,8 +91,11 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
     alarms = [f"Alarm: {alarm}." for alarm in watch.alarms] or ["No alarm."]
     step = in_minutes(series.calendar.step)
     late = f"Records have steps of {step}; the last ended {watch.late} before this page."
-    first = () if watch.errors[1].n or watch.errors[7].n else (UNSCORED,)
-    return (*alarms, late, *first)
+    return (*alarms, late, *(() if _scored(watch) else (UNSCORED,)))
+
+
+def _scored(watch: Watch) -> bool:
+    return any(of.n for of in watch.errors.values())
 
 
 def _spans(watch: Watch) -> Table:

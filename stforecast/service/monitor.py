@@ -24,7 +24,7 @@ from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service import folder
-from stforecast.service.scores import Scores, scores, since
+from stforecast.service.scores import Scores, rounded, scores, since
 from stforecast.service.settings import MonitorOptions, ServiceSettings
 
 SPANS = (1, 7, 28)
@@ -76,7 +76,7 @@ class Watch:
     def as_json(self) -> dict[str, Any]:
         """Return all but the cells, for one line of JSON."""
         spans = {
-            f"{days}d": {name: float(getattr(of, name)) for name in SHOWN} | {"n": int(of.n)}
+            f"{days}d": {name: rounded(of)[name] for name in (*SHOWN, "n")}
             for days, of in self.errors.items()
         }
         return {"until": str(self.end), "late_hours": round(self.late_hours, 2), "errors": spans,

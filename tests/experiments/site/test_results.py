@@ -179,10 +179,14 @@ def test_a_table_has_15_rows_with_the_reference_among_them():
         "| method | MSE [95 %] | against z, % | p |\n|--|--|--|--|"
     )
     last = "| z | 1 [0, 2] | - | - |"
-    shown = body(tables.differences({"a": read_benchmark("\n".join([head, *rows, last]))}))
+    found = {"a": read_benchmark("\n".join([head, *rows, last]))}
+    shown = body(tables.differences(found))
     assert len(shown) == tables.MOST_ROWS
     assert shown[0] == ["z", "1 [0, 2]"]
     assert shown[-1] == ["m13", "14 [-1, 50]"]
+    named = body(tables.differences(found, shown=("m29",)))
+    assert len(named) == tables.MOST_ROWS
+    assert [row[0] for row in named[-2:]] == ["m12", "m29"]
 
 
 def test_the_default_stands_by_data_set_and_by_test_part():
@@ -194,6 +198,30 @@ def test_the_default_stands_by_data_set_and_by_test_part():
     answer = default_method.standing_answer(parts)
     assert "lower error than `fedlean` in no test part of 2" in answer
     assert "`boosted`, which pools all records, has a lower error in 2" in answer
+
+
+FEDERATED = """**milan, calls**: 25 cells, 1 step(s) ahead, z-scores by cell
+
+| method | MSE | floats a round, up / down | against fedlean, % | p |
+|--|--|--|--|--|
+| seasonal_day | 0.7 | - | 300 [200, 400] | 0.01 |
+| fuels | 0.25 | 6,144 / 12,288 | 25 [5, 50] | 0.01 |
+| fedlean | 0.20 | 9,000 / 9,000 | - | - |
+| fedlean (global) | 0.30 | 9,000 / 9,000 | 50 [20, 90] | 0.01 |
+| fedlean, inputs of fuels | 0.21 | 2,817 / 2,839 | 5 [-1, 10] | 0.2 |
+"""
+
+
+def test_the_answer_on_federated_methods_tells_how_fuels_stands():
+    answer = default_method.federated_answer({"federated": read_benchmark(FEDERATED)})
+    assert "`fuels` has an MSE 25 [5, 50] % above that of `fedlean`; 2 of 4 other rows" in answer
+    assert "2,817 with the inputs of `fuels`, and the MSE is then 16 % lower" in answer
+
+
+def test_the_figure_of_floats_has_a_point_for_each_method_that_sends():
+    found = {"federated": read_benchmark(FEDERATED)}
+    assert default_method.floats_figure(found).startswith(b"\x89PNG")
+    assert "MSE of 3 methods" in default_method.floats_caption(found)
 
 
 def test_the_standing_of_the_default_is_what_the_sentences_say():
