@@ -30,6 +30,9 @@ YEARS = (1985, 2030)
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
+ISO_AND_ZONE = r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?( ?[A-Z]{3,4})"
+"""Pattern of a time with the name of a zone, which may mean one offset or a wall clock."""
+
 NUMBER = r"\d+(\.\d+)?"
 COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
 """Pattern of a text such as 202403040015+0100, with an offset from UTC."""
@@ -45,9 +48,10 @@ def read_times(
 ) -> tuple[pd.DatetimeIndex, str | None]:
     """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
-    They are dates, texts, or seconds or milliseconds since 1970. Texts are ISO 8601 or in a
-    `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also other dates that
-    allow only one reading. `clock` says what times without a zone mean. Equal texts are read once.
+    They are dates, texts, or seconds since 1970 or their thousandths to billionths. Texts are ISO
+    8601 or in a `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also other
+    dates that allow only one reading. `clock` says what times without a zone mean. Equal texts are
+    read once.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
@@ -83,17 +87,17 @@ def _parse_distinct(column: pd.Series, origin: Origin, time_format: str) -> pd.D
 
 
 def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
-    """Convert seconds or milliseconds since 1970, distinguished by their size, to UTC times."""
+    """Convert seconds, or a thousandth to a billionth, since 1970, by their size, to UTC times."""
     low, high = EPOCH_SECONDS
-    seconds = (low <= numbers) & (numbers < high)
-    milliseconds = (low * 1000 <= numbers) & (numbers < high * 1000)
-    per_unit = np.select([seconds, milliseconds], [1000, 1], default=0)
+    of_second = (1.0, 1e3, 1e6, 1e9)
+    fits = [(low * n <= numbers) & (numbers < high * n) for n in of_second]
+    per_unit = np.select(fits, [1000 / n for n in of_second], default=0)
     odd = np.flatnonzero((per_unit == 0) | (per_unit != per_unit[0]))
     if odd.size:
         raise InputError(
             f"{origin.at(odd[0])}: time {numbers[odd[0]]:.15g} is ambiguous, expected whole "
-            "seconds or milliseconds since 1970 (years 1985 to 2030, one unit in all rows); write "
-            "ISO 8601 such as 2013-11-01T00:00+01:00"
+            "seconds, or milli-, micro- or nanoseconds, since 1970 (years 1985 to 2030, one unit "
+            "in all rows); write ISO 8601 such as 2013-11-01T00:00+01:00"
         )
     result: pd.DatetimeIndex = pd.to_datetime(
         np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True
@@ -119,6 +123,8 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
 def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     """Parse ISO 8601 texts, to UTC if all have an offset, or other usual ones, or numbers."""
     texts = texts.str.strip()
+    texts = texts.str.replace(r"(?<=\d) ?(UTC|GMT)$", "+00:00", regex=True)
+    texts = texts.str.replace(r"(?<=[\dZ])\[[A-Za-z_/+-]+\]$", "", regex=True)
     first = next(iter(texts), "")
     if re.fullmatch(NUMBER, first) and texts.str.fullmatch(NUMBER).all():
         return _from_digits(texts, origin)
@@ -220,9 +226,13 @@ def _ask_for_order(
         )
         raise InputError(f"{found}: day and month cannot be told apart; ", advice)
     example = "%d %b %Y %H:%M"
+    option = "{time_format}"
+    if match := re.fullmatch(ISO_AND_ZONE, texts.iloc[wrong]):
+        example = f"%Y-%m-%d{match[1]}%H:%M{':%S' * bool(match[2])}{match[3]}"
+        option += " and, for the clock of a place, its {time_zone:Europe/Berlin} {clock:local}"
     raise InputError(
         f"{found}, expected ISO 8601 such as 2013-11-01T00:00+01:00; give its own format, such as ",
-        origin.either(Words("{time_format}", time_format=example), _conversion(example)),
+        origin.either(Words(option, time_format=example), _conversion(example)),
     )
 
 

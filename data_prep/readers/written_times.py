@@ -32,7 +32,8 @@ TIME_LIKE = (
     rf"|\d{{1,2}}(?:er|\.)?[-/. ]{_OF}{_MONTH}[-/., ]+{_OF}\d{{2,4}}"
     rf"|{_MONTH} \d{{1,2}},? \d{{4}})([T_ ,].*)?"
     r"|\d{4} ?[年년] ?\d{1,2} ?[月월] ?\d{1,2} ?[日일].*"
-    r"|(19|20)\d{6}([T ]?\d{2,6}Z?|[T. ]?\d{4,6}[+-]\d{2}:?\d{2})?|1\d{9}(\.0+)?|1\d{12})\s*$"
+    r"|(19|20)\d{6}([T ]?\d{2,6}Z?|[T. ]?\d{4,6}[+-]\d{2}:?\d{2})?"
+    r"|1\d{9}(\.0+)?|1\d{12}(\d{3}){0,2})\s*$"
 )
 """Pattern of a date, with or without a time of day, or of a number since 1970."""
 
@@ -51,6 +52,8 @@ SPAN = r"(\d:\d{2}(?::\d{2})?(?: ?[AP]M)?)\s*(?:-|–|~|to|bis|a)\s*\d.*$"
 
 _PLAINER: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\s+(DST|ST)$", ""),
+    (r"^(\d{1,2})([A-Za-z]{3})(\d{4}):", r"\1-\2-\3 "),
+    (r"(?<= )(\d{1,2})\.(\d{2})\.(\d{2})(?:\.0+)?(?= ?[AP]M$|$)", r"\1:\2:\3"),
     (r"^(\d{4}) ?[年년] ?(\d{1,2}) ?[月월] ?(\d{1,2}) ?[日일] ?", r"\1-\2-\3 "),
     (r"(\d{1,2}) ?[时時시点](?: ?(\d{1,2})[分분]?)?", lambda m: f"{m[1]}:{m[2] or '00'}"),
     (rf"^{_WEEKDAY}(?={_MONTH} |\d{{1,4}}[-/. ])", ""),
@@ -91,8 +94,10 @@ def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     0       5 Aug 2024 8:30
     1    4 May 2024 1:00 PM
     dtype: ...
-    >>> plain_times(pd.Series(["2024年3月4日 08时"]))[0].tolist()
-    ['2024-3-4 08:00']
+    >>> plain_times(pd.Series(["2024年3月4日 08时", "04-MAR-24 12.15.00.000000 AM"]))[0].tolist()
+    ['2024-3-4 08:00', '04-Mar-24 12:15:00 AM']
+    >>> plain_times(pd.Series(["04MAR2024:08:15:00"]))[0].tolist()
+    ['04-Mar-2024 08:15:00']
     """
     plain = texts.str.strip()
     for pattern, plainer in _PLAINER:

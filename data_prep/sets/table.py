@@ -10,9 +10,10 @@
   cells (Timestamp, Station), dates such as 23/10/2017, decimal commas. If two fit, the error says
   which option to give. `--dry-run` shows what was understood and writes nothing.
 - Times: ISO 8601, or `time_format`. Times with an offset (`+01:00`, `Z`) are converted to UTC;
-  those without one are interpreted by `clock`. Whole numbers are seconds or milliseconds since
-  1970, distinguished by their size, or dates such as `20240101`; a number that is neither of the
-  years 1985 to 2030 is refused. A table without times takes `start` and `step`.
+  those without one are interpreted by `clock`. Whole numbers are seconds since 1970, or their
+  thousandths to billionths, distinguished by their size, or dates such as `20240101`; a number
+  that is neither of the years 1985 to 2030 is refused. A table without times takes `start` and
+  `step`.
 - Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `-` or `--`, an
   error of Excel such as `#DIV/0!`, or a word such as `No data`.
   Negative values are kept. A cell with rows in only a part of the period is NaN in the rest.

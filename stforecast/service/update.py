@@ -246,11 +246,13 @@ def _challenged(
     standing, end, how = state.standing, str(state.end), decision.how
     assert how is not None
     try:
-        n_steps = trial_steps(forecaster.model_, series, options.trial_days)
+        unseen = (begin_of(series, 1) - trained_until(forecaster.model_)) / pd.Timedelta(days=1)
+        days = min(options.trial_days, max(unseen, 0.0))
+        n_steps = trial_steps(forecaster.model_, series, days)
         if trained_until(forecaster.model_) >= begin_of(series, n_steps):
             reason = f"{decision.reason}; the model was trained on days of the trial, so it waits"
             return _Renewal(forecaster, WENT_ON, reason)
-        challenger = forecaster.update(state.history, how, options.trial_days, events=events)
+        challenger = forecaster.update(state.history, how, days, events=events)
         both = {"champion": forecaster.model_, "challenger": challenger.model_}
         scale = state.issued["seasonal_mae"].to_numpy()
         against, promised = compare_models(both, series, n_steps, options.level, scale)

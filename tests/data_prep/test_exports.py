@@ -169,7 +169,7 @@ def samsung_site_and_sector(folder):
     return save(folder, text), truth
 
 
-@case(*((i,) for i in range(19)))
+@case(*((i,) for i in range(25)))
 def dates(folder, i):
     """One column of times in many forms."""
     truth = Truth({"value": 1}, ["n"])
@@ -198,6 +198,12 @@ def dates(folder, i):
         lambda t: f"{t:%Y/%m/%d %H:%M}-{t + pd.Timedelta('1h'):%H:%M}",
         lambda t: f"{t:%d/%m/%Y %H:%M} ~ {t + pd.Timedelta('1h'):%H:%M}",
         lambda t: f"{t:%d/%m/%Y %Hh%M}",
+        lambda t: f"{t:%d-%b-%y %I.%M.%S.000000 %p}".upper(),
+        lambda t: f"{t:%d-%b-%y %H.%M.%S}".upper(),
+        lambda t: f"{t:%d%b%Y:%H:%M:%S}".upper(),
+        lambda t: f"{t:%Y-%m-%d %H:%M:%S} UTC",
+        lambda t: f"{t + pd.Timedelta('2h'):%Y-%m-%dT%H:%M}+02:00[Europe/Berlin]",
+        lambda t: str(int(t.timestamp() * 1_000_000)),
     ][i]
     rows = [f"{written(t)};{number(v, ',')}" for t, v in truth.wide["n"].items()]
     return save(folder, "\n".join(["Zeit;n", *rows]) + "\n"), truth
@@ -359,6 +365,16 @@ def dates_that_need_an_answer(folder, order):
     truth = Truth({"value": 0}, ["n"], times, obey=f"--time-format {order}")
     form = "%d/%m/%Y %H:%M" if order == "dayfirst" else "%m/%d/%Y %H:%M"
     rows = [f"{t.strftime(form)},{number(v)}" for t, v in truth.wide["n"].items()]
+    return save(folder, "\n".join(["time,n", *rows]) + "\n"), truth
+
+
+@case()
+def names_of_zones_need_an_answer(folder):
+    """CET may be an offset or the clock of a place, which changes in summer."""
+    obey = "--time-format '%Y-%m-%d %H:%M CET' --time-zone Europe/Berlin --clock local"
+    truth = Truth({"value": 0}, ["n"], obey=obey)
+    truth.times = HOURS - pd.Timedelta("2h")
+    rows = [f"{t:%Y-%m-%d %H:%M} CET,{number(v)}" for t, v in truth.wide["n"].items()]
     return save(folder, "\n".join(["time,n", *rows]) + "\n"), truth
 
 
@@ -818,8 +834,10 @@ def test_the_corpus_is_large():
 
 def obey(path, truth, message, out):
     """Type the command again with an option that the message has, as it stands there."""
-    options = re.findall(r"--[a-z-]+ (?:'[^']*'|[^\s;,]+)", message)
-    assert set(re.findall(r"--\S+ [^-]\S*", truth.obey)) <= set(options), message
+    options = [
+        re.findall(r"--[a-z-]+ (?:'[^']*'|[^\s;,]+)", text) for text in (truth.obey, message)
+    ]
+    assert set(options[0]) <= set(options[1]), message
     arguments = ["prepare", "table", "--raw", str(path), "--out", str(out)]
     cli.main([*arguments, *shlex.split(truth.obey)], standalone_mode=False, obj={})
     return open_cube(out)

@@ -235,6 +235,25 @@ def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
     assert np.isfinite(state.standing.promised)
 
 
+def test_a_trial_is_on_days_that_the_model_does_not_know(service, monkeypatch):
+    run, day = service
+    rule = RULE.replace("further_days = 0", "further_days = 1")
+    (run / "service.toml").write_text(rule.replace("trial_days = 4", "trial_days = 14"))
+    learnt, trials = 24 * (DAYS - 1), []
+
+    def compared(models, series, n_steps, *args):
+        trials.append((len(series.values), n_steps))
+        return compare_models(models, series, n_steps, *args)
+
+    monkeypatch.setattr(module, "compare_models", compared)
+    monkeypatch.setattr(module, "trained_until", lambda _: values().index[learnt - 1])
+    for n in range(DAYS, DAYS + 6):
+        update(run, day(n))
+    # Four horizons that it does not know make the first trial.
+    assert trials
+    assert all(n_steps == n - learnt >= 4 * 24 for n, n_steps in trials)
+
+
 def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     """A model of noise alone meets days with a daily wave; nothing but training helps."""
     wide = values()
