@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, counted
 from data_prep.base.progress import noting
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
@@ -31,7 +31,7 @@ from stforecast.forecasting.config import Config
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
 from stforecast.intervals.bands import Bands, clip, raw_bands
-from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums
 from stforecast.metrics.point import error_sums, interval_sums, tabulated
@@ -195,6 +195,15 @@ class Evaluation:
         starts, validation = data.calibration, self._validation
         if len(starts) < len(data.split.validation):
             validation = self._forecasts(starts, data.targets(starts))
+        fewest = fewest_scores((1 + self.config.coverage) / 2)
+        if options.intervals == "normalised" and len(starts) < fewest:
+            log.warning(
+                "%s: bounds are calibrated on %s, fewer than %d, so errors of all steps ahead are "
+                "taken together; look at the coverage, or give a longer history",
+                data.series.name,
+                counted(len(starts), "window"),
+                fewest,
+            )
         bands, after = calibrate(data, validation, test, options)
         if np.isinf(after[self.config.coverage].radius).any():
             log.warning(

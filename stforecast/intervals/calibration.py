@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -240,6 +241,8 @@ def _tracked_side(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return radii of one side for a scale of 1, and largest distances, as `tracked_radii`.
 
+    If a step ahead has too few known scores for the share, each has those of all steps.
+
     Args:
         known: scores of the calibration windows on this side.
         coming: those of the test windows.
@@ -248,6 +251,22 @@ def _tracked_side(
         share: share of targets within the bound.
     """
     past, new = known / scales[0] + inner, coming / scales[1] + inner
+    if known.shape[1] < fewest_scores(share):
+        past, known = _of_all_steps(past), _of_all_steps(known)
     most = largest_known(known, coming)
     most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
     return tracked_radii(past, new, share) - inner, most
+
+
+def fewest_scores(share: float) -> int:
+    """Return the number of scores from which the largest is a bound for this share of targets.
+
+    >>> fewest_scores(0.9), fewest_scores(0.95)
+    (9, 19)
+    """
+    return math.ceil(round(share / (1 - share), 9))
+
+
+def _of_all_steps(known: np.ndarray) -> np.ndarray:
+    """Return the scores of all windows and steps for each step, `(cells, n * horizon, horizon)`."""
+    return np.repeat(known.reshape(len(known), -1, 1), known.shape[2], axis=2)

@@ -74,9 +74,14 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
 
 def _stacked(blocks: Sequence[Successive]) -> Successive:
     """Return the forecasts of the cells of all blocks."""
-    found = [[getattr(b, name) for b in blocks] for name in ("y", "y_hat", "lower", "upper")]
-    joined = (None if values[0] is None else np.concatenate(values) for values in found)
-    return Successive(blocks[0].times, *joined)
+    names = ("y", "y_hat", "lower", "upper")
+    return Successive(blocks[0].times, *(_of_all(blocks, name) for name in names))
+
+
+def _of_all(parts: Sequence[object], name: str) -> Any:
+    """Join an attribute of the parts by its first axis; None if they have none."""
+    found = [getattr(part, name) for part in parts]
+    return None if found[0] is None else np.concatenate(found)
 
 
 def _apart(starts: pd.DatetimeIndex, length: pd.Timedelta) -> np.ndarray:
@@ -174,14 +179,9 @@ def _of_seed(folds: Sequence[ForecastRun], metric: str) -> MethodNumbers:
             *(run.in_blocks(ds) for run, ds in zip(folds, opened, strict=True)), strict=True
         )
         blocks = [_block(part, metric) for part in parts]
-
-    def joined(name: str) -> Any:
-        found = [getattr(block, name) for block in blocks]
-        return None if found[0] is None else np.concatenate(found)
-
     return MethodNumbers(
         errors=_finalised(blocks, "errors"),
-        **{name: joined(name) for name in ("mae", "forecast", "load", "coverage")},
+        **{name: _of_all(blocks, name) for name in ("mae", "forecast", "load", "coverage")},
         nominal=blocks[0].nominal,
         path=_stacked([block.path for block in blocks]),
         naive=None if blocks[0].naive is None else _finalised(blocks, "naive"),
@@ -226,12 +226,15 @@ def _finalised(blocks: Sequence[_Block], name: str) -> Errors:
     by_cell_and_hour = np.concatenate([sums.by_cell_and_hour for sums in found], axis=1)
     finalise = blocks[0].finalise
     with np.errstate(invalid="ignore"):  # Where the method diverged.
-        by_day = finalise(*sum(sums.by_day for sums in found))
+        by_step, by_day = (
+            finalise(*np.sum([getattr(sums, name) for sums in found], axis=0))
+            for name in ("by_step", "by_day")
+        )
         return Errors(
             finalise(*by_cell_and_hour.sum(axis=2)),
             finalise(*by_cell_and_hour),
             finalise(*by_cell_and_hour.sum(axis=1)),
-            finalise(*sum(sums.by_step for sums in found)),
+            by_step,
             pd.Series(by_day, blocks[0].days),
         )
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from stforecast.intervals.calibration import _tracked_side
 from stforecast.intervals.radii import (
     RATES,
     SMALLEST,
@@ -179,3 +180,13 @@ def test_coverage_returns_after_a_drift_though_feedback_is_late(step):
     late = slice(10 * step, None)
     inside = (3 * drifted <= radii[:, :-1])[:, late]
     assert inside.mean() == pytest.approx(0.9, abs=0.03)
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_bounds_hold_what_they_promise_also_after_one_window(n):
+    """The largest of 24 scores is above the next in 24 of 25 cases, one alone in half of them."""
+    known, coming = np.random.default_rng(1).normal(size=(2, 2000, 40, 24))
+    known, coming = known[:, :n], coming[:, :1]
+    scales = np.ones(known.shape), np.ones(coming.shape)
+    radius, most = _tracked_side(known, coming, scales, np.zeros((2000, 1, 24)), 0.95)
+    assert (coming <= np.minimum(radius, most)[:, :1]).mean() == pytest.approx(0.96, abs=0.02)
