@@ -7,14 +7,17 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import polars as pl
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
 from data_prep.readers.written_times import TIME_LIKE
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ARROW = (".feather", ".arrow", ".ipc")
 """Ends of the names of files in Arrow's format."""
@@ -150,6 +153,8 @@ class Origin:
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return None
+        import polars as pl  # slow to import, which a cube need not wait for
+
         return pl.concat(known) if self.rows is None else pl.concat(known)[self.rows]
 
     def at(self, row: int) -> str:

@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError, choose
 from data_prep.base.progress import doing, noting
 from data_prep.netcdf import dump, dump_blocks
 from stforecast.data.clients import Partition
-from stforecast.data.cubes import Data, name_of, open_cube
+from stforecast.data.cubes import Data, name_of
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
@@ -220,10 +220,10 @@ class Forecaster:
             InputError: if the data cannot be used with these settings.
         """
         doing(f"reading {name_of(data)}")
-        cube, begin = open_cube(data), time.perf_counter()
-        asked = tuned(self.asked, cube)
+        begin = time.perf_counter()
+        asked = tuned(self.asked, data)
         swept = time.perf_counter() - begin
-        config, prepared = prepare_series(asked, cube)
+        config, prepared = prepare_series(asked, data)
         begin = time.perf_counter() - swept
         doing(f"training {config.method}")
         for callback in callbacks:
