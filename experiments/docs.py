@@ -85,6 +85,7 @@ PARTS: dict[str, Part] = {
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
     "city": ("performance.md", guides.city_page_table),
+    "growth with the paper's sizes": ("performance.md", guides.papers_growth_table),
     "raw to report": ("performance.md", guides.raw_to_report_table),
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),

@@ -38,6 +38,9 @@ WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 
 OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
 
+PAPERS_ROUNDS = 200
+"""Rounds of FUELS's paper."""
+
 BUSY = 0.5
 """Cores that other programs take, beyond which delays say nothing of a server."""
 
@@ -117,6 +120,20 @@ def growth_figure() -> bytes:
     from experiments.benchmarks.growth import draw_growth
 
     return as_png(draw_growth(_results("growth")["rows"]))
+
+
+def papers_growth_table() -> str:
+    """Tabulate rounds of many clients with the paper's sizes, and how long 200 of them last."""
+    from experiments.benchmarks.growth import COLUMNS
+
+    found = _results("growth-papers")
+    told = (
+        f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
+        f"`--memory {found['memory']}`. "
+    )
+    columns = {**COLUMNS, "all": (f"min for {PAPERS_ROUNDS} rounds", ".0f")}
+    rows = [{**row, "all": row["seconds"] * PAPERS_ROUNDS / 60} for row in found["rows"]]
+    return _measured(told, found, table(rows, columns))
 
 
 def exceedance_table() -> str:

@@ -17,6 +17,7 @@ TABLES = {
     "prepare": guides.prepare_table,
     "serve": guides.served_page_table,
     "city": guides.city_page_table,
+    "growth-papers": guides.papers_growth_table,
     "raw-to-report": guides.raw_to_report_table,
 }
 
@@ -75,6 +76,13 @@ def test_slopes_of_growth_are_those_of_powers(measured):
     assert "0.50 (`fedavg`) and 0.50 (`fuels`) for a round's seconds" in text
     assert "0.25 (`fedavg`) and 1.00 (`fuels`) for memory without files" in text
     assert guides.growth_figure().startswith(b"\x89PNG")
+
+
+def test_the_papers_rounds_last_as_long_as_one_times_their_number(measured):
+    row = {"method": "fuels", "clients": 10_000, **dict.fromkeys(list(COLUMNS)[2:], 1.0)}
+    settings = {"share": 0.1, "hidden_size": 64, "memory": "2GB"}
+    Results(measured / "growth-papers.json", settings).add(row | {"seconds": 6.0})
+    assert rows_of(guides.papers_growth_table())[0][-1] == "20"
 
 
 @pytest.mark.parametrize("name", TABLES)
