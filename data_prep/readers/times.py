@@ -31,7 +31,9 @@ ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
 ISO_AND_ZONE = r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?( ?[A-Z]{3,4})"
-"""Pattern of a time with the name of a zone, which may mean one offset or a wall clock."""
+DATE_OF_UNIX = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([A-Z]{3,4}) \d{4}"
+"""Patterns of a time with the name of a zone, which may mean one offset or a wall clock; the second
+is that of the program `date` and of Java's `Date`."""
 
 NUMBER = r"\d+(\.\d+)?"
 COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
@@ -227,8 +229,12 @@ def _ask_for_order(
         raise InputError(f"{found}: day and month cannot be told apart; ", advice)
     example = "%d %b %Y %H:%M"
     option = "{time_format}"
-    if match := re.fullmatch(ISO_AND_ZONE, texts.iloc[wrong]):
-        example = f"%Y-%m-%d{match[1]}%H:%M{':%S' * bool(match[2])}{match[3]}"
+    of_iso, of_unix = (re.fullmatch(p, texts.iloc[wrong]) for p in (ISO_AND_ZONE, DATE_OF_UNIX))
+    if of_iso:
+        example = f"%Y-%m-%d{of_iso[1]}%H:%M{':%S' * bool(of_iso[2])}{of_iso[3]}"
+    elif of_unix:
+        example = f"%a %b %d %H:%M:%S {of_unix[1]} %Y"
+    if of_iso or of_unix:
         option += " and, for the clock of a place, its {time_zone:Europe/Berlin} {clock:local}"
     raise InputError(
         f"{found}, expected ISO 8601 such as 2013-11-01T00:00+01:00; give its own format, such as ",

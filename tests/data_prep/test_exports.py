@@ -368,13 +368,13 @@ def dates_that_need_an_answer(folder, order):
     return save(folder, "\n".join(["time,n", *rows]) + "\n"), truth
 
 
-@case()
-def names_of_zones_need_an_answer(folder):
+@case(("%Y-%m-%d %H:%M CET",), ("%a %b %d %H:%M:%S CET %Y",))
+def names_of_zones_need_an_answer(folder, form):
     """CET may be an offset or the clock of a place, which changes in summer."""
-    obey = "--time-format '%Y-%m-%d %H:%M CET' --time-zone Europe/Berlin --clock local"
+    obey = f"--time-format '{form}' --time-zone Europe/Berlin --clock local"
     truth = Truth({"value": 0}, ["n"], obey=obey)
     truth.times = HOURS - pd.Timedelta("2h")
-    rows = [f"{t:%Y-%m-%d %H:%M} CET,{number(v)}" for t, v in truth.wide["n"].items()]
+    rows = [f"{t.strftime(form)},{number(v)}" for t, v in truth.wide["n"].items()]
     return save(folder, "\n".join(["time,n", *rows]) + "\n"), truth
 
 
