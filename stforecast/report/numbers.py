@@ -16,7 +16,7 @@ from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, model_errors, variables
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
-from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
 from stforecast.report.tables import Table, number, share
 
@@ -141,7 +141,7 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
     seeds = by_seed(group.runs)
     n_folds = len(folds_of(group.runs))
     whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
-    found = [_of_seed([*folds_of(runs).values()], metric) for runs in whole]
+    found = [_of_seed([*folds_of(runs).values()], metric, first=runs is whole[0]) for runs in whole]
     errors, mae = ([getattr(of, name) for of in found] for name in ("errors", "mae"))
     return dataclasses.replace(found[0], errors=_mean(errors), mae=np.mean(mae, axis=0))
 
@@ -171,10 +171,14 @@ class _Block:
     days: pd.DatetimeIndex
 
 
-def _of_seed(folds: Sequence[ForecastRun], metric: str) -> MethodNumbers:
-    """Read the numbers of one seed by blocks of cells, as all may not fit into the memory."""
+def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> MethodNumbers:
+    """Read the numbers of one seed by blocks of cells, as all may not fit into the memory.
+
+    Bounds are those of the `first` seed.
+    """
     with ExitStack() as stack:
         opened = [stack.enter_context(run.open_forecasts()) for run in folds]
+        opened = opened if first else [without_bounds(ds) for ds in opened]
         parts = zip(
             *(run.in_blocks(ds) for run, ds in zip(folds, opened, strict=True)), strict=True
         )
