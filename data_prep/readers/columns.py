@@ -56,14 +56,21 @@ CELLS = frozenset({
     "mrbts", "mrbtsname", "wcel", "managedelement", "managedelementname", "meid", "mename", "ne",
     "nename", "neid", "networkelement", "object", "objectname", "enodebname", "enodebid",
     "gnodebname", "gnodebid", "cellfdnname", "counterid", "countername", "gate", "zone", "zoneid",
-    "standort", "zelle", "zellname", "celda", "cellule", "estacion", "stazione", "haltestelle",
-    "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称", "车站", "车站名称", "网元",
-    "网元名称",
+    "stop", "stopid", "stopname", "standort", "zelle", "zellname", "celda", "cellule", "estacion",
+    "stazione", "haltestelle", "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称",
+    "车站", "车站名称", "网元", "网元名称",
 })  # fmt: skip
 HOURS = frozenset({
     "hour", "hr", "hours", "hourofday", "stunde", "heure", "hora", "ora", "time", "hourid",
     "hourending", "hourbeginning", "hourbegin", "hourstart", "he", "uhrzeit", "小时",
 })  # fmt: skip
+MINUTES = frozenset({"minute", "minutes", "minuteid", "minid", "分钟"})
+DATE_PARTS = (
+    frozenset({"year", "yr", "jahr", "annee", "ano", "anno", "yearid", "年", "年份"}),
+    frozenset({"month", "monthname", "monat", "mois", "mes", "mese", "monthid", "月", "月份"}),
+    frozenset({"day", "dayofmonth", "tag", "jour", "dia", "giorno", "dayid", "日"}),
+)
+"""Usual names of columns of years, months and days of the month."""
 CALENDAR = frozenset({
     "hour", "minute", "weekday", "dayofweek", "dow", "day", "dayofmonth", "dayofyear", "month",
     "year", "week", "weekofyear", "quarter", "isweekend", "weekend", "holiday", "isholiday",
@@ -71,6 +78,7 @@ CALENDAR = frozenset({
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
     "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
     "integrationperiod", "periodointegracion",
+    "imsi", "msisdn", "imei", "imeisv", "table",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})

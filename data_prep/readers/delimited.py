@@ -264,7 +264,11 @@ class _Body:
         n_empty = sum(not any(row) for row in odd.values())
         if n_empty:
             log.info("%s: %s left out", self.path.name, counted(n_empty, "empty line"))
-        notes = [f"line {i + 1}: {' '.join(row)!r:.60}" for i, row in odd.items() if any(row)]
+        notes = [
+            f"line {i + 1}: {' '.join(row)!r:.60}"
+            for i, row in odd.items()
+            if any(row) and odd.get(i - 1) is not row
+        ]
         if notes:
             log.warning("%s: left out as notes: %s", self.path.name, some(notes, 5))
         text = self.path.read_bytes() if self.content is None else self.content
@@ -272,23 +276,37 @@ class _Body:
         return odd, b"".join(line for i, line in enumerate(lines) if i not in odd)
 
     def _odd_lines(self) -> dict[int, list[str]]:
-        """Return lines that are empty or notes, by number from 0; refuse others of odd length."""
-        found = {}
+        """Return lines that are empty or notes, by number from 0; refuse others of odd length.
+
+        Where rows have no times, a note is a single field at the end of the file.
+        """
+        found: dict[int, list[str]] = {}
+        last = 0  # the end of the rows so far
         with _open(self.path, self.content) as file:
             reader = csv.reader(file, delimiter=self.separator)
             begin = 0
             for row in reader:
                 number, begin = begin, reader.line_num
-                if len(row) == len(self.names) or number < self.skip:
+                if number < self.skip:
                     continue
-                if any(field.strip() for field in row) and not (self.timed and is_note(row)):
-                    raise InputError(
-                        f"{self.path.name}, line {reader.line_num}: {len(row)} fields, expected "
-                        f"{len(self.names)} as in line {self.skip or 1}; complete or remove the "
-                        "line"
-                    )
-                found[number] = row
+                if len(row) == len(self.names):
+                    last = begin
+                elif not any(field.strip() for field in row):
+                    found[number] = row
+                elif is_note(row) and (self.timed or len(row) == 1):
+                    found.update(dict.fromkeys(range(number, begin), row))
+                else:
+                    raise self._odd_line(begin, len(row))
+        early = [i for i, row in found.items() if i < last and len(row) == 1 and row[0].strip()]
+        if early and not self.timed:
+            raise self._odd_line(early[0] + 1, 1)
         return found
+
+    def _odd_line(self, line: int, n: int) -> InputError:
+        return InputError(
+            f"{self.path.name}, line {line}: {counted(n, 'field')}, expected {len(self.names)} as "
+            f"in line {self.skip or 1}; complete or remove the line"
+        )
 
     def parse(self, content: bytes | None, keys: Container[str], as_text: bool) -> pl.DataFrame:
         """Return the table; columns of `keys`, or all with `as_text`, are text."""

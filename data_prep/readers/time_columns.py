@@ -18,8 +18,10 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, close_to, counted, some
 from data_prep.readers.columns import (
+    DATE_PARTS,
     HOURS,
     MAX_NAMES,
+    MINUTES,
     TIMES,
     Origin,
     looks_like_values,
@@ -27,13 +29,14 @@ from data_prep.readers.columns import (
     which_of,
 )
 from data_prep.readers.head import times_across
-from data_prep.readers.written_times import CLOCK_LIKE, SIX_DIGITS, TIME_LIKE
+from data_prep.readers.written_times import CLOCK_LIKE, MONTH, SIX_DIGITS, TIME_LIKE
 
 TIME = "time"
 CLOCK = "hour"
 """Name of a column of times of day that were the names of columns."""
 
 HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
+SPAN_NAME = r"([01]\d|2[0-4]):?([0-5]\d) ?[-–_] ?(?:[01]\d|2[0-9]):?[0-5]\d"
 FEWEST_ACROSS = 12
 """Times of day that make columns a day's values rather than services or cells."""
 
@@ -64,7 +67,8 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
     if not across:
         hours = [c for c in table.columns if re.match(HOUR_NAME, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
-        clocks = _numbered(table) if len(hours) < FEWEST_ACROSS else clocks
+        if len(hours) < FEWEST_ACROSS:
+            clocks = _spans_of_a_day(table.columns, origin) or _numbered(table)
         if not clocks or CLOCK in table.columns:
             return table, origin
         table, across, name = table.rename(clocks), list(clocks.values()), CLOCK
@@ -97,6 +101,32 @@ def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
         if any(len(own) > 1 and np.isclose(own, r[known], atol=0.01).mean() > MOST for r in rows):
             found.append(column.name)
     return found
+
+
+def _spans_of_a_day(columns: Sequence[str], origin: Origin) -> dict[str, str]:
+    """Return the begins of columns such as 0500-0515, equally far apart; empty without them.
+
+    After midnight a day of traffic goes on: there 00:15 is 24:15 of the row's date.
+
+    >>> names = [f"{h % 24:02}00-{(h + 1) % 24:02}00" for h in range(5, 26)]
+    >>> list(_spans_of_a_day(["Station", *names], Origin()).items())[-2:]
+    [('0000-0100', '24:00'), ('0100-0200', '25:00')]
+    """
+    found = {c: match for c in columns if (match := re.fullmatch(SPAN_NAME, c.strip()))}
+    minutes = np.array([60 * int(m[1]) + int(m[2]) for m in found.values()])
+    lengths = np.unique(np.diff(minutes) % (24 * 60))
+    if len(found) < FEWEST_ACROSS or len(lengths) > 1:
+        return {}
+    if later := [c for c, ends in zip(found, minutes < minutes[0], strict=True) if ends]:
+        log.warning(
+            "%s: columns %s to %s follow the end of the day and are of the day after the row's "
+            "date",
+            origin.name,
+            later[0],
+            later[-1],
+        )
+    minutes += 24 * 60 * (minutes < minutes[0])
+    return {c: f"{m // 60:02}:{m % 60:02}" for c, m in zip(found, minutes, strict=True)}
 
 
 def _numbered(table: pl.DataFrame) -> dict[str, str]:
@@ -153,10 +183,11 @@ def _share(mask: pl.Series) -> float:
 
 
 def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) -> list[str]:
-    """Return the column of times, or those of dates and times of day; empty if none is found.
+    """Return the column of times, or those of their parts; empty if none is found.
 
     It is the named one, else one with a usual name, else the only one that holds times. The first
-    column is taken if it has no name, as `DataFrame.to_csv` writes an index.
+    column is taken if it has no name, as `DataFrame.to_csv` writes an index. Parts are a date and a
+    time of day, which may be an hour and a minute, or the three numbers of the date.
     """
     columns = table.columns
     if "," in time and time not in columns:
@@ -178,6 +209,10 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         dates, clocks = named(dates, TIMES) or dates, named(clocks, TIMES) or clocks
         both = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
         found = [one[0] for one in both if len(one) == 1]
+        found += _minutes(table) if len(found) == 2 and kinds[found[1]] == "hour" else []
+    elif not usual and not dates and (date := _date_parts(table)):
+        found = [*date, *(clocks[:1] if len(clocks) == 1 else [])]
+        found += _minutes(table) if len(found) == 4 and kinds[found[3]] == "hour" else []
     elif not usual:
         dates = named(columns, TIMES) or dates
         found = dates if len(dates) == 1 else _earlier(table, dates)
@@ -188,14 +223,44 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
             unclear = [*unclear, ",".join(sorted(unclear, key=lambda c: c in clocks))]
         raise which_of(f"{origin.name}: %s may hold the times; ", "time", unclear)
     if found and found != [TIME]:
+        *others, last = map(repr, found)
         log.info(
             "%s: using column%s %s for the times; %s",
             origin.name,
             "s" * (len(found) > 1),
-            " and ".join(map(repr, found)),
+            f"{', '.join(others)} and {last}" if others else last,
             Words("pass {time} for another"),
         )
     return found or ([TIME] if TIME in columns else [])
+
+
+def _minutes(table: pl.DataFrame) -> list[str]:
+    """Return the column of minutes of an hour, if there is one."""
+    found = [c for c in named(table.columns, MINUTES) if _are_within(table[c], 0, 59)]
+    return found if len(found) == 1 else []
+
+
+def _date_parts(table: pl.DataFrame) -> list[str]:
+    """Return the columns of years, months, which may be named, and days; empty without them."""
+    years, months, days = (named(table.columns, names) for names in DATE_PARTS)
+    years = [c for c in years if _are_within(table[c], 1985, 2030)]
+    months = [c for c in months if _are_within(table[c], 1, 12) or _share_of(table[c], MONTH)]
+    days = [c for c in days if _are_within(table[c], 1, 31)]
+    found = [*years, *months, *days]
+    return found if len(years) == len(months) == len(days) == 1 else []
+
+
+def _are_within(column: pl.Series, low: int, high: int) -> bool:
+    """Return whether most values are whole numbers in a range."""
+    numbers = column.head(SEEN).drop_nulls().cast(pl.Float64, strict=False)
+    fits = (numbers.is_between(low, high) & (numbers % 1 == 0)).fill_null(value=False)
+    return len(fits) > 0 and _share(fits) > MOST
+
+
+def _share_of(column: pl.Series, pattern: str) -> bool:
+    """Return whether most values are texts of a pattern."""
+    texts = column.head(SEEN).drop_nulls().cast(pl.String)
+    return len(texts) > 0 and _share(texts.str.contains(pattern)) > MOST
 
 
 def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]:
@@ -237,16 +302,18 @@ def drop_rows(
     """Leave out rows that are no records, and log what they are and how many.
 
     Such a row has no time, and is empty, repeats the names of the columns, has a word such as
-    Total, or is a note: text in one column.
+    Total, or is a note: text in one column. In a table without times it begins with such a word.
     """
     texts = [name for name in times if table[name].dtype == pl.String]
     odd = pl.Series(np.zeros(len(table), dtype=bool))
+    if not times and table.width and table.dtypes[0] == pl.String:
+        odd = table.to_series(0).str.contains(TOTAL).fill_null(value=False)
     for name in times:
         column = table[name]
         missing = column.is_null()
         if name in texts:
             distinct = column.unique().drop_nulls()
-            like = distinct.str.contains(TIME_LIKE) | distinct.str.contains(CLOCK_LIKE)
+            like = distinct.str.contains(rf"{TIME_LIKE}|{CLOCK_LIKE}|{MONTH}")
             wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+(\.0)?\s*$"))
             missing = missing | column.is_in(wrong.implode()) if len(wrong) else missing
         odd |= missing
@@ -260,7 +327,7 @@ def drop_rows(
         return table, origin
     for reason, rows in reasons.items():
         first = table.row(rows[0])
-        shown = " ".join(str(field) for field in first if field is not None)
+        shown = " ".join(" ".join(str(f) for f in first if f is not None).split())
         level = logging.INFO if reason == "empty" else logging.WARNING
         log.log(
             level,
@@ -287,28 +354,60 @@ def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]
     words = [v for v in filled.values() if re.search(r"[^\W\d_]{3}", v)]
     if any(re.match(TOTAL, value) for value in filled.values()):
         return "totals"
-    if words and len(filled) == 1 and times[0] in (*filled, names[0]):
+    if words and len(filled) == 1 and {*filled} <= {*times[:1], names[0]}:
         return "notes"
     return ""
 
 
 def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame, str | None]:
-    """Return the table with one column of times, made of dates and times of day, and its name."""
+    """Return the table with one column of times, made of their parts, and its name.
+
+    The parts are a date and a time of day; year, month and day; or one of these with hour and
+    minute.
+    """
     if len(times) < 2:
         return table, times[0] if times else None
-    date, clock = (table[name] for name in times)
+    parts = [table[name] for name in times]
+    if len(times) > 3 or (len(times) == 3 and _kind(parts[0]) != "date"):
+        day, clock = _joined_date(parts[:3]), parts[3:]
+    else:
+        day, clock = _date(parts[0]), parts[1:]
+    joined = day + " " + _clock(clock) if clock else day
+    name = TIME if TIME not in table.columns or TIME in times else times[0]
+    return table.drop(times).insert_column(0, joined.alias(name)), name
+
+
+def _date(date: pl.Series) -> pl.Series:
+    """Return dates as text, without a time of day."""
     day = date.dt.strftime("%Y-%m-%d") if date.dtype.is_temporal() else date.cast(pl.String)
     day = day.str.strip_chars().str.replace(MIDNIGHT, "")
-    if clock.dtype.is_temporal():
-        hour = clock.dt.strftime("%H:%M:%S")
-    else:
-        hour = clock.cast(pl.String).str.strip_chars()
-        hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
-        hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
-    hour = hour.str.replace(r"^(\d:)", "0$1")
     for digits in (r"^(\d{4})(\d\d)(\d\d)$", SIX_DIGITS):
         if day.str.contains(digits).all():
             day = day.str.replace(digits, "$1-$2-$3")
-    name = TIME if TIME not in table.columns or TIME in times else times[0]
-    joined = (day + " " + hour).alias(name)
-    return table.drop(times).insert_column(0, joined), name
+    return day
+
+
+def _whole(numbers: pl.Series) -> pl.Series:
+    """Return whole numbers as text of two digits or more; other texts stay."""
+    texts = numbers.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
+    return texts.str.replace(r"^(\d)$", "0$1")
+
+
+def _joined_date(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return dates as text, of years, months, which may be named, and days."""
+    year, month, day = map(_whole, parts)
+    if month.str.contains(r"^\d*$").all():
+        return year + "-" + month + "-" + day
+    return day + " " + month + " " + year
+
+
+def _clock(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return times of day as text, of a column or of hours and minutes."""
+    if len(parts) == 2:
+        return _whole(parts[0]) + ":" + _whole(parts[1])
+    if parts[0].dtype.is_temporal():
+        return parts[0].dt.strftime("%H:%M:%S")
+    hour = parts[0].cast(pl.String).str.strip_chars()
+    hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
+    hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
+    return hour.str.replace(r"^(\d:)", "0$1")

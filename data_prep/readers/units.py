@@ -12,8 +12,9 @@ from data_prep.base.errors import InputError
 _UNITS = {
     **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
        [("B", "B"), ("byte", "B"), ("bytes", "B"), ("bit", "bit"), ("bps", "bit/s"),
-        ("bit/s", "bit/s"), ("b/s", "bit/s"), ("B/s", "B/s")]},
-    **{f"{p}ib".lower(): f"{p}iB" for p in ("K", "M", "G", "T")}, "b": "B",
+        ("bit/s", "bit/s"), ("B/s", "B/s")]},
+    **{f"{p}i{b}".lower(): f"{p}i{b}" for p in ("K", "M", "G", "T") for b in ("B", "B/s")},
+    "b": "B", "b/s": "B/s", "bit/s": "bit/s",
     "bytes": "B", "byte": "B", "bps": "bit/s", "%": "%", "percent": "%", "pct": "%", "erl": "Erl",
     "erlang": "Erl", "ms": "ms", "s": "s", "sec": "s", "min": "min", "h": "h", "km/h": "km/h",
     "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
@@ -41,9 +42,12 @@ def canonical(unit: str) -> str:
 
     >>> canonical("KByte"), canonical("Mb"), canonical("mb"), canonical("apples")
     ('kB', 'Mbit', 'MB', '')
+    >>> canonical("kb/s"), canonical("MB/s"), canonical("Mib/s")
+    ('kbit/s', 'MB/s', 'Mibit/s')
     """
-    if re.fullmatch("[KMGT]b", unit):
-        return f"{unit[0].replace('K', 'k')}bit"
+    if bits := re.fullmatch("([KMGT]i?)b|([kKmMgGtT]?i?)b/s", unit):
+        prefix = (bits[1] or bits[2]).upper().replace("I", "i")
+        return f"{'k' if prefix == 'K' else prefix}bit{'' if bits[1] else '/s'}"
     return _UNITS.get(unit.lower(), "")
 
 
@@ -132,17 +136,20 @@ UNIT_AFTER = r"^(\s*[+-]?\d[\d.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
 def units_after(texts: pl.Series) -> pl.Series | None:
     """Return the unit after each number as it is written; None if these are not such texts.
 
-    Zeros may lack one.
+    Zeros may lack one. Letters right behind a number are one only if they are known, else an id's.
 
     >>> units_after(pl.Series(["3.2 kB", "0", "1 MB"])).to_list()
     ['kB', '', 'MB']
-    >>> units_after(pl.Series(["3.2 kB", "1"])) is None
-    True
+    >>> [units_after(pl.Series(texts)) for texts in (["3.2 kB", "1"], ["101a", "102a"])]
+    [None, None]
     """
     filled = texts.drop_nulls()
     if not len(filled) or not filled[:8].str.contains(UNIT_AFTER).any():
         return None
     units = texts.str.extract(UNIT_AFTER, 2)
+    glued = filled.str.extract(r"\d([A-Za-z]+)\s*$").drop_nulls().unique()
+    if not all(map(canonical, glued)):
+        return None
     bare = texts.filter(units.is_null() & texts.is_not_null())
     whole = bool(bare.str.contains(r"^\s*0+([.,]0+)?\s*$").all())
     return units.fill_null("") if whole and units.n_unique() else None

@@ -20,6 +20,9 @@ MONTHS = {
 
 _LETTERS = r"[^\W\d_]*\.?"
 _MONTH = rf"(?i:{'|'.join(MONTHS.values())}){_LETTERS}"
+MONTH = rf"^\s*{_MONTH}\s*$"
+"""Pattern of the name of a month."""
+
 _DAY_NAMES = (
     "mon|tue|wed|thu|fri|sat|sun|die|mittw|don|fre|sam|son|lun|mar|mer|jeu|ven|dim|gio|sab|sáb|"
     "dom|mié|mie|jue|vie|seg|ter|qua|qui|sex|maa|din|woe|vri|zat|zon"
@@ -37,7 +40,7 @@ TIME_LIKE = (
 )
 """Pattern of a date, with or without a time of day, or of a number since 1970."""
 
-_CLOCK = r"([01]?\d|2[0-4])(:[0-5]\d){1,2}(\.\d+)?( ?[aApP]\.? ?[mM]\.?)?"
+_CLOCK = r"([0-2]?\d)(:[0-5]\d){1,2}(\.\d+)?( ?[aApP]\.? ?[mM]\.?)?"
 CLOCK_LIKE = (
     rf"^\s*({_CLOCK}|(0?\d|1[0-2]) ?[aApP]\.? ?[mM]\.?"
     r"|([01]?\d|2[0-4]) ?([hH]|Uhr|[时時시点])([0-5]\d[分분]?)?)(\s*(-|–|~|to|bis|a)\s*\d.*)?\s*$"
@@ -83,7 +86,7 @@ def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     """Return times without weekdays, marks of summer, ends of spans, and what to add to each.
 
     Names of months are English, have three letters and follow the day; 24:00 is 0:00 of the next
-    day.
+    day, and 25:10, as of a night bus, 1:10.
 
     >>> plain_times(pd.Series(["November 01, 2009 05:00:00 PM"]))[0].tolist()
     ['01 Nov 2009 05:00:00 PM']
@@ -103,8 +106,9 @@ def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     for pattern, plainer in _PLAINER:
         plain = plain.str.replace(pattern, plainer, regex=True)
     plain = plain.str.strip()
-    ends = plain.str.contains(r"[T ]24:00(?::00)?$", regex=True)
-    plain = plain.str.replace(r"([T ])24(:00(?::00)?)$", r"\g<1>00\2", regex=True)
+    ends = plain.str.contains(r"[T ]2[4-9]:\d\d(?::\d\d)?$", regex=True)
+    after = r"([T ])2([4-9])(:\d\d(?::\d\d)?)$"
+    plain = plain.str.replace(after, lambda m: f"{m[1]}0{int(m[2]) - 4}{m[3]}", regex=True)
     return plain, pd.to_timedelta(ends.to_numpy(dtype=int), unit="D")
 
 

@@ -112,7 +112,8 @@ def read(
         layout: long, wide (a column for each cell), services (a column for each service of one
             cell), cells-above or services-above (two rows of names), or auto, which decides by the
             names and numbers of columns and fails if two readings fit.
-        time: Name of the column of times, or of dates and of times of day, such as Date,Time.
+        time: Name of the column of times, or of those of their parts, such as Date,Time or
+            Year,Month,Day,Hour.
         cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, counted, no_file
 from stforecast.cli.commands import command
 from stforecast.cli.options import check_ending, check_run
 
@@ -17,10 +17,11 @@ def export(
     *,
     onnx: Path | None = None,
     steps: int = 0,
+    fev: Path | None = None,
     out: Path | None = None,
     fill_missing: float | None = None,
 ) -> None:
-    """Write a run's model as an ONNX graph, or a cube in the layout that FedDA's code reads.
+    """Write a run's model as an ONNX graph, its test part for fev, or a cube for FedDA's code.
 
     The graph's inputs are raw readings (steps × cells) in the data's units and the wall clock of
     each step; its outputs are forecasts and bounds (steps × cells) in the data's units.
@@ -30,12 +31,14 @@ def export(
     Options:
         onnx: ONNX graph to write of a run's model.
         steps: steps of history that the graph reads; 0 takes what the model needs.
+        fev: folder for a run's test part as a task of the benchmark fev, with its forecasts.
         out: file to write of a cube, e.g. milano.h5.
         fill_missing: value of a cube's missing entries; refused by default.
     """
-    if (onnx is None) == (out is None):
+    if sum(target is not None for target in (onnx, fev, out)) != 1:
         raise InputError(
-            "give --onnx FILE.onnx for the model of a run, or --out FILE.h5 for a cube"
+            "give --onnx FILE.onnx for the model of a run, --fev FOLDER for its test part, or "
+            "--out FILE.h5 for a cube"
         )
     if out is not None:
         from data_prep.cube import open_cube
@@ -45,9 +48,16 @@ def export(
         with open_cube(source) as ds:
             click.echo(write(ds, out, fill_missing=fill_missing))
         return
+    check_run(source)
+    if fev is not None:
+        from stforecast.forecasting.fev import TASK, export_fev
+        from stforecast.forecasting.results import ForecastRun
+
+        n_windows = export_fev(ForecastRun.open(source), fev)
+        click.echo(f"{fev}: {counted(n_windows, 'window')}; fev.Benchmark.from_yaml reads {TASK}")
+        return
     assert onnx is not None
     check_ending(onnx, ".onnx")
-    check_run(source)
     from stforecast.forecasting.export import export_onnx
     from stforecast.forecasting.model import FittedModel
 

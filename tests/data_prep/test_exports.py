@@ -828,6 +828,61 @@ def events_without_numbers(folder, sep, other, text):
     return save(folder, "\n".join([head, *text]) + "\n"), truth
 
 
+@case((True,), (False,))
+def parts_of_times(folder, ericsson):
+    """Date, hour and minute in numbers; or a year, a named month and a day, totals and a note."""
+    if ericsson:
+        truth = Truth(LTE, ["E1", "E2"], pd.date_range("2024-05-10", periods=96, freq="15min"))
+        head = ["DATE_ID", "HOUR_ID", "MIN_ID", "ERBS", "EUtranCellFDD", *truth.values]
+        text = lines(truth, head, lambda t, c: [
+            f"{t:%Y-%m-%d}", str(t.hour), str(t.minute), "E", c])  # fmt: skip
+        return save(folder, text), truth
+    truth = Truth({"Sum of Traffic GB": 1}, ["Lyon", "Nice"], HOURS + pd.Timedelta("480h"))
+    head = ["Year", "Month", "Day", "Hour", "Site", *truth.values]
+    text = lines(truth, head, lambda t, c: [
+        str(t.year), f"{t:%B}", str(t.day), str(t.hour), c])  # fmt: skip
+    note = '"Applied filters:\nSite is not blank"\n'
+    return save(folder, f"{text}2024,June,Total,,,71.5\nTotal,,,,,99.5\n\n{note}"), truth
+
+
+@case()
+def rates_of_a_monitor(folder):
+    """Grafana writes each number in the unit that suits it; a small b is a bit."""
+    names = [f'{{instance="r{i}:9100"}}' for i in range(4)]
+    truth = Truth({"value": 0}, names, obey="--layout wide")
+    truth.values["value"] *= np.array([1e4, 1e3, 1e2, 1e6])
+    rows = [
+        ",".join([str(t), *(f"{v / 1e6} Mb/s" if v > 1e6 else f"{v / 1e3} kb/s" for v in own)])
+        for t, own in zip(HOURS, truth.wide.to_numpy(), strict=True)
+    ]
+    head = ",".join(["Time", *('"' + n.replace('"', '""') + '"' for n in names)])
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
+@case()
+def a_day_that_ends_after_midnight(folder):
+    """A metro's day begins at five; its last columns are of the next date."""
+    times = pd.date_range("2024-05-10 05:00", periods=3 * 96, freq="15min")
+    truth = Truth({"value": 0}, ["Acton Town", "Aldgate"], times)
+    spans = [f"{t:%H%M}-{t + pd.Timedelta('15min'):%H%M}" for t in times[:96]]
+    rows = [",".join(["nlc", "Station", "Date", *spans])]
+    for cell, column in truth.wide.items():
+        for day in range(3):
+            own = map(number, column.iloc[96 * day : 96 * day + 96])
+            rows.append(",".join([str(len(cell)), cell, f"{10 + day}/05/2024", *own]))
+    return save(folder, "\n".join([*rows, ""])), truth
+
+
+@case()
+def night_buses(folder):
+    """Hours count on after midnight, to 28, and the routes' names look like numbers with a unit."""
+    truth = Truth({"boardings": 0}, ["101X", "102X"], HOURS + pd.Timedelta("5h"))
+    day = pd.Timedelta("5h")
+    text = lines(truth, ["service_date", "departure", "route", "boardings"], lambda t, c: [
+        f"{t - day:%Y%m%d}", f"{(t - day).hour + 5:02}:00:00", c])  # fmt: skip
+    return save(folder, text), truth
+
+
 def test_the_corpus_is_large():
     assert len(CASES) >= 60
 
@@ -931,6 +986,8 @@ def test_columns_of_cells_have_one_unit(tmp_path):
 def test_units_are_known_by_their_spelling():
     assert [canonical(u) for u in ("Mb", "MB", "mb", "GByte", "MiB", "%", "cats")] == [
         "Mbit", "MB", "MB", "GB", "MiB", "%", ""]  # fmt: skip
+    assert [canonical(u) for u in ("kb/s", "KB/s", "mb/s", "b/s", "MiB/s", "Kib/s")] == [
+        "kbit/s", "kB/s", "Mbit/s", "bit/s", "MiB/s", "Kibit/s"]  # fmt: skip
     assert scale_of("TiB") == ("B", 2.0**40)
 
 
@@ -972,6 +1029,22 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     path, truth = CASES["units_that_change-0"][0](tmp_path, 0)
     assert read(path)["Traffic"].attrs["units"] == "B"
     assert "column 'Traffic' is in MB, kB; converted to B" in caplog.text
+
+
+def test_totals_of_a_table_without_times_are_no_steps(tmp_path, caplog):
+    path = save(tmp_path, "shift,load\na,1\nb,2\nSubtotal,3\na,4\nb,5\nTotal,12\n")
+    ds = read(path, start="2024-05-10", step="1h", layout="wide")
+    assert ds["value"].values.ravel().tolist() == [1, 2, 4, 5]
+    assert "left out 2 rows: totals, the first in line 4" in caplog.text
+
+
+def test_a_line_that_may_be_cut_is_refused_but_at_the_end(tmp_path):
+    head, rows = "Year,Month,Day,Hour,load\n", [f"2024,5,{d},7,{d}\n" for d in range(10, 20)]
+    path = save(tmp_path, f"{head}{''.join(rows)}\nExported by Ann\n")
+    assert read(path)["value"].size == 10
+    save(tmp_path, f"{head}{''.join(rows[:5])}Exported by Ann\n{''.join(rows[5:])}")
+    with pytest.raises(InputError, match="line 7: 1 field, expected 5 as in line 1"):
+        read(path)
 
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):

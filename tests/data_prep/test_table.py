@@ -306,7 +306,7 @@ def test_the_frame_of_a_user_loses_no_column():
         ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty cell id"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
         ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, expected 3"),
-        ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02\n", "line 4: 1 fields, expected 3"),
+        ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02\n", "line 4: 1 field, expected 3"),
         ("time,cell,v\n2024-01-01,1,x\n2024-01-02,1,y\n", "no column of numbers beside time, cell"),
         ("time,cell,lon\n2024-01-01,1,9.1\n", "a variable cannot be named 'lon'"),
         (

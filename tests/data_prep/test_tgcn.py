@@ -62,7 +62,7 @@ def test_positions_beside_the_speeds_are_used(tmp_path, name):
         ("adj", "1,far\n0,1\n", "line 1: column '2' holds 'far'"),
         ("adj", "1,-1\n0,1\n", "negative or not finite"),
         ("adj", "1,\n0,1\n", "negative or not finite"),
-        ("speed", "a,b\n1,2\n3\n", "line 3: 1 fields, expected 2"),
+        ("speed", "a,b\n1,2\n3\n", "line 3: 1 field, expected 2"),
         ("speed", "a,b\n1,x\n", "line 2: column 'b' holds 'x'"),
         ("speed", "a,b\n-1,2\n", "speed -1.* sensor a, expected numbers from 0 up"),
         ("speed", "a,b\n", "no row of speeds"),

@@ -75,6 +75,22 @@ def test_commands_import_what_they_need(process, town):
         assert HEAVY.intersection(imported) <= needed, command
 
 
+WAITING = """
+import os, sys
+from stforecast.__main__ import main
+
+os.environ.pop("OMP_WAIT_POLICY", None)
+try:
+    main(["list", "metrics"])
+except SystemExit:
+    print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+
+
+def test_waiting_threads_sleep_from_before_the_import_of_torch_on():
+    assert in_new_process(WAITING)[-1] == "PASSIVE False"
+
+
 def in_new_process(script, *args):
     """The lines that a script prints."""
     command = [sys.executable, "-c", script, *args]
