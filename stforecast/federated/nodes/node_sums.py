@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -60,13 +60,21 @@ class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
     Attributes:
+        metrics: names of the test errors whose sums are asked for at the end.
         session: name of the sum that the nodes were asked for last.
         parties: nodes of the latest round's sum that trained.
         bytes_down: bytes that were sent for the latest sum.
     """
 
-    def __init__(self, settings: SecureSums, link: Link, membership: Membership) -> None:
+    def __init__(
+        self,
+        settings: SecureSums,
+        link: Link,
+        membership: Membership,
+        metrics: Sequence[str] = METRICS,
+    ) -> None:
         self.settings, self.link, self.membership = settings, link, membership
+        self.metrics = metrics
         self.session, self.parties, self.bytes_down = "", 0, 0
 
     def begin(self) -> dict[str, str]:
@@ -103,14 +111,14 @@ class NodeSums:
     ) -> tuple[list[int], dict[str, float]]:
         """Return the nodes of the last sum, and the mean test errors of all; see `of_round`."""
         self.bytes_down = 0
-        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(METRICS)]}, round, now)
+        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(self.metrics)]}, round, now)
         targets, *totals = sums[ERRORS].tolist()
         errors = {
             name: total / targets
-            for name, total in zip(METRICS, totals, strict=True)
+            for name, total in zip(self.metrics, totals, strict=True)
             if targets > 0 <= total
         }
-        if len(errors) < len(METRICS):
+        if len(errors) < len(self.metrics):
             log.warning("the sum of all nodes' test errors cannot be one, and is left out")
         return nodes, errors
 
