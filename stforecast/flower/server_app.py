@@ -192,10 +192,8 @@ def mean_test_errors(
             for node in counted
             for n in [finished[node].targets]
         }
-        limits = (
-            membership.MOST_TARGETS,
-            math.inf if name in membership.HIGHEST else membership.FARTHEST,
-        )
+        farthest = math.inf if name in membership.HIGHEST else membership.FARTHEST
+        limits = membership.MOST_TARGETS, farthest
         test[name] = membership.bounded_mean([*sums.values()], *limits)
         for node, why in membership.bounded_nodes(sums, *limits).items():
             doubtful[node] += [why] if name == names[0] else []

@@ -38,7 +38,6 @@ MOST_TARGETS = 2
 MOVED = 1.5
 """Factor between the test errors with and without a node from which on the node is named."""
 
-
 HIGHEST = {"error_rate": 1.0}
 """Highest values of test errors that have one. They cannot move a mean far, so a node's is not
 compared with those of others: an honest node may have no error at all."""
@@ -119,7 +118,7 @@ def sound_errors(
             if not 0 <= (value := of_node.get(name, math.nan)) <= highest:
                 why.setdefault(node, f"its test {name} is {value:.4g}")
     sound = [node for node in errors if node not in why]
-    for name in set(names) - HIGHEST.keys() if len(sound) > 2 else ():
+    for name in (n for n in names if n not in HIGHEST and len(sound) > 2):
         middle = median(errors[node][name] for node in sound)
         for node in sound:
             if not middle / FARTHEST <= (value := errors[node][name]) <= FARTHEST * middle:

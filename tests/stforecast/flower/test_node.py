@@ -293,6 +293,13 @@ def test_errors_are_pooled_by_targets(caplog):
     assert all(f"node {n} does not count in the test errors" in caplog.text for n in (3, 4))
 
 
+def test_a_node_without_any_error_counts_if_errors_have_a_limit():
+    words = {n: Finished({"error_rate": e}, 10, True) for n, e in enumerate((0.0, 0.0, 0.9, 1.2))}
+    errors, left_out, _ = mean_test_errors(words, dict.fromkeys(words, 10), ["error_rate"])
+    assert errors == {"error_rate": pytest.approx(0.3)}
+    assert left_out == {3: "its test error_rate is 1.2"}
+
+
 @pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])
 def test_a_server_cannot_choose_a_node_s_folder(token, federation):
     _, link, _ = federation()
