@@ -28,7 +28,7 @@ from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import load
 from vision.datasets.image_set import ImageSet, hold_out_for_server, long_tailed
-from vision.evaluation import MASKS, Evaluator
+from vision.evaluation import MASKS, Counts, Evaluator, column
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition.base import Partition
@@ -144,11 +144,14 @@ class Learner:
 
     @classmethod
     def of_node(
-        cls, config: ImageConfig, method: Method, state: State, images: ImageSet
+        cls, config: ImageConfig, method: Method, state: State, images: ImageSet, counts: Counts
     ) -> Learner:
         """Return the fitted learner of a node, whose method is `behind_link`."""
         self = cls.recorded(config.flat())
         self._method, self._state, self._of_node = method, state, True
+        self.images, self.counts_ = images, counts
+        models = [(view, mask) for view in counts.views for mask in counts.masks]
+        self.rounds_ = pd.DataFrame([{column(*m): counts.accuracy(*m) for m in models}])
         self._describe(images)
         return self
 

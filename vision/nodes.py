@@ -6,7 +6,6 @@ At the end a node's folder holds `metrics.csv`, the accuracies on its test image
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,15 +25,13 @@ from stforecast.federated.runs.run_folder import write_csv
 from vision.config import ImageConfig, resolve
 from vision.datasets import load
 from vision.datasets.image_set import ImageSet
-from vision.evaluation import MASKS, count_correct
+from vision.evaluation import count_correct
 from vision.learner import Learner, method_for_images, training_data
 from vision.methods import METHODS
 from vision.partition.base import Partition
-from vision.results import accuracy_table
+from vision.results import metrics_table
 from vision.streams.base import Streamer, TaskStream
 from vision.task import stacked_images
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,14 +65,9 @@ class ImageFederation(FederationSettings):
         return ImageClient(self, data, first)
 
     @classmethod
-    def read_config(cls, settings: Mapping[str, Any]) -> ImageConfig:
-        """Return the settings of the method and its model."""
-        return resolve(**settings)
-
-    @classmethod
-    def read_own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the classes."""
-        return {"classes": parse_classes(str(values["classes"]))}
+    def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the method, and the classes."""
+        return {"config": resolve(**settings), "classes": parse_classes(str(values["classes"]))}
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""
@@ -83,26 +75,15 @@ class ImageFederation(FederationSettings):
 
     def check(self) -> None:
         """Refuse also what needs images of the server or of other nodes, and tasks."""
-        data = self.config.data
-        if data.surrogate:
-            raise InputError(
-                f"surrogate is {data.surrogate}: the server has no images, which "
-                f"{self.config.method} needs there; ",
-                Words("choose another {method}"),
-            )
-        if data.imbalance > 1:
-            raise InputError(
-                f"imbalance is {data.imbalance:g}: nodes train on all their images; leave it out"
-            )
-        if not data.size:
-            raise InputError(
-                "size is 0, but nodes' images may differ in size; ", Words("give {size:32}")
-            )
-        if isinstance(self.config.partition, Streamer):
-            raise InputError(
-                f"partition is {self.config.partition.name!r}: a node has all its images at once, "
-                "not in tasks; leave it out"
-            )
+        data, streams = self.config.data, isinstance(self.config.partition, Streamer)
+        for name, odd, why in (
+            ("surrogate", data.surrogate, "the server has no images; choose another method"),
+            ("imbalance", data.imbalance > 1, "nodes train on all their images; leave it out"),
+            ("size", not data.size, "nodes' images may differ in size; give one, such as 32"),
+            ("partition", streams, "a node has all its images at once, not in tasks; leave it out"),
+        ):
+            if odd:
+                raise InputError(f"{name} is {self.config.flat()[name]!r}: {why}")
         super().check()
 
 
@@ -141,7 +122,7 @@ class ImageClient:
     select: str = "last"
 
     def __init__(self, run: ImageFederation, path: Path, first: int) -> None:
-        self.config, self.first = run.config, first
+        self.config = run.config
         self.images = images_of_node(path, run.config.data.size, run.classes)
         is_test = self.images.is_test
         train, test = ((part.nonzero()[:, 0],) for part in (~is_test, is_test))
@@ -166,12 +147,9 @@ class ImageClient:
         method, state, images = self.trainer.method, states["last"], self.images
         own, n_domains = self.stream.own_classes(images)[0], len(images.domain_names)
         counts = count_correct(method, state, self.test, own, n_domains, trained=self.trainer.state)
-        table = accuracy_table(
-            counts, images, [self.first], lambda *model: {"last": counts.accuracy(*model)}
-        )
-        write_csv(table, folder / "metrics.csv")
-        Learner.of_node(self.config, method, state, images).save(folder / "model")
-        accuracy = counts.accuracy(counts.views[0], MASKS[0])
+        learner = Learner.of_node(self.config, method, state, images, counts)
+        learner.save(folder / "model")
+        table = metrics_table(learner)
+        write_csv(table[table["selection"] == "last"], folder / "metrics.csv")
         loss, n = self.trainer.score(self.test, state)
-        log.info("%s: %.1f %% of %d test images are right", folder, 100 * accuracy, n)
-        return {"error_rate": 1 - accuracy, "cross_entropy": loss / n}, int(n), True
+        return {"error_rate": 1 - learner.accuracy(), "cross_entropy": loss / n}, int(n), True

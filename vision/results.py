@@ -16,7 +16,7 @@ continues. On the same machine, the results equal those of an uninterrupted run,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,8 +34,7 @@ from stforecast.federated.runs.unfinished_run import (
     new_folder,
 )
 from stforecast.federated.uploads.uplink import guarantee
-from vision.datasets.image_set import ImageSet
-from vision.evaluation import MASKS, STAGE_COLUMNS, Counts, column, last_best_mean, last_stage
+from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
 from vision.learner import Learner
 
 ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
@@ -182,7 +181,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         """Write the model, the accuracies, the rounds and the partition."""
         learner, out = self.learner, self.folder
         learner.save(out / "model")
-        write_csv(_metrics(learner), out / "metrics.csv")
+        write_csv(metrics_table(learner), out / "metrics.csv")
         write_csv(learner.rounds_, out / "rounds.csv")
         write_csv(learner.partition.table(learner.images), out / "partition.csv")
         if learner.stages_ is not None:
@@ -212,45 +211,29 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         }
 
 
-def _metrics(learner: Learner) -> pd.DataFrame:
+def metrics_table(learner: Learner) -> pd.DataFrame:
     """Tabulate accuracies over rounds, and those of the last round by client, domain and class."""
-    rounds = last_stage(learner.rounds_)
-
-    def selections(view: str, mask: str) -> dict[str, float]:
-        return last_best_mean(rounds[column(view, mask)].dropna().tolist())
-
-    clients = range(len(learner.counts_.total))
-    return accuracy_table(learner.counts_, learner.images, clients, selections)
-
-
-def accuracy_table(
-    counts: Counts,
-    images: ImageSet,
-    clients: Sequence[int],
-    selections: Callable[[str, str], Mapping[str, float]],
-) -> pd.DataFrame:
-    """Tabulate the mean accuracies by selection, and the last ones by client, domain and class.
-
-    Args:
-        counts: correct predictions after the last round.
-        images: the set that was tested.
-        clients: numbers of the clients.
-        selections: returns the mean accuracies of a view with a mask.
-    """
+    counts, images = learner.counts_, learner.images
     totals = {
         "client": counts.total.sum((1, 2)),
         "domain": counts.total.sum((0, 2)),
         "class": counts.total.sum((0, 1)),
     }
-    names = {"client": clients, "domain": images.domain_names, "class": images.class_names}
+    names = {
+        "client": range(len(counts.total)),
+        "domain": images.domain_names,
+        "class": images.class_names,
+    }
     rows: list[dict[str, Any]] = []
     for view in counts.views:
         for mask in counts.masks:
             base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
+            evaluated = last_stage(learner.rounds_)[column(view, mask)].dropna()
+            selections = last_best_mean(evaluated.tolist())
             everything = int(counts.total.sum())
             rows += [
                 {**base, "selection": s, "accuracy": a, "samples": everything}
-                for s, a in selections(view, mask).items()
+                for s, a in selections.items()
             ]
             parts = {
                 "client": counts.of_clients(view, mask),

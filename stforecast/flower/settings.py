@@ -86,17 +86,10 @@ class RunSettings(FederationSettings):
         return CubeClients(self, data, first)
 
     @classmethod
-    def read_config(cls, settings: Mapping[str, Any]) -> Config:
-        """Return the settings of the forecast."""
-        return resolve(**settings)
-
-    @classmethod
-    def read_own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return step, zone and units."""
-        step = parse_step(str(values["step"]))
-        return {
-            "step": step, "time_zone": str(values["time-zone"]), "units": str(values["units"])
-        }  # fmt: skip
+    def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of the forecast, step, zone and units."""
+        own = {"time_zone": str(values["time-zone"]), "units": str(values["units"])}
+        return {"config": resolve(**settings), "step": parse_step(str(values["step"])), **own}
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""

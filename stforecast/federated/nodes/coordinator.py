@@ -139,9 +139,10 @@ class Coordinator:
         if self.server.uplink.delta_coding:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
         self.sums: NodeSums | None = None
+        self.metrics = metrics
         if secure:
             check_sums(type(method), self.server.uplink, self.server.robust)
-            self.sums = NodeSums(secure, link, self.membership, metrics)
+            self.sums = NodeSums(secure, link, self.membership)
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
@@ -441,7 +442,7 @@ class Coordinator:
         if finished:
             try:
                 nodes, self.test_errors = sums.of_errors(
-                    finished, self.server.state.round + 1, self._now()
+                    finished, self.server.state.round + 1, self._now(), self.metrics
                 )
             except SumLost as e:
                 self._lose_sum(e)

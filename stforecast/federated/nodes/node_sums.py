@@ -60,21 +60,13 @@ class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
     Attributes:
-        metrics: names of the test errors whose sums are asked for at the end.
         session: name of the sum that the nodes were asked for last.
         parties: nodes of the latest round's sum that trained.
         bytes_down: bytes that were sent for the latest sum.
     """
 
-    def __init__(
-        self,
-        settings: SecureSums,
-        link: Link,
-        membership: Membership,
-        metrics: Sequence[str] = METRICS,
-    ) -> None:
+    def __init__(self, settings: SecureSums, link: Link, membership: Membership) -> None:
         self.settings, self.link, self.membership = settings, link, membership
-        self.metrics = metrics
         self.session, self.parties, self.bytes_down = "", 0, 0
 
     def begin(self) -> dict[str, str]:
@@ -107,18 +99,22 @@ class NodeSums:
         return Answer(ids, upload, like, (numbers["loss"], task_loss), score, up)
 
     def of_errors(
-        self, adverts: Mapping[int, Finished], round: int, now: str
+        self,
+        adverts: Mapping[int, Finished],
+        round: int,
+        now: str,
+        metrics: Sequence[str] = METRICS,
     ) -> tuple[list[int], dict[str, float]]:
         """Return the nodes of the last sum, and the mean test errors of all; see `of_round`."""
         self.bytes_down = 0
-        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(self.metrics)]}, round, now)
+        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(metrics)]}, round, now)
         targets, *totals = sums[ERRORS].tolist()
         errors = {
             name: total / targets
-            for name, total in zip(self.metrics, totals, strict=True)
+            for name, total in zip(metrics, totals, strict=True)
             if targets > 0 <= total
         }
-        if len(errors) < len(self.metrics):
+        if len(errors) < len(metrics):
             log.warning("the sum of all nodes' test errors cannot be one, and is left out")
         return nodes, errors
 

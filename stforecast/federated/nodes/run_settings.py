@@ -103,13 +103,13 @@ class FederationSettings(ABC):
 
     @classmethod
     @abstractmethod
-    def read_config(cls, settings: Mapping[str, Any]) -> Any:
-        """Return the `config` of flat settings."""
+    def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `config` and the fields that only this kind has.
 
-    @classmethod
-    def read_own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that only this kind has, from the run's configuration."""
-        return {}
+        Args:
+            settings: flat settings of `config`.
+            values: the run's configuration.
+        """
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""
@@ -132,14 +132,13 @@ class FederationSettings(ABC):
             threshold = float(values["secure-threshold"])
             limits = {name: values[name] for name in LIMITS}
             found = {
-                "config": cls.read_config(json.loads(values["settings"])),
                 "n_clients": int(values["clients"]),
                 "out": str(values["out"]),
                 "owners": {int(n): range(*r) for n, r in json.loads(values["owners"]).items()},
                 "secure": SecureSums(threshold) if threshold else None,
                 "unsafe_open": bool(values["unsafe-open"]),
                 "after": str(values["after"]),
-                **cls.read_own(values),
+                **cls.read(json.loads(values["settings"]), values),
             }
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(
