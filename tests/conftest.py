@@ -123,12 +123,21 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def settings_of_the_process():
-    """Commands set log levels and benchmarks numbers of threads; tests must not meet another's."""
+    """Log levels, threads and random numbers: no test meets those of the one before."""
     for package in ("data_prep", "stforecast", "vision", "experiments"):
         logging.getLogger(package).setLevel(logging.NOTSET)
     progress.FIRST = 3600.0  # The machine may be busy: no test waits for a line by accident.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        sys.modules["torch"].default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def alone():
+    """Makes the clients of a federation anew: `alone(federation)[1].params`."""
+    from reference_client import ReferenceClient
+
+    return ReferenceClient.all_of
 
 
 @pytest.fixture

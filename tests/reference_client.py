@@ -4,7 +4,7 @@ import torch
 
 
 class ReferenceClient:
-    """One client of a federation; subclasses add the model.
+    """One client of a federation with a model of stacked layers: a linear one, tanh and a head.
 
     Its `params` are leaf tensors without a client axis, under the population's names; each test
     brings its own optimiser.
@@ -16,10 +16,25 @@ class ReferenceClient:
         self.size = int(federation.train.sizes[client])
         self.data = {name: t[client, : self.size] for name, t in federation.train.tensors.items()}
         self.batch_size = federation.method.training.batch_size
+        weights = (n for n in self.params if n.startswith("encoder.") and n.endswith(".weight"))
+        self.encoder = next(weights, "").removesuffix(".weight")
 
     @classmethod
     def all_of(cls, federation):
         return [cls(federation, i) for i in range(len(federation.train))]
+
+    def encode(self, x, params=None):
+        p = params or self.params
+        return torch.tanh(x.flatten(1) @ p[f"{self.encoder}.weight"] + p[f"{self.encoder}.bias"])
+
+    def decode(self, features, params=None):
+        p = params or self.params
+        return features @ p["head.weight"] + p["head.bias"]
+
+    def loss(self, batch):
+        """Return the mean squared error."""
+        error = self.decode(self.encode(batch["x"])) - batch["y"]
+        return error[batch["mask"]].square().mean()
 
     def part(self, prefix):
         return [p for name, p in self.params.items() if name.startswith(prefix)]

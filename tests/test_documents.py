@@ -44,8 +44,8 @@ DOCUMENTS = sorted(
 TUTORIALS = [document for document in DOCUMENTS if document.startswith("docs/tutorials/")]
 TYPED = [document for document in DOCUMENTS if document not in ("README.md", *TUTORIALS)]
 
-LONG = ("docs/compare.md", "docs/horizons.md")
-"""Documents whose commands run among the slow tests."""
+LONG = [d for d in DOCUMENTS if d.startswith(("docs/papers/", "docs/compare", "docs/horizons"))]
+"""Documents whose commands run among the slow tests; other tests type those of two papers."""
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
 QUICK = "bench quick"
@@ -79,6 +79,11 @@ SHORTER = {
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
     "docs/operate.md": {
         "--cells 9": "--cells 3",
+        "--days 30": "--days 14",
+        "--days 33": "--days 16",
+        "2013-12-01": "2013-11-15",
+        "2013-12-02": "2013-11-16",
+        "2013-12-03": "2013-11-17",
         "--horizon 24 --out town/": "--horizon 24 --method ridge --out town/",
     },
 }
@@ -135,8 +140,8 @@ NOT_RUN = {
 }
 """How commands begin that no test types, and why."""
 
-SLOW = {"first-forecast", "benchmark"}
-"""Tutorials that run under `-m slow`; the README does most of the first one."""
+SLOW = {"first-forecast", "benchmark", "images"}
+"""Tutorials that run under `-m slow`; README and docs/images.md do most of two of them."""
 
 
 class Block(NamedTuple):

@@ -22,23 +22,24 @@ COMMANDS = ("stforecast/cli/", "vision/cli/")
 """Folders of the commands themselves, whose messages are for its users only."""
 
 
-def parsed():
-    """Return path and syntax tree of each file of the product."""
+def parsed(pattern):
+    """Return path and syntax tree of each file of the product with such a text."""
     for package in ("data_prep", "stforecast", "vision"):
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+            if re.search(pattern, text := path.read_text()):
+                yield path.relative_to(ROOT).as_posix(), ast.parse(text)
 
 
 def calls_of_words():
-    for path, tree in parsed():
+    for path, tree in parsed(r"Words\("):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Words":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Words":
                 yield f"{path}:{node.lineno}", node
 
 
 def test_no_text_outside_the_command_holds_an_option():
     found = []
-    for path, tree in parsed():
+    for path, tree in parsed("--[a-z]"):
         if path.startswith(COMMANDS):
             continue
         docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
@@ -56,8 +57,7 @@ def test_no_text_outside_the_command_holds_an_option():
 
 
 def test_words_are_templates_whose_fields_are_parameters():
-    options = set(_parameters())
-    wrong = []
+    wrong, named = [], []
     for place, call in calls_of_words():
         template = call.args[0]
         if isinstance(template, ast.IfExp):
@@ -69,18 +69,20 @@ def test_words_are_templates_whose_fields_are_parameters():
             continue
         template = ast.Constant("".join(t.value for t in templates))
         fields = [name for _, name, _, _ in string.Formatter().parse(template.value) if name]
-        wrong += [(place, name) for name in fields if name not in options | NO_COMMANDS]
+        named += [(name, place) for name in fields if name not in NO_COMMANDS]
         assert {k.arg for k in call.keywords} <= set(fields), place
         blank = sum(f[1] == "" for f in string.Formatter().parse(template.value))
         assert blank == len(call.args) - 1, place
     assert wrong == []
+    unknown = _without_parameters({name for name, _ in named})
+    assert [(name, place) for name, place in named if name in unknown] == []
 
 
 def test_what_is_put_into_a_command_is_quoted():
     """A folder such as `my runs` stays one word where a message suggests a command."""
     commands = r"((?<![\w-])--[a-z-]+[ =]|stforecast [a-z][a-z ]*)$"
     bare = []
-    for path, tree in parsed():
+    for path, tree in parsed("--[a-z]|stforecast [a-z]"):
         for node in (n for n in ast.walk(tree) if isinstance(n, ast.JoinedStr)):
             for text, value in pairwise(node.values):
                 if not (isinstance(text, ast.Constant) and isinstance(value, ast.FormattedValue)):
@@ -101,14 +103,18 @@ NO_COMMANDS = {"node_config"}
 """Options of Flower's programs, which messages of nodes name."""
 
 
-def _parameters():
-    """Return the names of all parameters of functions and fields of classes."""
+def _without_parameters(names):
+    """Return those that are neither a parameter of a function nor a field of a class."""
     for path in (*ROOT.glob("data_prep/**/*.py"), *ROOT.glob("[esv]*/**/*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(f"{name}:" in text for name in names):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.arg):
-                yield node.arg
+                names = names - {node.arg}
             elif isinstance(node, ast.AnnAssign):
-                yield ast.unparse(node.target)
+                names = names - {ast.unparse(node.target)}
+    return names
 
 
 def test_an_error_is_worded_for_python_and_for_the_command():

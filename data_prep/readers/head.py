@@ -162,6 +162,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)
     if not first:
         begin = next((i for i, row in enumerate(rows) if any(row)), 0)
+        if first is None and _names_follow(rows[begin : begin + 2]):
+            begin += 1
         names = list(rows[begin]) if rows else []
         return Head(begin, begin + 1, names, {}, {}, timed=first is not None)
     at = first - 1
@@ -187,6 +189,21 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
             some([f"{title.strip():.40}" for title in titles], 3),
         )
     return head
+
+
+def _names_follow(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the second row has a name for each column, and the first, a title, lacks some.
+
+    >>> _names_follow([["Sum of Volume", "", "Site", ""], ["Month", "Hour", "A", "B"]])
+    True
+    >>> _names_follow([["a", "b", ""], ["x", "y", "z"]]), _names_follow([["a", ""], ["1", "2"]])
+    (False, False)
+    """
+    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
+        return False
+    title, names = ([field.strip() for field in row] for row in rows)
+    texts = all(re.search(r"[^\W\d_]", name) for name in names)
+    return texts and len(set(names)) == len(names) and 2 * sum(map(bool, title)) <= len(title)
 
 
 def _are_units(fields: Sequence[str]) -> bool:
@@ -230,9 +247,17 @@ UNNAMED = "\N{NO-BREAK SPACE}column "
 
 
 def times_across(names: Sequence[str]) -> list[str]:
-    """Return the names that are times, if there are several and the first names cells."""
+    """Return the names that are times, if there are several, the first names cells, none a value.
+
+    >>> times_across(["cell", "2024-01-01", "2024-01-02", "2024-01-03"])[1:]
+    ['2024-01-02', '2024-01-03']
+    >>> times_across(["", "2024-01-01", "2024-02-01", "2024-01-03", "41.71"])
+    []
+    """
     found = [name for name in names if re.match(TIME_LIKE, name)]
-    return found if len(found) > 2 and names[0] not in found else []
+    others = [name for name in names if name not in found]
+    values = any(re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", name) for name in others)
+    return found if len(found) > 2 and names[0] not in found and not values else []
 
 
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:

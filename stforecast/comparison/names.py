@@ -133,9 +133,10 @@ def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> p
     table = select(run.metrics(), split="test")
     selection = selection or run.selection()
     for column, wanted in {"selection": selection, "metric": metric}.items():
-        if wanted not in set(table[column]):
+        found = select(table, **{column: wanted})
+        if found.empty:
             raise InputError(f"{run.folder}: {choose(column, wanted, table[column].unique())}")
-        table = select(table, **{column: wanted})
+        table = found
     return table
 
 

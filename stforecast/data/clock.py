@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,10 +94,8 @@ class Calendar:
         if self.time_zone is None or not np.size(steps):
             return np.zeros(np.shape(steps), dtype=np.int64)
         first, last = int(np.min(steps)), int(np.max(steps))
-        span = self.step.to_timedelta64() * np.arange(first, last + 1)
-        times = pd.DatetimeIndex(self.start.to_datetime64() + span)
-        ahead = np.rint(((self.local(times) - times) / self.step).to_numpy()).astype(np.int64)
-        return ahead[np.asarray(steps) - first]
+        plain = Calendar(self.start, self.step, self.time_zone)
+        return _shifts(plain, first, last)[np.asarray(steps) - first]
 
     def before(self, steps: np.ndarray, lags: np.ndarray | int) -> np.ndarray:
         """Return the steps at which the wall clock shows what it shows at `steps`, less `lags`.
@@ -149,3 +148,12 @@ class Calendar:
     def steps_in(self, span: pd.Timedelta) -> int:
         """Number of steps in `span`."""
         return steps_in(span, self.step)
+
+
+@lru_cache(maxsize=16)
+def _shifts(calendar: Calendar, first: int, last: int) -> np.ndarray:
+    """Return `calendar.shifts` of the steps from `first` to `last`, which windows ask for often."""
+    span = calendar.step.to_timedelta64() * np.arange(first, last + 1)
+    times = pd.DatetimeIndex(calendar.start.to_datetime64() + span)
+    ahead = (calendar.local(times) - times) / calendar.step
+    return np.rint(ahead.to_numpy()).astype(np.int64)

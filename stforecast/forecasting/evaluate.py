@@ -369,16 +369,17 @@ def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iter
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
     for evaluation in dict.fromkeys(evaluations.values()):
         evaluation.sum_up(evaluation is evaluations.get(evaluation.config.run.select))
-    part: list[pd.DataFrame] = []
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
+            part: list[pd.DataFrame] = []
+            of = {"split": split, "selection": selection}
             for errors in evaluation.errors(split, by):
-                part.append(errors.assign(split=split, selection=selection))
+                part.append(errors)
                 if sum(map(len, part)) >= ROWS:
-                    yield pd.concat(part, ignore_index=True)
+                    yield pd.concat(part, ignore_index=True).assign(**of)
                     part.clear()
-    if part:
-        yield pd.concat(part, ignore_index=True)
+            if part:
+                yield pd.concat(part, ignore_index=True).assign(**of)
 
 
 def forecast_values(

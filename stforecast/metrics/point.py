@@ -254,20 +254,19 @@ def tabulated(
     positions: dict[str, int] = {}
     rows = [positions.setdefault(str(client), len(positions)) for client in clients]
     horizon = len(next(iter(sums.values()))[0][0]) if sums and rows else 0
-    index = pd.MultiIndex.from_product(
-        [[*positions, "all"], [*(str(k + 1) for k in range(horizon)), "all"]],
-        names=["client", "horizon"],
-    )
     kept = np.full(
         (len(positions) + 1, horizon + 1), most is None or len(positions) * horizon <= most
     )
     kept[-1] = kept[:, -1] = True
-    keys, chosen = index[kept.ravel()].to_frame(index=False), np.flatnonzero(kept)
+    by_client, by_step = np.nonzero(kept)
+    steps = pd.Index([*(str(k + 1) for k in range(horizon)), "all"])
+    client, step = pd.Index([*positions, "all"]).take(by_client), steps.take(by_step)
     for name, parts in sums.items():
         finalise = METRICS[name].finalise if name in METRICS else mean
         margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
-        value = finalise(*margins).ravel()[chosen]
-        yield keys.assign(metric=(names or {}).get(name, name), value=value)
+        value = finalise(*margins)[by_client, by_step]
+        metric = (names or {}).get(name, name)
+        yield pd.DataFrame({"client": client, "horizon": step, "metric": metric, "value": value})
 
 
 def _pooled(sums: np.ndarray, rows: Sequence[int], n: int) -> np.ndarray:

@@ -156,9 +156,12 @@ def one_text_many_times(name):
     return make
 
 
-def parquet_of(n_rows, **columns):
+def parquet_of(n_rows, times=1, **columns):
+    """Equal rows; the texts among them are repeated."""
+
     def make(path):
-        frame = pl.DataFrame({k: pl.repeat(v, n_rows, eager=True) for k, v in columns.items()})
+        row = {k: v * times if isinstance(v, str) else v for k, v in columns.items()}
+        frame = pl.DataFrame({k: pl.repeat(v, n_rows, eager=True) for k, v in row.items()})
         frame.write_parquet(path, row_group_size=2**22)
 
     return make
@@ -301,8 +304,8 @@ BOMBS = {
     "table.parquet": {
         "rows": parquet_of(50_000_000, time=0, cell=0, v=0),
         "text": parquet_of(2_000_000, time="2024-01-01T00:00:00", cell=1, v=1.0),
-        "long text": parquet_of(2000, time="x" * 2 * MEGABYTE, cell=1, v=1.0),
-        "a page": parquet_of(1, time="x" * 700 * MEGABYTE, cell=1, v=1.0),
+        "long text": parquet_of(2000, 2 * MEGABYTE, time="x", cell=1, v=1.0),
+        "a page": parquet_of(1, 700 * MEGABYTE, time="x", cell=1, v=1.0),
         "a list": parquet_list,
     },
     "benchmark": {"keys": text_of((b"a=1\n", 1), (b"[[a.b]]\n", 2_000_000))},

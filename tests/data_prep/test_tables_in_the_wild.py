@@ -71,7 +71,7 @@ def test_times_of_another_format(table):
     path = table({"time": DAYS.strftime("%d %b %Y"), "a": 1.0})
     assert list(read(path, time_format="%d %b %Y").indexes["time"]) == list(DAYS)
     assert "time '01 Oct 2017' is not %d" in refusal(path, time_format="%d")
-    assert "give dayfirst, monthfirst or a strptime" in refusal(path, time_format="iso")
+    assert "give dayfirst, monthfirst, excel or a strptime" in refusal(path, time_format="iso")
     assert "give a strptime format" in refusal(path, time_format="%Q %d")
     digits = table({"time": DAYS.strftime("%Y%m%d"), "a": 1.0})
     assert "are not all day/month/year" in refusal(digits, time_format="dayfirst")
@@ -187,6 +187,13 @@ def test_usual_names_are_taken_and_said_and_the_calendar_is_no_service(table, ca
     assert list(read(table(columns), values="HOUR").data_vars) == ["HOUR"]
 
 
+def test_the_first_notice_has_ids_as_they_are_written(table, caplog):
+    caplog.set_level(logging.INFO)
+    path = table({"time": np.repeat(HOURS, 2), "node_no": ["07", "12"] * 48, "v": VALUES[0]})
+    assert read(path)["cell"].values.tolist() == ["07", "12"]
+    assert "using column 'node_no' for the cells: 07, 12; pass" in caplog.text
+
+
 def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
     columns = {"time": [*HOURS, *HOURS], "plant": ["A"] * 48 + ["B"] * 48, "v": [*VALUES, *VALUES]}
     assert read(table(columns))["cell"].values.tolist() == ["A", "B"]
@@ -231,7 +238,7 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
     message = refusal(path)
     assert "is 0 days 00:02:37, most steps are 2 minutes (4 of 54 are not" in message
-    assert "with --resample 2min --agg mean (or sum, or count" in message
+    assert "with --resample 2min --agg mean if they are levels, --agg sum if" in message
     ds = read(path, resample="10min", agg="mean")
     expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
     expected[4] = NAN
@@ -464,10 +471,10 @@ def test_options_that_counting_does_not_read_are_refused(tmp_path):
     counted = {"resample": "1h", "agg": "count"}
     assert refusal(path, agg="count").endswith("give --resample too, such as 10min")
     assert refusal(path, **counted, values="hash").endswith(
-        "leave out --values hash, or give --agg sum"
+        "leave out --values hash, or give --agg total"
     )
     assert refusal(path, **counted, duplicates="sum").endswith("leave out --duplicates sum")
-    assert "records are counted in a long table only" in refusal(path, **counted, layout="wide")
+    assert "events are rows of a long table only" in refusal(path, **counted, layout="wide")
     path.write_text(
         path.read_text().replace("origin_zone,hash", "from,to") + "2024-03-04 12:00,B,zz"
     )

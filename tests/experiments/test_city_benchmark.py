@@ -20,7 +20,6 @@ from experiments.benchmarks.city import (
     measure_phases,
     run_command,
 )
-from experiments.benchmarks.frame import in_own_process
 
 pytestmark = pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="the peak cannot be reset here"
@@ -60,7 +59,7 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
 
 def test_what_a_command_uses_is_measured(tmp_path):
     command = ["simulate", "--cells=2", "--days=1", "--out", "raw"]
-    used = in_own_process(run_command, tmp_path, command)
+    used = run_command(tmp_path, command)
     files = list((tmp_path / "raw").iterdir())
     assert used["written"] == sum(path.stat().st_size for path in files) / 1e9 > 0
     assert used["cpu"] > 0 < used["peak"]

@@ -1,6 +1,7 @@
 import pytest
 
 from data_prep.sets import milan
+from experiments.benchmarks import frame
 from experiments.benchmarks.frame import Results, table
 from experiments.benchmarks.prepare import (
     COLUMNS,
@@ -48,7 +49,11 @@ def test_a_difference_is_seen(tmp_path):
     assert largest_difference(tmp_path / "0.nc", tmp_path / "1.nc") > 0.01
 
 
-def test_readers_of_a_table_are_compared(tmp_path):
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_readers_of_a_table_are_compared(tmp_path, monkeypatch, apart):
+    """A process for each reader, which alone makes its memory known, takes seconds to start."""
+    if not apart:
+        monkeypatch.setattr(frame, "in_own_process", lambda function, *args: function(*args))
     results = Results(None)
     said = prepare_table(results, raw=tmp_path / "t.csv", cells=3, hours=48, repeat=1)
     assert said.startswith("a table of 0 MB")

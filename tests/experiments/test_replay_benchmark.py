@@ -22,8 +22,8 @@ def wide(tmp_path):
     return table
 
 
-def type_in(folder, ways, method="seasonal_day", out="out", minutes=0):
-    words = ["replay", folder / "wide.csv", "--train-days", TRAIN, "--days", DAYS]
+def type_in(folder, ways, method="seasonal_day", out="out", minutes=0, days=DAYS):
+    words = ["replay", folder / "wide.csv", "--train-days", TRAIN, "--days", days]
     words += ["--method", method, "--ways", ways, "--name", "town", "--out", folder / out]
     words += ["--minutes", minutes]
     with pytest.raises(SystemExit) as ended:
@@ -73,12 +73,12 @@ def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
 
 def test_a_replay_goes_on_after_its_last_day(wide, tmp_path, capsys):
     ways, results = f"update,{DAILY}", tmp_path / "out" / "replay.csv"
-    for day in range(2 * DAYS):
-        assert not type_in(tmp_path, ways, minutes=1e-9)
+    for day in range(4):
+        assert not type_in(tmp_path, ways, minutes=1e-9, days=2)
         assert len(pd.read_csv(results)) == day + 1
-    assert not type_in(tmp_path, ways, out="at-once")
+    assert not type_in(tmp_path, ways, out="at-once", days=2)
     both = [pd.read_csv(tmp_path / out / "replay.csv") for out in ("out", "at-once")]
     pd.testing.assert_frame_equal(*(rows.drop(columns="cpu_seconds") for rows in both))
-    both[0].iloc[: DAYS - 1].to_csv(results, index=False)
-    assert type_in(tmp_path, ways)
-    assert "3 updates, but 2 days in the results; delete both" in capsys.readouterr().err
+    both[0].iloc[:1].to_csv(results, index=False)
+    assert type_in(tmp_path, ways, days=2)
+    assert "2 updates, but 1 days in the results; delete both" in capsys.readouterr().err

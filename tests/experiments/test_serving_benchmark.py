@@ -8,6 +8,7 @@ from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.serving import served_table
 
 
+@pytest.mark.slow
 def test_requests_are_answered_at_the_rate_that_was_asked(tmp_path, capsys):
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import pytest
-import reference_client
 import torch
 from torch import nn
 
@@ -74,11 +73,6 @@ def module_model():
     return SplitModel(PerClient(encoder), PerClient(nn.Linear(2 * N_INPUTS, N_OUTPUTS)))
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def task():
     return Regression()
@@ -119,22 +113,3 @@ def federate(task):
         )
 
     return make
-
-
-class Alone(reference_client.ReferenceClient):
-    """A client with the model of the fixture `stacked` and the task's loss."""
-
-    def encode(self, batch):
-        return torch.tanh(
-            batch["x"] @ self.params["encoder.0.weight"] + self.params["encoder.0.bias"]
-        )
-
-    def loss(self, batch):
-        y = self.encode(batch) @ self.params["head.weight"] + self.params["head.bias"]
-        return (y - batch["y"])[batch["mask"]].square().mean()
-
-
-@pytest.fixture
-def alone():
-    """Makes the clients of a federation anew: `alone(federation)[1].params`."""
-    return Alone.all_of

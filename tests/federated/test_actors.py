@@ -92,7 +92,7 @@ def assert_equal(federation, other, tolerance=0.0):
         assert found == pytest.approx(wanted, rel=tolerance, abs=0, nan_ok=True)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 def test_numbers_are_those_of_one_process(method, build, federate, spread, request):

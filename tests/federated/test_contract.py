@@ -102,7 +102,7 @@ def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rul
     assert all(t.isfinite().all() for t in run(federate(method, **settings)).flat().values())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_messages_have_a_client_axis_and_their_bytes_are_counted(
     federate, method, build, monkeypatch
 ):
@@ -140,7 +140,7 @@ def test_it_learns(federate, method, build):
     assert federation.evaluate(federation.validation) < untrained
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
     alone, pairs, together = (
         run(federate(method, SIZES, build=build, cohort_size=size, rounds=2))
@@ -150,7 +150,7 @@ def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
     assert_equal(pairs, together, tolerance=1e-5)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_the_seed_decides_every_number(federate, method, build):
     torch.manual_seed(1)
     first = run(federate(method, SIZES, build=build, participation=0.5))
@@ -170,7 +170,7 @@ def test_no_number_comes_from_the_global_generators(federate, method, build):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.attack("kills")
 def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_path):
     settings = {"sizes": SIZES, "build": build, "participation": 0.6, "rounds": 4}
@@ -186,7 +186,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_pa
     assert rows[0] == rows[1]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("round", [0, 1])
 def test_a_client_that_diverges_is_left_out_and_comes_back(
     federate, method, build, round, monkeypatch
@@ -219,7 +219,7 @@ def test_a_client_that_diverges_is_left_out_and_comes_back(
     assert any(not torch.equal(t, before[name]) for name, t in after.items())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_clients_that_sit_a_round_out_are_left_as_they_are(federate, method, build):
     federation = federate(method, SIZES, build=build, participation=0.4)
     assert federation.run_round().participants == 5
@@ -247,7 +247,7 @@ def test_the_server_shares_no_memory_with_the_clients(federate, method, build):
         assert not sides["clients"] & sides["server"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_predicting_gives_every_output_and_changes_nothing(federate, method, build, make_data):
     federation = federate(method, SIZES, build=build)
     run(federation)

@@ -22,6 +22,7 @@ def test_features_and_logits(name, channels):
     assert population.decode(state, features).shape == (1, 2, 7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
 def test_mixed_precision_gives_nearly_the_same_logits(name):
     build = lambda: MODELS[name]((3, 16, 16), 7)  # noqa: E731

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -232,6 +233,10 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
     return runs
 
 
+SMALL = 2**22
+"""Bytes of a table up to which it is kept in memory."""
+
+
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
@@ -255,6 +260,12 @@ def read_csv(
         if len(table) and table[name].dtype.kind not in "iuf":
             raise InputError(f"{path}: no numbers in column {name!r}; {AGAIN}")
     return table
+
+
+@lru_cache(maxsize=64)
+def _read_once(path: Path, changed: int, size: int, *columns: Any) -> pd.DataFrame:
+    """Read a table; another time of change or size is another file."""
+    return read_csv(path, *columns)
 
 
 def _check_whole(path: Path, lines: int | None) -> None:
@@ -480,9 +491,15 @@ class Run(ABC):
     def read_table(
         self, name: str, numbers: Iterable[str], text: Iterable[str] = ()
     ) -> pd.DataFrame:
-        """Read one of its tables, see `read_csv`; older runs recorded no number of lines."""
-        lines = self.about.get(LINES, {}).get(name)
-        return read_csv(self.folder / name, numbers, text, lines)
+        """Read one of its tables, see `read_csv`; older runs recorded no number of lines.
+
+        A small one is read once, as several figures and tables need it.
+        """
+        path, lines = self.folder / name, self.about.get(LINES, {}).get(name)
+        if path.is_file() and (found := path.stat()).st_size <= SMALL:
+            names = tuple(numbers), tuple(text)
+            return _read_once(path, found.st_mtime_ns, found.st_size, *names, lines).copy()
+        return read_csv(path, numbers, text, lines)
 
     @abstractmethod
     def metrics(self) -> pd.DataFrame:

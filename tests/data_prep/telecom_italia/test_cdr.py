@@ -230,6 +230,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "field", [*range(4), *(pytest.param(f, marks=pytest.mark.slow) for f in range(4, 8))]
 )

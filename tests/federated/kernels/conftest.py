@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from small_files import made_once
 
 from stforecast.federated.kernels import compiler
 from stforecast.federated.kernels.compiler import library, supported, tiles
@@ -26,14 +27,14 @@ def forget():
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """Folder that keeps the emulated kernels."""
-    return tmp_path_factory.mktemp("emulated")
+    return made_once(tmp_path_factory, "emulated", Path.touch)
 
 
 @pytest.fixture
 def emulated_tiles(built, monkeypatch, forget):
     """Kernels in tiles, on any machine, and a function `multiply` for their products alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(built))
-    monkeypatch.setenv("CFLAGS", f"{os.environ.get('CFLAGS', '')} -I{EMULATED}")
+    monkeypatch.setenv("CFLAGS", f"{os.environ.get('CFLAGS', '')} -O1 -I{EMULATED}")
     monkeypatch.setattr(compiler, "SOURCES", (*compiler.SOURCES, str(EMULATED / "product.c")))
     monkeypatch.setattr(compiler, "VARIANTS", {"tiles": compiler.VARIANTS["tiles"]})
     monkeypatch.setattr(compiler, "processor_flags", lambda: "flags: amx_bf16 amx_tile")

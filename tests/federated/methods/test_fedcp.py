@@ -62,7 +62,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
                 t.data.copy_(server[name])
             head = client.values("head")["head.weight"]
             for batch in client.batches(epochs=2):
-                h = client.encode(batch)
+                h = client.encode(batch["x"])
                 common, personal = shares_of(policy, h, head)
                 y = output(server, common * h) + output(client.params, personal * h)
                 loss = (y - batch["y"])[batch["mask"]].square().mean()

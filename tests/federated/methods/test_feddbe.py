@@ -18,7 +18,9 @@ def dbe(**options):
 
 
 def loss_with(client, batch, bias):
-    y = (client.encode(batch) + bias) @ client.params["head.weight"] + client.params["head.bias"]
+    y = (client.encode(batch["x"]) + bias) @ client.params["head.weight"] + client.params[
+        "head.bias"
+    ]
     return (y - batch["y"])[batch["mask"]].square().mean()
 
 
@@ -26,7 +28,7 @@ def local_round(client, optimizer, bias, common, kappa, share):
     """A client's batches, with the moving mean written out; returns it."""
     mean = torch.zeros(D)
     for batch in client.batches(epochs=2):
-        mean = (1 - share) * mean.detach() + share * client.encode(batch).mean(0)
+        mean = (1 - share) * mean.detach() + share * client.encode(batch["x"]).mean(0)
         if common is None:
             loss = client.loss(batch)
         else:

@@ -22,7 +22,7 @@ def pac(**options):
 
 def statistics(client):
     """Prototypes, h and V of a client, key by key."""
-    features = client.encode(client.data).detach()
+    features = client.encode(client.data["x"]).detach()
     n, keys = len(features), client.data["slot"]
     prototypes = {k: features[keys == k].mean(0) for k in set(keys.tolist())}
     h = torch.zeros(N_KEYS, features.shape[1])
@@ -62,7 +62,7 @@ def train(client, received, lr, lam):
         for batch in client.batches(epochs):
             loss = client.loss(batch)
             if names == ENCODER and received:
-                features = client.encode(batch)
+                features = client.encode(batch["x"])
                 aims = [
                     received.get(k, f.detach())
                     for k, f in zip(batch["slot"].tolist(), features, strict=True)

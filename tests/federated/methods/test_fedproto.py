@@ -39,7 +39,7 @@ def reference_loss(client, batch, prototypes, lam):
     """Sample by sample, as Eq. 7 with the squared error in its place."""
     pulls = [
         (f - prototypes[int(k)]).square().mean() if int(k) in prototypes else torch.zeros(())
-        for f, k in zip(client.encode(batch), batch["slot"], strict=True)
+        for f, k in zip(client.encode(batch["x"]), batch["slot"], strict=True)
     ]
     return client.loss(batch) + lam * sum(pulls) / len(pulls)
 
@@ -50,7 +50,7 @@ def reference_epochs(client, optimizer, prototypes, lam, epochs):
     seen = {}
     for step, batch in enumerate(client.batches(epochs)):
         if step >= last:
-            for f, k in zip(client.encode(batch).detach(), batch["slot"], strict=True):
+            for f, k in zip(client.encode(batch["x"]).detach(), batch["slot"], strict=True):
                 seen.setdefault(int(k), []).append(f)
         optimizer.zero_grad()
         reference_loss(client, batch, prototypes, lam).backward()

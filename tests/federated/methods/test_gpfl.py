@@ -41,7 +41,7 @@ def loss_of(client, extra, received, batch, lam):
     """Eq. 3 to 11 for one client, sample by sample where the paper has a sample."""
     slots = client.data["slot"].tolist()
     shares = torch.tensor([slots.count(k) / len(slots) for k in range(N_KEYS)])
-    f = client.encode(batch)
+    f = client.encode(batch["x"])
     own = valve(extra, f, shares @ received)
     y = own @ client.params["head.weight"] + client.params["head.bias"]
     loss = (y - batch["y"])[batch["mask"]].square().mean()

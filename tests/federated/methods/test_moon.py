@@ -48,7 +48,9 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
             client.receive(server)
             for batch in client.batches(epochs=2):
                 near, far = (features(client, model, batch) for model in (server, former))
-                loss = client.loss(batch) + 2.0 * contrast(client.encode(batch), near, far, 0.3)
+                loss = client.loss(batch) + 2.0 * contrast(
+                    client.encode(batch["x"]), near, far, 0.3
+                )
                 own[i].zero_grad()
                 loss.backward()
                 own[i].step()

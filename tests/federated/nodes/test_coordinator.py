@@ -51,7 +51,7 @@ def assert_equal_clients(factories, state):
             close(own[name], t[rows])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_one_process(name, federate, split):
     federation = federate(METHODS[name], (12,) * 5, rounds=3)
@@ -63,6 +63,7 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
     federation = federate(method, SIZES, rounds=6, lr=1.0)
@@ -360,6 +361,7 @@ def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
         assert len(coordinator.server.reports) == len(shares) - 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split, logged):
     """Node 2 is gone in round 3 and comes back as another node with the same folder."""

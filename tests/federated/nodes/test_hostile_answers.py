@@ -192,7 +192,7 @@ WITHOUT = {}
 """Losses and server's state of each method when the liar sends nothing."""
 
 
-@pytest.mark.sampled(120)
+@pytest.mark.sampled(240)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_goes_on_without_a_liar(name, lie, run):

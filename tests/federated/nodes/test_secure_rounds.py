@@ -40,7 +40,7 @@ def assert_equal_rounds(reports, expected):
             assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True), (name, report)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedlean", "fedtrees", "scaffold", "fednova", "fedrep"])
 def test_numbers_are_those_of_one_process(name, federate, split, stacked, module):
     """Of methods that weigh by samples, equally, and add up; the contract has all others."""
@@ -126,6 +126,7 @@ def losing(node, task, round, link):
     return spoil
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stage", "left"), [("round", 3), ("share", 3), ("mask", 3), ("unmask", 5)]
 )

@@ -32,7 +32,7 @@ def fitted(table, tiny):
     return fit
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", [*KEEPING, *BASELINES])
 def test_known_cells_keep_their_forecasts_and_a_saved_model_has_those_of_all(
     fitted, method, table, tmp_path
@@ -47,6 +47,7 @@ def test_known_cells_keep_their_forecasts_and_a_saved_model_has_those_of_all(
     pd.testing.assert_frame_equal(loaded.predict(table), after)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "method", ["fedlean", "fedavg", "fedda", "fedtrees", "central", "boosting"]
 )
@@ -59,7 +60,7 @@ def test_a_copy_of_a_known_cell_has_its_forecast_from_the_shared_part(fitted, me
     np.testing.assert_allclose(adapted.predict(copied)[44], known[11], rtol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "method", ["fedlean", "fedrep", "fuels", "ditto", "pfedme", "solo", "fedcp", "fedala"]
 )

@@ -43,7 +43,7 @@ LEARNERS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["change", "day", "validation"])
 @pytest.mark.parametrize("method", LEARNERS)
 def test_forecasts_of_every_target_are_levels_before_and_after_saving(

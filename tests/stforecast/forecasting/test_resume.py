@@ -59,7 +59,7 @@ CASES = [
     pytest.param(
         method,
         choices,
-        marks=() if method == "fedlean" else pytest.mark.sampled(16),
+        marks=() if method == "fedlean" else pytest.mark.sampled(40),
         id="-".join([method, *choices]),
     )
     for method, choices in [*((m, {}) for m in METHODS if m != "fedtrees"), *CHOICES.items()]
@@ -134,7 +134,7 @@ ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
 @pytest.mark.attack("kills")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
 def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     cube_path, settings, method, tmp_path, killed_in_refits

@@ -51,7 +51,8 @@ def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
 def test_tune_sweeps_the_grid_of_the_method(table, method, tmp_path):
     if method == "lightgbm":
         pytest.importorskip("lightgbm", reason="the extra peers is not installed")
-    grid = {name: values[:2] for name, values in BASELINES[method].grid.items()}
+    (name, values), *_ = BASELINES[method].grid.items()
+    grid = {name: values[:2]}
     settings = {**SPLIT, "target": "validation", "refit": "daily"}
     with patch.object(BASELINES[method], "grid", grid):
         forecaster = Forecaster(method, **settings, tune=True).fit(table)

@@ -291,7 +291,7 @@ def test_quantiles_are_normalised_from_where_they_are():
     assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("method", [m for m in METHODS if "loss" not in METHODS[m].unread])
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     settings = {**tiny, "loss": "quantile", "model": "mlp", "calendar": "none", "extra_lags": ""}
@@ -332,6 +332,7 @@ def test_intervals_need_a_validation_part_and_a_pair(cube):
         Forecaster("last_value", intervals="conformal", quantiles="0.5")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "fedlean"])
 def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_path):
     from data_prep.sets.milan import prepare

@@ -46,7 +46,7 @@ def owned(cube, tmp_path_factory):
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", DIVIDED)
 def test_one_cell_a_client_is_the_same_bit_for_bit(method, owned):
     np.testing.assert_array_equal(
@@ -61,7 +61,7 @@ def test_one_client_of_all_cells_is_central_training(method, owned):
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", DIVIDED)
 def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_path):
     forecaster = fitted(method, owned, clients="operator")
@@ -78,7 +78,7 @@ TWICE = [m for m in DIVIDED if m != "fedtrees"]
 """Methods of means; the trees' penalties and limits are of sums."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", TWICE)
 def test_a_client_that_holds_its_cell_twice_trains_as_if_once(method, table):
     once = table.iloc[:, :2]

@@ -195,7 +195,7 @@ DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPA
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("plot", ANY_RUNS.values(), ids=ANY_RUNS)
 def test_every_plot_draws_one_run_and_two_curves(plot, make_run, tmp_path):
     runs = [make_run(), make_run("fedavg", label="a label as long as a line of text, " * 4)]
@@ -583,7 +583,7 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     assert len(communication(runs, loss="validation").axes) == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["communication", "rounds"])
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
@@ -607,6 +607,7 @@ def test_more_than_six_methods_have_a_panel_each(make_run):
         predictions(runs, cells="100,101")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "horizon", "rounds", "communication"])
 def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_run, name):
     runs = [make_run(f"method {i}") for i in range(7)]
@@ -705,6 +706,7 @@ def test_ticks_are_in_local_time_where_the_zone_is_known(make_run):
 NO_FORMULA = r"$\frac{1$ and $x$"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "communication", "horizon", "predictions", "rounds"])
 def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):
     names = {"label": NO_FORMULA, "service": NO_FORMULA, "units": NO_FORMULA}

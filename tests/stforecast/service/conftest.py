@@ -8,6 +8,7 @@ from in_service import DAYS, RULE, values, write
 
 from data_prep.sets.table import prepare
 from stforecast.forecasting.runs import run
+from stforecast.service.update import update
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,19 @@ def service(town, tmp_path):
     """Copy of the town's run, and a function from a day's number to its table."""
     shutil.copytree(town / "run", tmp_path / "run")
     return tmp_path / "run", lambda day: Path(town / f"{day}.csv")
+
+
+@pytest.fixture(scope="session")
+def town_updated(town):
+    """Folder of the town's run after its first day."""
+    shutil.copytree(town / "run", town / "updated")
+    update(town / "updated", town / f"{DAYS}.csv")
+    return town / "updated"
+
+
+@pytest.fixture
+def updated(town_updated, service):
+    """As `service`, after the first day."""
+    run, day = service
+    shutil.rmtree(run)
+    return shutil.copytree(town_updated, run, symlinks=True), day

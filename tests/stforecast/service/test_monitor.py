@@ -1,5 +1,6 @@
 import html
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -19,16 +20,21 @@ MORNING = pd.Timestamp("2024-02-12 03:00")
 """Three hours after the second new day has ended, in UTC, which is an hour less in Rome."""
 
 
-@pytest.fixture
-def watched(service, tmp_path):
+@pytest.fixture(scope="module")
+def after_two_days(town_updated, tmp_path_factory):
     """A run after two days, of which cell b reports one value and cell c less than half."""
-    run, day = service
-    update(run, day(DAYS))
+    folder = tmp_path_factory.mktemp("watched")
+    run = shutil.copytree(town_updated, folder / "run", symlinks=True)
     wide = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].copy()
     wide["b"] = 51.25
     wide.iloc[5:20, 2] = np.nan
-    update(run, write(wide, tmp_path / "odd.csv"))
+    update(run, write(wide, folder / "odd.csv"))
     return run
+
+
+@pytest.fixture
+def watched(after_two_days, tmp_path):
+    return shutil.copytree(after_two_days, tmp_path / "run", symlinks=True)
 
 
 def test_errors_by_span_are_those_of_the_values_that_came(watched):

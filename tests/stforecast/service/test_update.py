@@ -58,18 +58,16 @@ def test_an_update_appends_the_records_and_forecasts_what_follows(service, tmp_p
     assert len(table) == 72
 
 
-def test_the_same_day_twice_changes_nothing(service):
-    run, day = service
-    update(run, day(DAYS))
+def test_the_same_day_twice_changes_nothing(updated):
+    run, day = updated
     before = contents(run)
     assert update(run, day(DAYS)).action == UNCHANGED
     assert contents(run) == before
 
 
-def test_a_corrected_day_replaces_and_is_scored_again(service, tmp_path):
-    run, day = service
-    for n in (DAYS, DAYS + 1):
-        update(run, day(n))
+def test_a_corrected_day_replaces_and_is_scored_again(updated, tmp_path):
+    run, day = updated
+    update(run, day(DAYS + 1))
     scored = read_state(last_state(run)).issued["y"].to_numpy()
     wide = values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)].copy()
     wide.loc[wide.index[5], "b"] = 77.0
@@ -120,9 +118,8 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
         (lambda wide: wide.rename_axis("Date"), "no column 'When'"),
     ],
 )
-def test_records_that_do_not_fit_change_nothing(service, tmp_path, edit, message):
-    run, day = service
-    update(run, day(DAYS))
+def test_records_that_do_not_fit_change_nothing(updated, tmp_path, edit, message):
+    run, _ = updated
     before = contents(run)
     wide = edit(values().iloc[24 * (DAYS + 1) : 24 * (DAYS + 2)])
     wide.columns.name = "Station"
@@ -152,9 +149,8 @@ def test_a_cut_file_and_another_unit(service, tmp_path):
     np.testing.assert_allclose(kept[-24:], kept[-48:-24])
 
 
-def test_a_killed_update_changes_nothing(service, monkeypatch):
-    run, day = service
-    update(run, day(DAYS))
+def test_a_killed_update_changes_nothing(updated, monkeypatch):
+    run, day = updated
     before = contents(run)
     written = folder.write_state
 
@@ -226,7 +222,7 @@ def test_predict_opens_a_table_as_the_run_was_prepared(service, tmp_path):
 def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
     run, day = service
     (run / "service.toml").write_text(RULE.replace("further_days = 0", "further_days = 3"))
-    actions = [update(run, day(n)).action for n in range(DAYS, DAYS + 8)]
+    actions = [update(run, day(n)).action for n in range(DAYS, DAYS + 4)]
     state = read_state(last_state(run))
     # Ridge on the same kind of days learns nothing new: no difference, so the champion stays.
     assert KEPT in actions
@@ -265,7 +261,7 @@ def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     run = tmp_path / "run"
     runs.run("ridge", prepare(first, tmp_path / "first.nc", **options), run, settings)
     (run / "service.toml").write_text(RULE)
-    for n in range(DAYS, 32):
+    for n in range(DAYS, 30):
         done = update(run, write(wide.iloc[24 * n : 24 * n + 24], tmp_path / "day.csv"))
         if done.action in (FURTHER, ANEW):
             # The winner also learns the days of the trial.
@@ -336,9 +332,8 @@ def test_the_rule(state, how, calibrate):
     assert found.reason
 
 
-def test_a_better_model_wins_and_an_equal_one_does_not(service):
-    run, day = service
-    update(run, day(DAYS))
+def test_a_better_model_wins_and_an_equal_one_does_not(updated):
+    run, _ = updated
     forecaster, state = Forecaster.load(run), read_state(last_state(run))
     series, model = forecaster.read(state.history), forecaster.model_
     against, equal = compare_models({"champion": model, "challenger": model}, series, 96, 0.95)

@@ -12,11 +12,6 @@ from vision.backbones.load import TINY, TINY_GEOMETRY, load_backbone, vit_from
 from vision.backbones.vit import Geometry, ViT, geometry_of
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def backbone():
     return load_backbone(TINY, input_size=8)

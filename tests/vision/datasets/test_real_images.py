@@ -62,6 +62,7 @@ def test_subsets(images_dir, name, file, n, domains, n_test):
     assert n_test is None or int(images.is_test.sum()) == n_test
 
 
+@pytest.mark.slow
 def test_three_domains_of_digits(images_dir, usps):
     images = load("syn-generated+usps+digits8x8", images_dir, size=16, n_images=100)
     assert images.images.shape == (100 + 9_298 + 1_797, 3, 16, 16)

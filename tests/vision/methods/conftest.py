@@ -4,7 +4,6 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-import reference_client
 import torch
 from torch import nn
 
@@ -78,11 +77,6 @@ QUICK = {
 def default_build(method):
     method = getattr(method, "func", method)  # With options of its own it is a partial.
     return "frozen" if method.defaults.get("model") == "vit" else "stacked"
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -161,24 +155,6 @@ def two_tasks():
         return Federation(made, Stream(stages, "sequential"), seed=1)
 
     return make
-
-
-class Alone(reference_client.ReferenceClient):
-    """A client with the model `stacked`."""
-
-    def encode(self, x, params=None):
-        p = params or self.params
-        return torch.tanh(x.flatten(1) @ p["encoder.1.weight"] + p["encoder.1.bias"])
-
-    def decode(self, features, params=None):
-        p = params or self.params
-        return features @ p["head.weight"] + p["head.bias"]
-
-
-@pytest.fixture
-def alone():
-    """Makes the clients of a federation anew: `alone(federation)[1].params`."""
-    return Alone.all_of
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from vision.methods import METHODS as ALL
 
 # In double precision, as normalising a batch of four magnifies rounding.
-pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("double")]
+pytestmark = [pytest.mark.sampled(6), pytest.mark.usefixtures("double")]
 
 METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.methods.")}
 QUICK = {

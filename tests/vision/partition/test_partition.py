@@ -384,6 +384,7 @@ def test_the_table_counts_every_combination(grid):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_papers_setting_on_real_digits(images_dir, usps):
     """20 clients, 3 classes on average, domains in counts as FPL's."""
     images = join([load("mnist", images_dir), usps], size=16)
