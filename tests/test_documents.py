@@ -44,8 +44,9 @@ DOCUMENTS = sorted(
 TUTORIALS = [document for document in DOCUMENTS if document.startswith("docs/tutorials/")]
 TYPED = [document for document in DOCUMENTS if document not in ("README.md", *TUTORIALS)]
 
-LONG = [d for d in DOCUMENTS if d.startswith(("docs/papers/", "docs/compare", "docs/horizons"))]
-"""Documents whose commands run among the slow tests; other tests type those of two papers."""
+SLOW_PAGES = ("choose", "coming-from", "compare", "horizons", "operate", "papers/")
+LONG = [d for d in DOCUMENTS if d.removeprefix("docs/").startswith(SLOW_PAGES)]
+"""Documents whose commands run among the slow tests: other tests take the same ways."""
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
 QUICK = "bench quick"
