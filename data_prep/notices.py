@@ -7,7 +7,8 @@ import logging
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import counted, some
+from data_prep.base.errors import Words, counted, some
+from data_prep.readers.columns import frequency
 
 SHOWN = 3
 """Number of places to name in a notice."""
@@ -44,11 +45,14 @@ def warn_of_oddities(
     if rising and 2 * len(rising) > known.any(axis=0).sum():
         log.warning(
             "%s: looks like a counter that runs on: it hardly ever falls in %s, such as cell %s; "
-            "give its increments from row to row, such as those of pandas' "
-            "df.groupby(cell)[name].diff(), without those below 0",
+            "%s",
             name,
             counted(len(rising), "cell"),
             rising[0],
+            Words(
+                "prepare its increments with {resample} {agg:increase}",
+                resample=frequency(times[1] - times[0]),
+            ),
         )
     negative = np.argwhere(values < 0)
     if len(negative) <= RARE * known.sum():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import unicodedata
@@ -24,7 +25,8 @@ ARROW = (".feather", ".arrow", ".ipc")
 
 TEXTS = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".xz", ".bz2")
-BINARY = (".parquet", *ARROW, ".h5", ".hdf5")
+JSON_LINES = (".jsonl", ".ndjson")
+BINARY = (".parquet", *ARROW, ".h5", ".hdf5", *JSON_LINES)
 """Ends of the names of files whose columns have types."""
 
 SUFFIXES = (
@@ -78,7 +80,7 @@ CALENDAR = frozenset({
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
     "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
     "integrationperiod", "periodointegracion",
-    "imsi", "msisdn", "imei", "imeisv", "table",
+    "imsi", "msisdn", "imei", "imeisv",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -152,6 +154,13 @@ class Origin:
     stack: Sequence[tuple[int, Origin]] = ()
     beside: Sequence[str] = ()
     texts: Callable[[str, np.ndarray | None], pl.Series] | None = field(default=None, compare=False)
+
+    def of_rows(self, at: np.ndarray) -> Origin:
+        """Return the place of some rows, of one file if they all stand in the first."""
+        rows = at if self.rows is None else self.rows[at]
+        if len(self.stack) > 1 and rows.max(initial=0) < self.stack[1][0]:
+            return self.stack[0][1].of_rows(rows)
+        return dataclasses.replace(self, rows=rows)
 
     def as_written(self, column: str) -> pl.Series | None:
         """Return a column as text, such as `007`; None if it was not read from texts."""

@@ -6,6 +6,7 @@ Numbers may have a decimal comma, and separators of thousands.
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -112,6 +113,8 @@ def read_delimited(
     encoding = dialect.encoding or find_encoding(_start(path, content), path.name)
     if encoding not in UNICODE:
         content = _recoded(path, content, encoding)
+    if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
+        return _read_annotated(path, content, keys, dialect)
     try:
         return _read(path, content, keys, dialect)
     except pl.exceptions.PolarsError as e:
@@ -119,6 +122,23 @@ def read_delimited(
             raise
         found = find_encoding(path.read_bytes() if content is None else content, path.name)
         return _read(path, _recoded(path, content, found), keys, dialect)
+
+
+ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
+"""Begins of the lines above each table of an export of InfluxDB."""
+
+
+def _read_annotated(
+    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
+) -> tuple[pl.DataFrame, Origin]:
+    """Read a file of InfluxDB without annotations and the columns that number its tables.
+
+    Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/annotated-csv.
+    """
+    text = path.read_bytes() if content is None else content
+    plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
+    table, origin = _read(path, plain, keys, dialect)
+    return table.drop("result", "table", "_start", "_stop", strict=False), origin
 
 
 UNICODE = ("utf-8", "utf-8-sig")
@@ -205,8 +225,9 @@ def _read(
         kept = np.setdiff1d(np.arange(len(table) + len(lacking)), np.array(sorted(lacking)) - skip)
 
     def texts(column: str, rows: np.ndarray | None) -> pl.Series:
-        found = body.column(content, column)
         places = rows if kept is None or rows is None else np.searchsorted(kept, rows)
+        n_rows = None if places is None else int(places.max(initial=0)) + 1
+        found = body.column(content, column, n_rows)
         return found if places is None else found[places]
 
     origin = Origin(
@@ -337,8 +358,8 @@ class _Body:
             self._odd_lines()
         return table
 
-    def column(self, content: bytes | None, name: str) -> pl.Series:
-        """Return a column as it is written, `(rows,)`."""
+    def column(self, content: bytes | None, name: str, n_rows: int | None) -> pl.Series:
+        """Return the first rows of a column, or all, as they are written, `(rows,)`."""
         return pl.read_csv(
             self.path if content is None else content,
             glob=False,
@@ -348,6 +369,7 @@ class _Body:
             columns=[self.names.index(name)],
             infer_schema=False,
             null_values=MISSING,
+            n_rows=n_rows,
         ).to_series()
 
     def _has_quotes(self, content: bytes | None) -> bool:

@@ -30,7 +30,8 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.delimited import Dialect, may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
-from data_prep.readers.time_columns import drop_rows, find_times, join_times, times_down
+from data_prep.readers.time_columns import drop_rows, find_times, times_down
+from data_prep.readers.time_parts import fill_dates, join_times, read_serials
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
     Decimal,
@@ -159,7 +160,7 @@ def read_export(
 
 def _read_frame(df: pd.DataFrame, time: str) -> _Read:
     origin = Origin(as_text=True)
-    table = from_pandas(df)
+    table = read_serials(from_pandas(df), time, origin)
     times = find_times(table, time, origin, header=True)
     return _Read(origin.name, *drop_rows(table, times, origin), times)
 
@@ -175,14 +176,15 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
             origin = dataclasses.replace(origin, name=part.name)
-        table, origin = times_down(table, origin)
+        table, origin = times_down(read_serials(table, time, origin), origin)
         times = read[0].times if read else []
         if not times or not set(times) <= set(table.columns):
             times = find_times(table, time, origin, header=dialect.header)
         if "" in table.columns and "" not in times:
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")
-        read.append(_Read(part.name, *drop_rows(table, times, origin), times))
+        table, origin = drop_rows(table, times, origin)
+        read.append(_Read(part.name, fill_dates(table, times, origin), origin, times))
     if not read:
         raise InputError(f"{path.name}: no sheet has a table with times; ", Words("choose {sheet}"))
     return read

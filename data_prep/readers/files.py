@@ -1,4 +1,4 @@
-"""Read a table from a file: text, Parquet, Arrow, HDF5 of pandas or Excel (the extra `excel`)."""
+"""Read a table from a file: text, JSON lines, Parquet, Arrow, HDF5 of pandas or Excel."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pandas as pd
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
-from data_prep.base.limits import check_expansion
+from data_prep.base.limits import check_expansion, check_size
 from data_prep.readers import delimited
-from data_prep.readers.columns import ARROW, SUFFIXES, Origin, names_table
+from data_prep.readers.columns import ARROW, JSON_LINES, SUFFIXES, Origin, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
@@ -152,7 +152,8 @@ def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
 
 DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
-_HOW |= dict.fromkeys(ARROW, "as Arrow") | dict.fromkeys(SUFFIXES_OF_FRAMES, "as HDF5")
+_HOW |= dict.fromkeys(JSON_LINES, "as JSON lines") | dict.fromkeys(ARROW, "as Arrow")
+_HOW |= dict.fromkeys(SUFFIXES_OF_FRAMES, "as HDF5")
 PANDAS = {
     ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel", ".json": "read_json",
     ".xml": "read_xml", ".html": "read_html", ".orc": "read_orc", ".dta": "read_stata",
@@ -200,6 +201,8 @@ def read_file(
     with reading(path.name, _HOW.get(ending, "as a table"), "save it again"), _without_panic():
         if ending in (".parquet", *ARROW):
             table, origin = _read_columns(path)
+        elif ending in JSON_LINES:
+            table, origin = _read_json_lines(path)
         elif ending in SUFFIXES_OF_FRAMES:
             table, origin = read_hdf(path)
         elif ending == ".xlsx":
@@ -254,13 +257,7 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
     is_arrow = path.suffix.lower() in ARROW
     table = pl.scan_ipc(path, glob=False) if is_arrow else pl.scan_parquet(path, glob=False)
     schema = table.collect_schema()
-    delimited.check_columns(len(schema), path.name)
-    for name, dtype in schema.items():
-        if dtype.is_nested():
-            raise InputError(
-                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
-                "unnest it or leave it out"
-            )
+    _check_schema(schema, path)
     n_rows = int(table.select(pl.len()).collect().item())
     n_bytes = n_rows * (delimited.ROW + delimited.FIELD * len(schema))
     check_expansion(n_bytes, path, f"{path.name}: {n_rows} rows")
@@ -270,6 +267,25 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
     as_numbers = pl.col(pl.Decimal).cast(pl.Float64)
     plain = table.with_columns(as_text).with_columns(as_numbers)
     return plain.collect(), Origin(path.name, "row", 1, is_file=True)
+
+
+def _read_json_lines(path: Path) -> tuple[pl.DataFrame, Origin]:
+    """Read a file with an object in each line, whose names are columns."""
+    check_size(4 * path.stat().st_size, path.name)
+    table = pl.read_ndjson(path, infer_schema_length=None)
+    _check_schema(table.schema, path)
+    return table, Origin(path.name, "line", 1, is_file=True)
+
+
+def _check_schema(schema: pl.Schema, path: Path) -> None:
+    """Refuse too many columns, and columns of lists or objects."""
+    delimited.check_columns(len(schema), path.name)
+    for name, dtype in schema.items():
+        if dtype.is_nested():
+            raise InputError(
+                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
+                "unnest it or leave it out"
+            )
 
 
 def _check_texts(table: pl.DataFrame, path: Path) -> None:

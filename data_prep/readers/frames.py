@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import re
@@ -25,6 +26,7 @@ from data_prep.readers.columns import (
     numbers,
     value_columns,
 )
+from data_prep.readers.counters import increments, readings, refuse_levels
 from data_prep.readers.resampling import Resampling, check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
@@ -176,6 +178,10 @@ def from_frame(
             f"{origin.number(repeat[0])}, expected one row per time; ",
             advice,
         )
+    if options.resampling and options.resampling.of_counters:
+        counters = [(readings(df.iloc[:, i], origin), axis.times) for i in range(df.shape[1])]
+        cube, axis = _increases({name: counters}, axis, cells, options)
+        return _make_cube(cube, axis, cells, options)
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
     rows, record = _records(axis.times)
     columns = _place(columns, record, len(rows), options, options.duplicates)
@@ -206,14 +212,12 @@ def from_long(
     times, zone = read_times(df[time], options.clock, origin, options.time_format)
     cells, cell_at = factorize(df[cell], origin)
     axis = place_times(times, cell_at, zone, options)
-    steps, time_at = axis.steps, axis.at
-    at = time_at * len(cells) + cell_at
-    same = at
+    same = axis.at * len(cells) + cell_at
     if options.resampling is not None:
         same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
     repeat = _first_repeat(same)
-    counts = options.resampling is not None and options.resampling.counts
-    if repeat and options.duplicates == "error" and not counts:
+    of_events = options.resampling is not None and options.resampling.of_events
+    if repeat and options.duplicates == "error" and not of_events:
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.place(repeat[0])}, expected one row for each; ",
@@ -224,27 +228,82 @@ def from_long(
             ),
         )
     if options.resampling is None:
-        check_periods(axis.shown, time_at, cells, cell_at, origin, options.gaps)
-    shape = len(steps), len(cells)
-    rows, record = _records(same)
-    cube = {}
-    for c in columns:
-        column = _place(numbers(df[c], origin), record, len(rows), options, options.duplicates)
-        cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
-        if options.resampling and counts:
-            cube[c] = options.resampling.fill(cube[c], axis, origin, options.allow_gaps)
-        elif options.resampling:
-            seen = np.where(_seen(column, options), cell_at[rows], -1)
-            of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
-            records = ((axis.times[i], time_at[i]) for i in of_cells)
-            cube[c] = options.resampling.merge_cells(
-                cube[c], records, axis, cells, f"{origin.name}, {c}"
-            )
+        check_periods(axis.shown, axis.at, cells, cell_at, origin, options.gaps)
+    if options.resampling and options.resampling.of_counters:
+        of_cells = _rows_of_cells(cell_at, len(cells))
+        series = {c: readings(df[c], origin) for c in columns}
+        counters = {c: [(v[i], axis.times[i]) for i in of_cells] for c, v in series.items()}
+        cube, axis = _increases(counters, axis, cells, options)
+    else:
+        cube = {c: numbers(df[c], origin) for c in columns}
+        cube = _in_steps(cube, same, cell_at, axis, cells, options)
     places = read_places(df, cell_at, origin)
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
     made = _make_cube(cube, axis, cells, options, places)
     return made.assign_coords({n: ("cell", _of_cells(v, cells)) for n, v in properties.items()})
+
+
+def _in_steps(
+    columns: Mapping[str, np.ndarray],
+    same: np.ndarray,
+    cell_at: np.ndarray,
+    axis: TimeAxis,
+    cells: np.ndarray,
+    options: TableOptions,
+) -> dict[str, np.ndarray]:
+    """Put the values of rows, each `(rows,)`, into steps of cells, each `(steps, cells)`.
+
+    Equal numbers in `same`, `(rows,)`, are rows of one record.
+    """
+    shape = len(axis.steps), len(cells)
+    at = axis.at * len(cells) + cell_at
+    rows, record = _records(same)
+    resampling, cube = options.resampling, {}
+    for c, own in columns.items():
+        column = _place(own, record, len(rows), options, options.duplicates)
+        cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
+        if resampling and resampling.of_events:
+            n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
+            gaps = options.allow_gaps
+            cube[c] = resampling.fill(cube[c], n_events, axis, options.origin, gaps)
+        elif resampling:
+            seen = np.where(_seen(column, options), cell_at[rows], -1)
+            of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
+            records = ((axis.times[i], axis.at[i]) for i in of_cells)
+            name = f"{options.origin.name}, {c}"
+            cube[c] = resampling.merge_cells(cube[c], records, axis, cells, name)
+    return cube
+
+
+def _increases(
+    counters: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
+    axis: TimeAxis,
+    cells: np.ndarray,
+    options: TableOptions,
+) -> tuple[dict[str, np.ndarray], TimeAxis]:
+    """Return the increments `(steps, cells)` of counters, and the steps from the first to the last.
+
+    Each counter has the readings and times of each cell.
+    """
+    found = {}
+    for name, of_cells in counters.items():
+        seen = [_seen(values, options) for values, _ in of_cells]
+        known = [(v[s], t[s]) for (v, t), s in zip(of_cells, seen, strict=True)]
+        found[name] = increments(known, axis)
+    refuse_levels(found, options.origin)
+    for name, own in found.items():
+        own.say(cells, f"{options.origin.name}, {name}")
+    any_known = [np.isfinite(own.values).any(axis=1) for own in found.values()]
+    steps = np.flatnonzero(np.any(any_known, axis=0))
+    if not steps.size:
+        raise InputError(
+            f"{options.origin.name}: no step lies between two readings of a counter; ",
+            Words("give a longer {resample}"),
+        )
+    span = slice(steps[0], steps[-1] + 1)
+    whole = {name: own.values[span] for name, own in found.items()}
+    return whole, dataclasses.replace(axis, steps=axis.steps[span])
 
 
 def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:

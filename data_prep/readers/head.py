@@ -230,9 +230,17 @@ UNNAMED = "\N{NO-BREAK SPACE}column "
 
 
 def times_across(names: Sequence[str]) -> list[str]:
-    """Return the names that are times, if there are several and the first names cells."""
+    """Return the names that are times, if there are several, the first names cells, none a value.
+
+    >>> times_across(["cell", "2024-01-01", "2024-01-02", "2024-01-03"])[1:]
+    ['2024-01-02', '2024-01-03']
+    >>> times_across(["", "2024-01-01", "2024-02-01", "2024-01-03", "41.71"])
+    []
+    """
     found = [name for name in names if re.match(TIME_LIKE, name)]
-    return found if len(found) > 2 and names[0] not in found else []
+    others = [name for name in names if name not in found]
+    values = any(re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", name) for name in others)
+    return found if len(found) > 2 and names[0] not in found and not values else []
 
 
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:

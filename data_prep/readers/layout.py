@@ -26,6 +26,7 @@ from data_prep.readers.columns import (
     which_of,
 )
 from data_prep.readers.sites import read_properties
+from data_prep.readers.time_columns import TOTAL
 from data_prep.readers.units import is_service
 from data_prep.readers.written_times import CLOCK_LIKE, are_times
 
@@ -122,7 +123,9 @@ def find_layout(
     properties = read_properties(df, [*keys, *(values or ())]) if kind == "long" else {}
     columns = value_columns(df.drop(columns=list(properties)), keys, values, origin)
     reason = ""
-    if kind == "auto":
+    if kind == "auto" and (total := total_among(df, columns)):
+        kind, reason = "wide", f"{total} is the sum of the others"
+    elif kind == "auto":
         kind, reason = _of_wide(columns, origin)
     if values is None:
         _show(kind, columns, reason, origin)
@@ -136,47 +139,17 @@ def cells_of(df: pd.DataFrame, cell: str) -> list[str]:
     return parts if several else [cell]
 
 
-COUNT = "count"
-"""Name of the number of records of a step and cell."""
-
 START = r"(?i)^(start(ed)?|begin|from|origin|pick-?up|pu)[_ ]*(?=.{2})"
 """Begin of a name of what belongs to the begin of a trip."""
 
 
-def find_records(
-    df: pd.DataFrame, kind: str, time: str, cell: str, origin: Origin
-) -> tuple[pd.DataFrame, Layout]:
-    """Return the records of a table with a column of ones, to be counted, and their layout.
+SHOWN_CELLS = 5
 
-    Cells are named by the given column, by one with a usual name, also of a trip's begin, or by the
-    only one of repeated texts or ids; a table without any has one cell.
-
-    Raises:
-        InputError: if several columns may name the cells, or the layout has no records.
-    """
-    if kind not in ("auto", "long"):
-        remedy = Words("leave out {layout}, or give {agg:sum}", layout=kind)
-        raise InputError(f"{origin.name}: records are counted in a long table only; ", remedy)
-    others = [c for c in df.columns if c != time]
-    if cell in others or cell != CELL:
-        found = [cell]
-    else:
-        found = named(others, CELLS) or named_after_start(others)
-        ids = [c for c in others if is_text(df[c]) or (_is_whole(df[c]) and _is_named_id(c))]
-        found = found or [c for c in ids if _may_be_ids(df[c]) and df[c].nunique() > 1]
-        counts = {c: df[c].nunique() for c in found}
-        found = [
-            c
-            for i, c in enumerate(found)
-            if not any(len(df[[f, c]].drop_duplicates()) == counts[c] for f in found[:i])
-        ]
-    if len(found) > 1:
-        raise which_of(f"{origin.name}: %s may name the cells of the records; ", "cell", found)
-    for name in found if cell == CELL else ():
-        _say_cell(df, name, origin)
-    where = found[0] if found else cell
-    layout = Layout("long" if found else "services", time, where, [COUNT])
-    return df.assign(**{COUNT: 1.0}), layout
+AREAS = frozenset({
+    "area", "communityarea", "borough", "district", "neighborhood", "neighbourhood", "ward",
+    "censustract", "suburb", "municipality", "geohash",
+})  # fmt: skip
+"""Usual names of places where trips begin or end, beside those of cells."""
 
 
 def named_after_start(columns: Sequence[str]) -> list[str]:
@@ -186,7 +159,7 @@ def named_after_start(columns: Sequence[str]) -> list[str]:
     ['start_station_name', 'PULocationID']
     """
     bare = {c: re.sub(START, "", c) for c in columns}
-    return [c for c, name in bare.items() if name != c and named([name], CELLS)]
+    return [c for c, name in bare.items() if name != c and named([name], CELLS | AREAS)]
 
 
 def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
@@ -206,7 +179,7 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
     found = usual
     again = df[[time, *usual]].duplicated().mean() if repeats else 0.0
     if len(usual) != 1 or len(others) == 1 or again > MOST_AGAIN:
-        texts = [c for c in others if is_text(df[c]) and _may_be_ids(df[c])]
+        texts = [c for c in others if is_text(df[c]) and may_be_ids(df[c])]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(df, time, candidates)
         if len(found) > 1 or (not found and len(usual) > 1):
@@ -214,23 +187,32 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
         found = found or usual
     if not found:
         return None
-    _say_cell(df, found[0], origin)
+    say_cell(df, found[0], origin)
     return found[0]
 
 
-def _say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
-    """Log the column of cells, or those joined by a comma."""
-    ids = df[cells_of(df, joined)].drop_duplicates().convert_dtypes()
+def say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
+    """Log the column of cells, or those joined by a comma, with ids as the file has them."""
+    parts = cells_of(df, joined)
+    first = np.flatnonzero(~df[parts].duplicated())
+    ids = df[parts].iloc[first[:SHOWN_CELLS]].convert_dtypes()
+    shown = origin.of_rows(first[:SHOWN_CELLS])
+    for part in parts:
+        if types.is_numeric_dtype(ids[part]) and (texts := shown.as_written(part)) is not None:
+            ids[part] = texts.to_list()
+    names = ["/".join(map(str, row)) for row in ids.itertuples(index=False)]
+    more = f", … ({len(first)} in all)" if len(first) > SHOWN_CELLS else ""
     log.info(
-        "%s: using column %r for the cells: %s; %s",
+        "%s: using column %r for the cells: %s%s; %s",
         origin.name,
         joined,
-        some(["/".join(map(str, row)) for row in ids.itertuples(index=False)], 5),
+        ", ".join(f"{name:.59}…" if len(name) > 60 else name for name in names),
+        more,
         Words("pass {cell} for another"),
     )
 
 
-def _may_be_ids(texts: pd.Series) -> bool:
+def may_be_ids(texts: pd.Series) -> bool:
     """Return whether texts occur several times and are neither times nor durations."""
     known = texts.dropna().unique().astype(str)[:SOME_TIMES].tolist()
     clocks = all(re.match(CLOCK_LIKE, text) for text in known)
@@ -281,9 +263,9 @@ def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) 
         c
         for c in df.columns
         if c not in (time, *texts)
-        and _is_whole(df[c])
-        and (_is_named_id(c) or (n_times > 2 and not named([c], CALENDAR)))
-        and 1 < df[c].nunique() <= (len(df) / 2 if _is_named_id(c) else most)
+        and is_whole(df[c])
+        and (is_named_id(c) or (n_times > 2 and not named([c], CALENDAR)))
+        and 1 < df[c].nunique() <= (len(df) / 2 if is_named_id(c) else most)
     ]
     columns = [c for c in (*texts, *numbers) if "," not in c][:MOST_CANDIDATES]
     of_some_times = df[df[time].isin(df[time].unique()[:SOME_TIMES])]
@@ -293,19 +275,19 @@ def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) 
                 if any(t[[time, *found]].duplicated().mean() > again for t in (of_some_times, df)):
                     continue
                 full = len(df[[*found]].drop_duplicates()) <= most
-                if full or all(c in texts or _is_named_id(c) for c in found):
+                if full or all(c in texts or is_named_id(c) for c in found):
                     return found
     return ()
 
 
-def _is_whole(column: pd.Series) -> bool:
+def is_whole(column: pd.Series) -> bool:
     """Return whether a column holds whole numbers without a gap, also as floats of a workbook."""
     if not types.is_float_dtype(column):
         return types.is_integer_dtype(column)
     return all(bool((c == np.floor(c)).all()) for c in (column.head(100), column))
 
 
-def _is_named_id(name: str) -> bool:
+def is_named_id(name: str) -> bool:
     """Return whether a name ends like one of an id: `PULocationID`, `Stationsnr`, `node_no`."""
     return re.search(r"(?i)id$|nr$|[ _.]no$|code$|[ _]site$|[ _]detector$", name) is not None
 
@@ -358,6 +340,21 @@ def _of_wide(columns: list[str], origin: Origin) -> tuple[str, str]:
             "services of one cell, or name the column of cells with {cell}"
         ),
     )
+
+
+def total_among(df: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the column that is named as a total and is the sum of all others, which are alike.
+
+    >>> df = pd.DataFrame({"A": [1, 2], "B": [3, 5], "Grand Total": [4, 7]})
+    >>> total_among(df, df.columns)
+    'Grand Total'
+    """
+    for name in (c for c in columns if len(columns) > 2 and re.match(TOTAL, c)):
+        numbers = df[list(columns)].apply(pd.to_numeric, errors="coerce")
+        others = numbers.drop(columns=name).sum(axis=1)
+        if np.allclose(numbers[name], others, atol=0.01) and others.any():
+            return name
+    return ""
 
 
 def _show(kind: str, columns: list[str], reason: str, origin: Origin) -> None:

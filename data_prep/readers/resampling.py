@@ -62,7 +62,7 @@ def even_step(times: np.ndarray) -> int | None:
     return usual if even else None
 
 
-AGGREGATES = ("sum", "mean", "count")
+AGGREGATES = ("sum", "mean", "count", "total", "increase")
 DAY = pd.Timedelta("1D")
 MANY_LACKING = 20
 """Records that a span without any lacks at least, at the usual rate, if it is a gap."""
@@ -76,8 +76,9 @@ class Resampling:
 
     The aggregate is `"sum"` for counts or `"mean"` for levels. A sum over a step with missing
     records is missing: a day with 14 of 24 hours would seem quiet. A mean is over the recorded
-    values. Both cases are logged. `"count"` is the number of records, such as trips, and 0 for a
-    step without any.
+    values. Both cases are logged. `"count"` is the number of events, such as trips, and `"total"`
+    the sum of their values; both are 0 for a step without any. `"increase"` is what a running
+    counter rises by, see `readers.counters`.
     """
 
     step: pd.Timedelta
@@ -101,20 +102,26 @@ class Resampling:
                 f"resample is {step!r}; say how to merge the records of a step: ",
                 Words(
                     "{agg:sum} for counts, {agg:mean} for levels such as a speed, {agg:count} for "
-                    "the number of records"
+                    "the number of events, {agg:total} for their sum, {agg:increase} for counters "
+                    "that run on"
                 ),
             )
         return cls(step_length(step, "resample"), agg)
 
     @property
-    def counts(self) -> bool:
-        """Whether records are counted."""
-        return self.agg == "count"
+    def of_events(self) -> bool:
+        """Whether rows are events, of which a step may have none."""
+        return self.agg in ("count", "total")
+
+    @property
+    def of_counters(self) -> bool:
+        """Whether values are readings of counters that run on."""
+        return self.agg == "increase"
 
     def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
         """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`."""
         unique = times.unique().sort_values()
-        if not self.counts and len(unique) > 1 and (usual := usual_step(unique)) > self.step:
+        if not self.of_events and len(unique) > 1 and (usual := usual_step(unique)) > self.step:
             raise InputError(
                 f"{name}: its records are {in_minutes(usual)} apart, more than the steps of "
                 f"{in_minutes(self.step)}; ",
@@ -161,17 +168,22 @@ class Resampling:
         return merged
 
     def fill(
-        self, counted: np.ndarray, axis: TimeAxis, origin: Origin, allow_gaps: bool
+        self,
+        values: np.ndarray,
+        n_events: np.ndarray,
+        axis: TimeAxis,
+        origin: Origin,
+        allow_gaps: bool,
     ) -> np.ndarray:
-        """Return numbers of records `(steps, cells)`, 0 where there are none.
+        """Return the numbers or sums of events, `(steps, cells)`, 0 where there are none.
 
-        A span of a day or more without a record of any cell, in which many would be usual, is no
+        A span of a day or more without an event of any cell, in which many would be usual, is no
         span of zeros: it is refused, or missing if gaps are allowed.
         """
-        empty = np.isnan(counted).all(axis=1)
+        empty = ~n_events.any(axis=1)
         edges = np.flatnonzero(np.diff(np.concatenate([[0], empty, [0]])))
-        usual = float(np.nansum(counted)) / len(counted)
-        missing = np.zeros(len(counted), dtype=bool)
+        usual = float(n_events.sum()) / len(n_events)
+        missing = np.zeros(len(n_events), dtype=bool)
         for first, end in edges.reshape(-1, 2):
             if axis.lengths[first:end].sum() < DAY.value or usual * (end - first) < MANY_LACKING:
                 continue
@@ -182,15 +194,18 @@ class Resampling:
                 allow_gaps,
             )
             missing[first:end] = True
-        log.info(
-            "%s: counted records; a step of a cell without any is 0, from the first record of the "
-            "table to the last (also before the first of the cell)",
-            origin.name,
-        )
-        return np.where(missing[:, None], np.nan, np.nan_to_num(counted))
+        filled = np.where(n_events == 0, 0.0, values)
+        return np.where(missing[:, None], np.nan, filled)
 
     def report(self, values: Mapping[str, np.ndarray], name: str) -> None:
         """Log the share of missing values of each variable."""
+        if self.of_events:
+            log.info(
+                "%s: %s events; a step of a cell without any is 0, from the first event of the "
+                "table to the last (also before the first of the cell)",
+                name,
+                "counted" if self.agg == "count" else "added up",
+            )
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
             "%s: records put into steps of %s by their %s; missing: %s",

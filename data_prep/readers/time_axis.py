@@ -139,6 +139,7 @@ class TimeAxis:
         steps: `(steps,)` start of each step on the clock, without a zone.
         at: `(rows,)` position of each row's step.
         times: `(rows,)` time of each row, in ns.
+        begins: `(steps,)` begin of each step on the clock of `times`, in ns.
         clock: `"utc"` or `"local"`.
         zone: IANA name of the time zone.
         lengths: `(steps,)` length of each step, in ns.
@@ -147,6 +148,7 @@ class TimeAxis:
     steps: pd.DatetimeIndex
     at: np.ndarray
     times: np.ndarray
+    begins: np.ndarray
     clock: str
     zone: str
     lengths: np.ndarray
@@ -205,7 +207,8 @@ def place_times(
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)
     bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)
-    return TimeAxis(steps, at, times.as_unit("ns").asi8, "local", zone, np.diff(bounds.asi8))
+    begins, ns = bounds[:-1].asi8, times.as_unit("ns").asi8
+    return TimeAxis(steps, at, ns, begins, "local", zone, np.diff(bounds.asi8))
 
 
 def _axis(
@@ -217,7 +220,8 @@ def _axis(
     length: pd.Timedelta,
 ) -> TimeAxis:
     lengths = np.full(len(steps), length.value)
-    return TimeAxis(steps, at, times.as_unit("ns").asi8, clock, zone, lengths)
+    begins, ns = steps.as_unit("ns").asi8, times.as_unit("ns").asi8
+    return TimeAxis(steps, at, ns, begins, clock, zone, lengths)
 
 
 def _is_even_on_wall(times: pd.DatetimeIndex, zone: str) -> bool:

@@ -54,6 +54,7 @@ MIDNIGHT = r"[T ]0?0:00(:00(\.0+)?)?$"
 TOTAL = (
     r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
     r"somme|moyenne|promedio|media|minimum|maximum|min|max|durchschnitt|合计|总计|平均)s?\b.{0,30}$"
+    r"|^.{1,60} (sub-?)?(total|ergebnis|gesamt)$"
     r"|^\s*[øØΣ∑]\s*$"
 )
 """Pattern of what names a row or cell of totals."""
@@ -145,13 +146,13 @@ def _numbered(table: pl.DataFrame) -> dict[str, str]:
     first = min(numbers.values(), default=0)
     if n not in PARTS_OF_A_DAY or first > 1 or [*numbers.values()] != [*range(first, first + n)]:
         return {}
-    if not any(_kind(c) == "date" and c.is_duplicated().any() for c in table.iter_columns()):
+    if not any(kind_of(c) == "date" and c.is_duplicated().any() for c in table.iter_columns()):
         return {}
     minutes = {c: number * (24 * 60 // n) for c, number in numbers.items()}
     return {c: f"{m // 60:02}:{m % 60:02}" for c, m in minutes.items()}
 
 
-def _kind(column: pl.Series) -> str:
+def kind_of(column: pl.Series) -> str:
     """Return what most values are: `"time"`, `"date"`, `"clock"`, `"hour"`, or `""`."""
     if column.dtype == pl.Date:
         return "date"
@@ -196,10 +197,10 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         return [time]
     if time != TIME:
         return [_named(time, columns, origin)]
-    unnamed_first = "" in columns[:1] and (_kind(table[""]) or not named(columns, TIMES))
+    unnamed_first = "" in columns[:1] and (kind_of(table[""]) or not named(columns, TIMES))
     if unnamed_first or (not header and len(table) and looks_like_values([str(table[0, 0])])):
         return [columns[0]]
-    kinds = {name: _kind(table[name]) for name in columns}
+    kinds = {name: kind_of(table[name]) for name in columns}
     exact = [name for name, kind in kinds.items() if kind == "time"]
     usual = named(exact, TIMES) or _finer(table, exact, named(columns, TIMES))
     dates = [name for name, kind in kinds.items() if kind == "date"]
@@ -314,7 +315,7 @@ def drop_rows(
         if name in texts:
             distinct = column.unique().drop_nulls()
             like = distinct.str.contains(rf"{TIME_LIKE}|{CLOCK_LIKE}|{MONTH}")
-            wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+(\.0)?\s*$"))
+            wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+([.,]\d+)?\s*$"))
             missing = missing | column.is_in(wrong.implode()) if len(wrong) else missing
         odd |= missing
     if not odd.any():
@@ -357,57 +358,3 @@ def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]
     if words and len(filled) == 1 and {*filled} <= {*times[:1], names[0]}:
         return "notes"
     return ""
-
-
-def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame, str | None]:
-    """Return the table with one column of times, made of their parts, and its name.
-
-    The parts are a date and a time of day; year, month and day; or one of these with hour and
-    minute.
-    """
-    if len(times) < 2:
-        return table, times[0] if times else None
-    parts = [table[name] for name in times]
-    if len(times) > 3 or (len(times) == 3 and _kind(parts[0]) != "date"):
-        day, clock = _joined_date(parts[:3]), parts[3:]
-    else:
-        day, clock = _date(parts[0]), parts[1:]
-    joined = day + " " + _clock(clock) if clock else day
-    name = TIME if TIME not in table.columns or TIME in times else times[0]
-    return table.drop(times).insert_column(0, joined.alias(name)), name
-
-
-def _date(date: pl.Series) -> pl.Series:
-    """Return dates as text, without a time of day."""
-    day = date.dt.strftime("%Y-%m-%d") if date.dtype.is_temporal() else date.cast(pl.String)
-    day = day.str.strip_chars().str.replace(MIDNIGHT, "")
-    for digits in (r"^(\d{4})(\d\d)(\d\d)$", SIX_DIGITS):
-        if day.str.contains(digits).all():
-            day = day.str.replace(digits, "$1-$2-$3")
-    return day
-
-
-def _whole(numbers: pl.Series) -> pl.Series:
-    """Return whole numbers as text of two digits or more; other texts stay."""
-    texts = numbers.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
-    return texts.str.replace(r"^(\d)$", "0$1")
-
-
-def _joined_date(parts: Sequence[pl.Series]) -> pl.Series:
-    """Return dates as text, of years, months, which may be named, and days."""
-    year, month, day = map(_whole, parts)
-    if month.str.contains(r"^\d*$").all():
-        return year + "-" + month + "-" + day
-    return day + " " + month + " " + year
-
-
-def _clock(parts: Sequence[pl.Series]) -> pl.Series:
-    """Return times of day as text, of a column or of hours and minutes."""
-    if len(parts) == 2:
-        return _whole(parts[0]) + ":" + _whole(parts[1])
-    if parts[0].dtype.is_temporal():
-        return parts[0].dt.strftime("%H:%M:%S")
-    hour = parts[0].cast(pl.String).str.strip_chars()
-    hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
-    hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
-    return hour.str.replace(r"^(\d:)", "0$1")

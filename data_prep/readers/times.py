@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 EPOCH_SECONDS = (5e8, 1.9e9)
 BYTES_PER_STEP = 64  # memory of a time axis, including its index
 YEARS = (1985, 2030)
+SERIALS = (31_048, 47_849)
+"""These years in days since 1899-12-30, as Excel stores times."""
+
+EXCEL = "excel"
+"""Format of times that are such days."""
+
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
@@ -96,10 +102,13 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
     per_unit = np.select(fits, [1000 / n for n in of_second], default=0)
     odd = np.flatnonzero((per_unit == 0) | (per_unit != per_unit[0]))
     if odd.size:
+        serial = SERIALS[0] <= numbers.min() and numbers.max() < SERIALS[1]
         raise InputError(
             f"{origin.at(odd[0])}: time {numbers[odd[0]]:.15g} is ambiguous, expected whole "
             "seconds, or milli-, micro- or nanoseconds, since 1970 (years 1985 to 2030, one unit "
-            "in all rows); write ISO 8601 such as 2013-11-01T00:00+01:00"
+            "in all rows); ",
+            Words("pass {time_format:excel} for days since 1899-12-30, or " if serial else ""),
+            "write ISO 8601 such as 2013-11-01T00:00+01:00",
         )
     result: pd.DatetimeIndex = pd.to_datetime(
         np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True
@@ -246,9 +255,17 @@ def _conversion(form: str) -> str:
     return f"df.index = pd.to_datetime(df.index, format={form!r})"
 
 
+def from_serials(days: np.ndarray) -> pd.DatetimeIndex:
+    """Convert days since 1899-12-30 `(rows,)`, as Excel stores times, to times of full seconds."""
+    return pd.DatetimeIndex(pd.to_datetime(days, unit="D", origin="1899-12-30")).round("s")
+
+
 def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.DatetimeIndex:
-    """Parse texts `(rows,)` in a format of strptime, `"dayfirst"` or `"monthfirst"`."""
+    """Parse texts `(rows,)` in a format of strptime, `"dayfirst"`, `"monthfirst"` or `"excel"`."""
     form = time_format
+    if form == EXCEL:
+        days = pd.to_numeric(texts.str.replace(",", "."), errors="coerce").to_numpy(dtype=float)
+        return from_serials(days) if np.isfinite(days).all() else _from_text(texts, origin)
     later = pd.TimedeltaIndex(np.zeros(len(texts), dtype="timedelta64[ns]"))
     if form in ORDERS.values():
         order = next(order for order, option in ORDERS.items() if option == form)
@@ -261,8 +278,8 @@ def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.Dateti
             )
     elif "%" not in form:
         raise InputError(
-            f"time_format is {form!r}; give dayfirst, monthfirst or a strptime format such as "
-            "'%d/%m/%Y %H:%M'"
+            f"time_format is {form!r}; give dayfirst, monthfirst, excel or a strptime format such "
+            "as '%d/%m/%Y %H:%M'"
         )
     try:
         times = pd.to_datetime(texts, format=form, errors="coerce", utc="%z" in form)

@@ -36,6 +36,9 @@ QUANTITIES = frozenset({
 })  # fmt: skip
 """Usual names of a column that names the quantity of each row."""
 
+FIELD = "_field"
+"""InfluxDB's name of that column; a field may as well be a place."""
+
 UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", "unita"})
 """Usual names of a column of units."""
 
@@ -243,7 +246,8 @@ def spread_quantities(
     >>> table.to_dict(as_series=False), origin.units
     ({'time': [1], 'load': [7.0], 'users': [2.0]}, {'load': 'GB'})
     """
-    found = [c for c in named(table.columns, QUANTITIES) if table[c].dtype == pl.String]
+    names = [FIELD] if FIELD in table.columns else named(table.columns, QUANTITIES)
+    found = [c for c in names if table[c].dtype == pl.String]
     values = _values(table, [*times, *found], keys)
     if len(found) != 1 or len(values) != 1 or table[found[0]].null_count():
         return table, origin

@@ -1,6 +1,6 @@
 """Your own table: CSV, Excel, Parquet or Arrow, long (time, cell, values) or wide (time × cell).
 
-- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.parquet`,
+- Files: `.csv`, `.tsv`, `.txt`, `.csv.gz` (separator `,`, `;`, `|` or tab), `.jsonl`, `.parquet`,
   `.feather`, `.arrow`, `.h5` (of pandas, in its fixed format, without texts) and, with the extra
   `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
@@ -52,6 +52,7 @@ from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
 from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
+from data_prep.readers.events import COUNT, ask_for_events, find_records
 from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import to_pandas, whole_numbers
 from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
@@ -61,7 +62,6 @@ from data_prep.readers.layout import (
     Layout,
     cells_of,
     find_layout,
-    find_records,
     no_time,
     unfold,
 )
@@ -94,7 +94,7 @@ def read(
     sites: str | None = None,
     crs: str | None = None,
     resample: str | None = None,
-    agg: Literal["sum", "mean", "count"] | None = None,
+    agg: Literal["sum", "mean", "count", "total", "increase"] | None = None,
     name: str = "value",
     units: str = "1",
     time_zone: str | None = None,
@@ -117,8 +117,9 @@ def read(
         cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
-        time_format: Format of the times: dayfirst, monthfirst or of strptime, such as '%d.%m.%Y
-            %H:%M'; by default ISO 8601, or the only order of day and month that fits.
+        time_format: Format of the times: dayfirst, monthfirst, excel (days since 1899-12-30) or of
+            strptime, such as '%d.%m.%Y %H:%M'; by default ISO 8601, or the only order of day and
+            month that fits.
         start: First time of a table without times, which needs --step, too.
         step: Time from row to row of a table without times, such as 10min.
         no_header: The first row holds values; columns are named 1, 2 and so on.
@@ -131,8 +132,9 @@ def read(
         resample: Longer step into which records at uneven times are merged, such as 10min; needs
             --agg. 1D means days of the time zone.
         agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
-            record is missing; mean, for levels, over the records that are present; or count, the
-            number of records such as trips, 0 without any.
+            record is missing; mean, for levels, over the records that are present; count, the
+            number of events such as trips, or total, the sum of their values, both 0 without any;
+            or increase, what counters that run on rise by.
         name: Name of the variable that a wide table holds.
         units: Unit of the values, "1" for none.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
@@ -177,9 +179,13 @@ def read(
         origin=origin,
     )
     df, kind = unfold(df, layout, time, cell, origin)
-    if resampling is not None and resampling.counts:
-        _refuse_unread(values, duplicates)
-        df, found = find_records(df, kind, time, cell, origin)
+    if resampling is not None:
+        _refuse_unread(resampling, values, duplicates)
+    if resampling is not None and resampling.of_events:
+        given_layout = Layout(kind, time, cell, [])  # type: ignore[arg-type]  # may be "auto"
+        counts = resampling.agg == COUNT
+        df, found, origin = find_records(df, given_layout, chosen, origin, counts=counts)
+        options = dataclasses.replace(options, origin=origin)
     else:
         found = find_layout(df, kind, time, cell, chosen, origin)
     _check_read(found.kind, origin.name, cell, name, sheet)
@@ -195,7 +201,12 @@ def read(
     if found.kind == "wide":
         ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)
     else:
-        ds = _long(df, found, cells, options)
+        try:
+            ds = _long(df, found, cells, options)
+        except InputError as e:
+            cell = str(given["cell"])
+            events = None if resampling else ask_for_events(e, df, found.time, cell, origin)
+            raise events or e from (e if events else None)
     ds = ds if cells else _without_totals(ds, origin)
     given["layout"] = found.kind if kind == layout else layout
     given["time_format"] = time_format or _format_of_dates(df[found.time])
@@ -308,14 +319,15 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
     return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
 
 
-def _refuse_unread(values: str | None, duplicates: str) -> None:
-    """Refuse options that nothing reads where records are counted."""
-    if values is not None:
-        remedy = Words("leave out {values}, or give {agg:sum}", values=values)
+def _refuse_unread(resampling: Resampling, values: str | None, duplicates: str) -> None:
+    """Refuse options that nothing reads where events are counted or counters are read."""
+    if resampling.agg == COUNT and values is not None:
+        remedy = Words("leave out {values}, or give {agg:total}", values=values)
         raise InputError("agg count reads no values; ", remedy)
-    if duplicates != "error":
+    if duplicates != "error" and (resampling.of_events or resampling.of_counters):
+        what = "each event" if resampling.of_events else "one reading for each time and cell"
         remedy = Words("leave out {duplicates}", duplicates=duplicates)
-        raise InputError("agg count counts records of one time and cell each; ", remedy)
+        raise InputError(f"agg {resampling.agg} takes {what}; ", remedy)
 
 
 def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) -> None:

@@ -883,6 +883,110 @@ def night_buses(folder):
     return save(folder, text), truth
 
 
+@case(("count",), ("total",))
+def trips_by_areas(folder, agg):
+    """Chicago: an id for each trip, its begin and end, areas as floats, of which some are empty."""
+    truth = Truth({"count": 0}, [8, 32], obey=f"--resample 1h --agg {agg}")
+    rng = np.random.default_rng(5)
+    rows, trips = [], {name: truth.wide.copy() * 0 for name in ("count", "Fare")}
+    for i in range(900):
+        hour, area = HOURS[i * 72 // 900], (8, 32, "")[i * 7 % 3]
+        start, fare = hour + pd.Timedelta(minutes=15 * int(rng.integers(4))), i % 50 + 0.25
+        end = start + pd.Timedelta(minutes=int(rng.integers(1, 90)))
+        if area:
+            trips["count"].loc[hour, area] += 1
+            trips["Fare"].loc[hour, area] += fare
+        form = "%m/%d/%Y %I:%M:%S %p"
+        other = f"{rng.integers(1, 77)},{fare}"
+        rows.append(f"{i:040x},{i % 40:0128x},{start:{form}},{end:{form}},,{area},{other}")
+    head = "Trip ID,Taxi ID,Trip Start Timestamp,Trip End Timestamp,Pickup Census Tract,"
+    head += "Pickup Community Area,Dropoff Community Area,Fare"
+    truth.values = {name: trips[name] for name in (["count"] if agg == "count" else ["Fare"])}
+    return save(folder, "\n".join([head, *rows, ""])), truth
+
+
+@case(("duration_s",), ("end_time",))
+def sessions(folder, last):
+    """Records of sessions, with volumes: a step without one has no volume."""
+    services = {"bytes_dl": 0} | ({"duration_s": 0} if last == "duration_s" else {})
+    truth = Truth(services, ["208-1", "208-2"], obey="--resample 1h --agg total")
+    rng = np.random.default_rng(6)
+    rows = []
+    for hour in HOURS:
+        for cell in truth.cells:
+            volumes = rng.integers(1, 9**6, rng.integers(0 if 0 < hour.hour < 23 else 1, 9))
+            for name, values in zip(services, (volumes, volumes % 900), strict=False):
+                truth.values[name].loc[hour, cell] = values.sum()
+            for volume in volumes.tolist():
+                start, length = hour + pd.Timedelta(seconds=int(rng.integers(3600))), volume % 900
+                end = length if last == "duration_s" else start + pd.Timedelta(seconds=length)
+                rows.append(f"{volume:05}xxxx,{start},{end},{cell},{volume}")
+    return save(folder, "\n".join([f"imsi,start_time,{last},cell_id,bytes_dl", *rows, ""])), truth
+
+
+@case((".csv", 6), (".csv", 4), (".xlsx", 12))
+def numbers_of_excel(folder, ending, digits):
+    """Days since 1899-12-30, as in cells of a workbook that have no format of dates."""
+    truth = Truth(LTE, ["N1", "N2"])
+    days = (HOURS - pd.Timestamp("1899-12-30")) / pd.Timedelta("1D")
+    days = dict(zip(HOURS, days.to_numpy().round(digits), strict=True))
+    head = ["Zeit", "Zelle", *LTE]
+    if ending == ".xlsx":
+        long = truth.long.assign(time=truth.long["time"].map(days))
+        return book(folder, {"Tabelle1": [head, *long.to_numpy().tolist()]}), truth
+    text = lines(truth, head, lambda t, c: [number(days[t], ","), c], ";", ",")
+    return save(folder, f"{text}Summe;;99,5;7\n"), truth
+
+
+@case()
+def pivot_table(folder):
+    """Each date once, totals of days, of all and of each row."""
+    truth = Truth({"value": 0}, ["Alpha", "Beta", "Gamma"])
+    rows = [["Sum of Volume", None, "Site"], ["Date", "Hour", *truth.cells, "Grand Total"]]
+    for i, (t, values) in enumerate(zip(HOURS, truth.wide.to_numpy().tolist(), strict=True)):
+        date = None if t.hour else t.to_pydatetime()
+        rows.append([date, t.hour, *values, sum(values)])
+        if t.hour == 23:
+            rows.append([f"{t:%Y-%m-%d} Total", None, *truth.wide[i - 23 : i + 1].sum(), 7])
+    return book(folder, {"Pivot": [*rows, ["Grand Total", None, 1, 2, 3, 6]]}), truth
+
+
+@case((1,), (2,))
+def annotated_by_influx(folder, n_fields):
+    """A table for each series, with annotations, and a field in each row."""
+    fields = ["bytes_recv", "bytes_sent"][:n_fields]
+    truth = Truth(dict.fromkeys(fields, 0), ["r1", "r2"])
+    text, kind = "", "dateTime:RFC3339"
+    for i, (field, cell) in enumerate((f, c) for f in fields for c in truth.cells):
+        text += "#group,false,false,true,true,false,false,true,true\r\n#default,mean,,,,,,,\r\n"
+        text += f"#datatype,string,long,{kind},{kind},{kind},double,string,string\r\n"
+        text += ",result,table,_start,_stop,_time,_value,_field,host\r\n"
+        for t, value in truth.values[field][cell].items():
+            text += f",,{i},2024-05-10T00:00:00Z,2024-05-13T00:00:00Z,{t:%Y-%m-%dT%H:%M:%SZ},"
+            text += f"{value},{field},{cell}\r\n"
+        text += "\r\n"
+    return save(folder, text), truth
+
+
+@case((".jsonl",), (".ndjson",))
+def json_lines(folder, ending):
+    """An object for each record, of a database or a log."""
+    truth = Truth(LTE, ["A1", "B1"])
+    frame = truth.long.rename(columns={"time": "ts"}).assign(ts=lambda f: f["ts"].astype(str))
+    text = frame.to_json(orient="records", lines=True)
+    return save(folder, text, f"kpi{ending}"), truth
+
+
+@case((True,), (False,))
+def whole_numbers_of_excel(folder, named):
+    """Dates without a time of day: only a name shows that numbers are dates."""
+    times = pd.date_range("2024-05-10", periods=40, freq="D")
+    truth = Truth({"load": 0}, ["N1", "N2"], times, obey=None if named else "--time-format excel")
+    text = lines(truth, ["Date" if named else "Time", "cell", "load"], lambda t, c: [
+        str((t - pd.Timestamp("1899-12-30")).days), c])  # fmt: skip
+    return save(folder, text), truth
+
+
 def test_the_corpus_is_large():
     assert len(CASES) >= 60
 

@@ -71,7 +71,7 @@ def test_times_of_another_format(table):
     path = table({"time": DAYS.strftime("%d %b %Y"), "a": 1.0})
     assert list(read(path, time_format="%d %b %Y").indexes["time"]) == list(DAYS)
     assert "time '01 Oct 2017' is not %d" in refusal(path, time_format="%d")
-    assert "give dayfirst, monthfirst or a strptime" in refusal(path, time_format="iso")
+    assert "give dayfirst, monthfirst, excel or a strptime" in refusal(path, time_format="iso")
     assert "give a strptime format" in refusal(path, time_format="%Q %d")
     digits = table({"time": DAYS.strftime("%Y%m%d"), "a": 1.0})
     assert "are not all day/month/year" in refusal(digits, time_format="dayfirst")
@@ -185,6 +185,13 @@ def test_usual_names_are_taken_and_said_and_the_calendar_is_no_service(table, ca
     ):
         assert text in caplog.text
     assert list(read(table(columns), values="HOUR").data_vars) == ["HOUR"]
+
+
+def test_the_first_notice_has_ids_as_they_are_written(table, caplog):
+    caplog.set_level(logging.INFO)
+    path = table({"time": np.repeat(HOURS, 2), "node_no": ["07", "12"] * 48, "v": VALUES[0]})
+    assert read(path)["cell"].values.tolist() == ["07", "12"]
+    assert "using column 'node_no' for the cells: 07, 12; pass" in caplog.text
 
 
 def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
@@ -464,10 +471,10 @@ def test_options_that_counting_does_not_read_are_refused(tmp_path):
     counted = {"resample": "1h", "agg": "count"}
     assert refusal(path, agg="count").endswith("give --resample too, such as 10min")
     assert refusal(path, **counted, values="hash").endswith(
-        "leave out --values hash, or give --agg sum"
+        "leave out --values hash, or give --agg total"
     )
     assert refusal(path, **counted, duplicates="sum").endswith("leave out --duplicates sum")
-    assert "records are counted in a long table only" in refusal(path, **counted, layout="wide")
+    assert "events are rows of a long table only" in refusal(path, **counted, layout="wide")
     path.write_text(
         path.read_text().replace("origin_zone,hash", "from,to") + "2024-03-04 12:00,B,zz"
     )

@@ -42,6 +42,7 @@ class CellMap {
       tabindex: 0, role: "application", "aria-label":
         `Map of ${n} cells. Arrow keys choose a cell; its numbers are shown above the map.`,
     });
+    this.many = n > MANY && this.form !== "circle";
     const layer = shape("g", n > MANY ? { class: "many" } : {}, this.svg);
     for (const [from, to] of this.task.map.roads) {
       shape("line", {
@@ -140,6 +141,8 @@ class CellMap {
       const there = Number.isFinite(values[i]);
       one.classList.toggle("unknown", !there);
       one.style.fill = there ? scale.color(values[i]) : "";
+      // The background would shine through between neighbours whose edges are smoothed.
+      if (this.many) one.style.stroke = one.style.fill;
       one.firstChild.textContent = `cell ${this.task.cells[i]}: ${short(values[i], share)}`;
     });
     this.legend(scale, title, share, Array.from(values).some((value) => !Number.isFinite(value)));

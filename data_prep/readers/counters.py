@@ -1,0 +1,148 @@
+"""Increments of counters that run on, such as an interface's octets or the total of a meter.
+
+A counter is taken to rise evenly between two readings, so a step's increment is the difference of
+its value at the step's end and begin. A fall is a reset, after which it starts anew from 0, or the
+overflow of 32 bits, if its rise would then be a usual one. Counters of 64 bits overflow in NumPy's
+own arithmetic.
+
+Source: `increase` of Prometheus (https://prometheus.io/docs/prometheus/latest/querying/functions),
+which extrapolates to a window's ends as well; here a step that lacks readings there is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.notices import MOST_RESETS
+from data_prep.readers.columns import Origin, numbers
+
+if TYPE_CHECKING:
+    from data_prep.readers.time_axis import TimeAxis
+
+OVERFLOW = 2.0**32
+"""Values of a counter of 32 bits."""
+
+USUAL_RISES = 2.0
+"""Largest rise over an overflow, in the largest other rises of the cell."""
+
+LATE = 1.5
+"""Longest distance of two readings without one missing, in the usual ones."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Increments:
+    """What counters rise by.
+
+    Attributes:
+        values: `(steps, cells)` increments, NaN where readings are missing.
+        rises: number of rises of all cells.
+        resets: number of resets of each cell, `(cells,)`.
+        overflows: number of overflows of each cell, `(cells,)`.
+    """
+
+    values: np.ndarray
+    rises: int
+    resets: np.ndarray
+    overflows: np.ndarray
+
+    @property
+    def of_counters(self) -> bool:
+        """Whether they fall as rarely as counters, of which each may be reset once."""
+        return bool(self.resets.sum() <= max(len(self.resets), MOST_RESETS * self.rises))
+
+    def say(self, cells: np.ndarray, name: str) -> None:
+        """Log how many resets and overflows there are, and in which cells."""
+        kinds = ((self.resets, "reset", "counted from 0"), (self.overflows, "overflow", "of 2^32"))
+        for numbers_of, what, how in kinds:
+            if numbers_of.any():
+                of = some(cells[numbers_of > 0], 3)
+                n = counted(int(numbers_of.sum()), what)
+                log.warning("%s: %s, %s, in cells %s", name, n, how, of)
+
+
+def readings(column: pd.Series, origin: Origin) -> np.ndarray:
+    """Return the readings of a counter `(rows,)`: whole numbers as they are, also of 64 bits."""
+    if types.is_integer_dtype(column):
+        return column.to_numpy()
+    if column.dtype == object and all(isinstance(v, int) and 0 <= v < 2**64 for v in column):
+        return column.to_numpy(dtype=np.uint64)  # beyond int64
+    return numbers(column, origin)
+
+
+def increments(counters: Iterable[tuple[np.ndarray, np.ndarray]], axis: TimeAxis) -> Increments:
+    """Return the increments of counters, given the readings and times `(rows,)` of each cell."""
+    found = [_increments(values, times, axis) for values, times in counters]
+    columns, rises, resets, overflows = zip(*found, strict=True)
+    return Increments(np.stack(columns, axis=1), sum(rises), np.array(resets), np.array(overflows))
+
+
+def _increments(
+    values: np.ndarray, times: np.ndarray, axis: TimeAxis
+) -> tuple[np.ndarray, int, int, int]:
+    """Return one counter's increments `(steps,)` and its rises, resets and overflows."""
+    none = np.full(len(axis.begins), np.nan)
+    known = np.isfinite(values)
+    order = np.flatnonzero(known)[np.argsort(times[known], kind="stable")]
+    values, times = values[order], times[order]
+    if len(values) < 2:
+        return none, 0, 0, 0
+    rises, resets, overflows = _rises(values)
+    total = np.concatenate([[0.0], np.cumsum(rises)])
+    begins, ends = axis.begins, axis.begins + axis.lengths
+    gaps = np.diff(times)
+    late = gaps > np.maximum(LATE * np.median(gaps), int(axis.lengths.min()))
+    n_late = np.concatenate([[0], np.cumsum(late)])
+    first = np.clip(np.searchsorted(times, begins, "right") - 1, 0, len(late))
+    end = np.clip(np.searchsorted(times, ends, "left"), 0, len(late))
+    whole = (begins >= times[0]) & (ends <= times[-1]) & (n_late[end] == n_late[first])
+    origin = times[0]  # Numbers of ns since 1970 are too large for float64.
+    at_begin, at_end = (
+        np.interp((edge - origin).astype(float), (times - origin).astype(float), total)
+        for edge in (begins, ends)
+    )
+    return np.where(whole, at_end - at_begin, none), int((rises > 0).sum()), resets, overflows
+
+
+def _rises(values: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """Return what a counter rises by from reading to reading, and its resets and overflows.
+
+    >>> _rises(np.array([7, 9, 4, 5]))
+    (array([2., 4., 1.]), 1, 0)
+    >>> _rises(np.array([2**32 - 20, 2**32 - 10, 5, 15]))
+    (array([10., 15., 10.]), 0, 1)
+    >>> _rises(np.array([2**64 - 10, 5], dtype=np.uint64))
+    (array([15.]), 0, 0)
+    """
+    changes = np.diff(values)
+    if changes.dtype == np.uint64:
+        changes = changes.view(np.int64)
+    changes = changes.astype(float)
+    falls = changes < 0
+    usual = USUAL_RISES * changes.max(initial=0.0)
+    overflow = falls & (values[:-1] < OVERFLOW) & (changes + OVERFLOW <= usual)
+    after = values[1:].astype(float)
+    rises = np.where(overflow, changes + OVERFLOW, np.where(falls, after, changes))
+    return rises, int((falls & ~overflow).sum()), int(overflow.sum())
+
+
+def refuse_levels(found: dict[str, Increments], origin: Origin) -> None:
+    """Refuse columns that fall too often to be counters."""
+    levels = [name for name, own in found.items() if not own.of_counters]
+    if not levels:
+        return
+    counters = ",".join(name for name in found if name not in levels)
+    advice = "choose the counters with {values}" if counters else "give {agg:mean} or {agg:sum}"
+    raise InputError(
+        f"{origin.name}: {some(map(repr, levels), 4)} falls too often for a counter that runs on; ",
+        Words(advice, values=counters) if counters else Words(advice),
+    )

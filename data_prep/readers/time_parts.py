@@ -1,0 +1,139 @@
+"""Read a time that stands in several columns, or as Excel's number of days."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import Words
+from data_prep.readers.columns import TIMES, Origin, named
+from data_prep.readers.time_columns import MIDNIGHT, SEEN, TIME, kind_of
+from data_prep.readers.times import SERIALS, from_serials
+from data_prep.readers.written_times import SIX_DIGITS
+
+DATE_NAME = r"(?i)date|datum|fecha|日期"
+"""Pattern of the name of a column of dates."""
+
+OFF = 0.08
+"""Most minutes between a time and its number with four decimals or more."""
+
+log = logging.getLogger(__name__)
+
+
+def read_serials(table: pl.DataFrame, time: str, origin: Origin) -> pl.DataFrame:
+    """Write numbers of days since 1899-12-30, as Excel stores times, as ISO 8601.
+
+    They stand in a column of times by its name, are of the years 1985 to 2030, where days since
+    other usual dates are not, and all of full minutes. Without a fraction the name says dates.
+
+    >>> table = pl.DataFrame({"Time": ["45292,041667", "45292,083333", "Total"]})
+    >>> read_serials(table, "time", Origin())["Time"].to_list()
+    ['2024-01-01 01:00', '2024-01-01 02:00', 'Total']
+    """
+    for name in dict.fromkeys(c for c in (*named(table.columns, TIMES), time) if c in table):
+        column = table[name]
+        begin = column.head(SEEN).cast(pl.String)
+        if column.dtype.is_temporal() or not begin.str.contains(r"^\s*\d{5}([.,]\d+)?\s*$").any():
+            continue
+        texts = column.cast(pl.String).str.strip_chars()
+        days = texts.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
+        known = days.drop_nulls().unique().to_numpy()
+        whole = bool((known % 1 == 0).all())
+        if len(known) < 2 or not _are_serials(known) or (whole and not re.search(DATE_NAME, name)):
+            continue
+        written = pl.Series(from_serials(days.to_numpy()).round("min").to_numpy())
+        log.info(
+            "%s: column %r counts days since 1899-12-30, as Excel does, %s is %s; %s",
+            origin.name, name, texts[0], written[0], Words("pass {time} for another column"),
+        )  # fmt: skip
+        form = "%Y-%m-%d" if whole else "%Y-%m-%d %H:%M"
+        iso = written.dt.strftime(form)
+        table = table.with_columns(iso.zip_with(days.is_not_null(), texts).alias(name))
+    return table
+
+
+def _are_serials(days: np.ndarray) -> bool:
+    """Return whether all numbers are days of Excel, of full minutes."""
+    minutes = days * 24 * 60
+    of_minutes = np.abs(minutes - np.rint(minutes)).max() <= OFF
+    return bool(of_minutes and days.min() >= SERIALS[0] and days.max() < SERIALS[1])
+
+
+def fill_dates(table: pl.DataFrame, times: Sequence[str], origin: Origin) -> pl.DataFrame:
+    """Write dates that stand once for several rows, as in a pivot table, in each of them.
+
+    They do so if the times of day rise from each date to the next.
+
+    >>> table = pl.DataFrame({"Date": ["2024-01-01", None, "2024-01-02"], "Hour": [0, 1, 0]})
+    >>> fill_dates(table, ["Date", "Hour"], Origin())["Date"].to_list()
+    ['2024-01-01', '2024-01-01', '2024-01-02']
+    """
+    if len(times) != 2 or not len(table):
+        return table
+    date, clock = (table[name] for name in times)
+    if not date.null_count() or clock.null_count() or date[0] is None:
+        return table
+    hours = _clock([clock])
+    falls = (hours.slice(1) <= hours.slice(0, len(hours) - 1)).to_numpy()
+    if (falls & date.is_null().to_numpy()[1:]).any():
+        return table
+    log.info("%s: column %r has each date once, above rows of its day", origin.name, times[0])
+    return table.with_columns(date.forward_fill())
+
+
+def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame, str | None]:
+    """Return the table with one column of times, made of their parts, and its name.
+
+    The parts are a date and a time of day; year, month and day; or one of these with hour and
+    minute.
+    """
+    if len(times) < 2:
+        return table, times[0] if times else None
+    parts = [table[name] for name in times]
+    if len(times) > 3 or (len(times) == 3 and kind_of(parts[0]) != "date"):
+        day, clock = _joined_date(parts[:3]), parts[3:]
+    else:
+        day, clock = _date(parts[0]), parts[1:]
+    joined = day + " " + _clock(clock) if clock else day
+    name = TIME if TIME not in table.columns or TIME in times else times[0]
+    return table.drop(times).insert_column(0, joined.alias(name)), name
+
+
+def _date(date: pl.Series) -> pl.Series:
+    """Return dates as text, without a time of day."""
+    day = date.dt.strftime("%Y-%m-%d") if date.dtype.is_temporal() else date.cast(pl.String)
+    day = day.str.strip_chars().str.replace(MIDNIGHT, "")
+    for digits in (r"^(\d{4})(\d\d)(\d\d)$", SIX_DIGITS):
+        if day.str.contains(digits).all():
+            day = day.str.replace(digits, "$1-$2-$3")
+    return day
+
+
+def _whole(numbers: pl.Series) -> pl.Series:
+    """Return whole numbers as text of two digits or more; other texts stay."""
+    texts = numbers.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
+    return texts.str.replace(r"^(\d)$", "0$1")
+
+
+def _joined_date(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return dates as text, of years, months, which may be named, and days."""
+    year, month, day = map(_whole, parts)
+    if month.str.contains(r"^\d*$").all():
+        return year + "-" + month + "-" + day
+    return day + " " + month + " " + year
+
+
+def _clock(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return times of day as text, of a column or of hours and minutes."""
+    if len(parts) == 2:
+        return _whole(parts[0]) + ":" + _whole(parts[1])
+    if parts[0].dtype.is_temporal():
+        return parts[0].dt.strftime("%H:%M:%S")
+    hour = parts[0].cast(pl.String).str.strip_chars()
+    hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
+    hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
+    return hour.str.replace(r"^(\d:)", "0$1")
