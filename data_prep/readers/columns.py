@@ -58,7 +58,7 @@ CELLS = frozenset({
     "mrbts", "mrbtsname", "wcel", "managedelement", "managedelementname", "meid", "mename", "ne",
     "nename", "neid", "networkelement", "object", "objectname", "enodebname", "enodebid",
     "gnodebname", "gnodebid", "cellfdnname", "counterid", "countername", "gate", "zone", "zoneid",
-    "stop", "stopid", "stopname", "standort", "zelle", "zellname", "celda", "cellule", "estacion",
+    "stopid", "stopname", "standort", "zelle", "zellname", "celda", "cellule", "estacion",
     "stazione", "haltestelle", "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称",
     "车站", "车站名称", "网元", "网元名称",
 })  # fmt: skip

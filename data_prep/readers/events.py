@@ -37,6 +37,9 @@ END_TIME = r"(?i)(^|[^a-z])(end|ended|stop|finish|finished|drop-?off|release|end
 DURATION = r"(?i)duration|dauer|durée|duracion|holding.?time|trip.?(seconds|time)|elapsed"
 """Patterns of names of the end and of the length of an event."""
 
+MOST_FILLED = 0.5
+"""Share of times and cells with a row up to which rows at even times may be events."""
+
 SOME_ROWS = 200
 """Rows that show whether events last equally long."""
 
@@ -129,19 +132,24 @@ def _is_place(column: str) -> bool:
 
 
 def ask_for_events(
-    error: InputError, df: pd.DataFrame, time: str, cell: str, origin: Origin
+    error: InputError, df: pd.DataFrame, found: Layout, cell: str, origin: Origin
 ) -> InputError | None:
     """Return an error that shows how to count events or add them up; None if no row looks like one.
 
     Args:
         error: what is wrong if each row is a record of an even step.
         df: the table.
-        time: its column of times.
+        found: what its columns were taken for.
         cell: the given column of cells, or `"cell"`.
         origin: where its rows stand.
     """
+    time = found.time
     sign = _sign_of_event(df, time)
     if not sign or not any(map(error.names, ("allow_gaps", "resample", "duplicates"))):
+        return None
+    parts = cells_of(df, found.cell) if found.kind == "long" else []
+    places = df[time].nunique() * (len(df[parts].drop_duplicates()) if parts else 1)
+    if not error.names("resample") and len(df) > MOST_FILLED * places:
         return None
     cells = cells_of_events(df, time) if cell == CELL and cell not in df.columns else []
     numbers = [c for c in df.columns if types.is_numeric_dtype(df[c]) and not _is_place(c)]

@@ -162,6 +162,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
         return Head(across, across + 1, list(rows[across]), {}, {}, True)
     if not first:
         begin = next((i for i, row in enumerate(rows) if any(row)), 0)
+        if first is None and _names_follow(rows[begin : begin + 2]):
+            begin += 1
         names = list(rows[begin]) if rows else []
         return Head(begin, begin + 1, names, {}, {}, timed=first is not None)
     at = first - 1
@@ -187,6 +189,21 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
             some([f"{title.strip():.40}" for title in titles], 3),
         )
     return head
+
+
+def _names_follow(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the second row has a name for each column, and the first, a title, lacks some.
+
+    >>> _names_follow([["Sum of Volume", "", "Site", ""], ["Month", "Hour", "A", "B"]])
+    True
+    >>> _names_follow([["a", "b", ""], ["x", "y", "z"]]), _names_follow([["a", ""], ["1", "2"]])
+    (False, False)
+    """
+    if len(rows) < 2 or len(rows[0]) != len(rows[1]):
+        return False
+    title, names = ([field.strip() for field in row] for row in rows)
+    texts = all(re.search(r"[^\W\d_]", name) for name in names)
+    return texts and len(set(names)) == len(names) and 2 * sum(map(bool, title)) <= len(title)
 
 
 def _are_units(fields: Sequence[str]) -> bool:

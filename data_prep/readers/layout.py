@@ -126,7 +126,8 @@ def find_layout(
     if kind == "auto" and (total := total_among(df, columns)):
         kind, reason = "wide", f"{total} is the sum of the others"
     elif kind == "auto":
-        kind, reason = _of_wide(columns, origin)
+        ids = [c for c in columns if is_named_id(c) and df[c].duplicated().any()]
+        kind, reason = _of_wide(columns, ids, origin)
     if values is None:
         _show(kind, columns, reason, origin)
     return Layout(kind, time, cell, columns)  # type: ignore[arg-type]  # one of the three by now
@@ -202,13 +203,16 @@ def say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
             ids[part] = texts.to_list()
     names = ["/".join(map(str, row)) for row in ids.itertuples(index=False)]
     more = f", … ({len(first)} in all)" if len(first) > SHOWN_CELLS else ""
+    other = Words("pass {cell} for another")
+    if len(parts) > 1:
+        other = Words("pass {cell} {duplicates:sum} to add up the others", cell=parts[0])
     log.info(
         "%s: using column %r for the cells: %s%s; %s",
         origin.name,
         joined,
         ", ".join(f"{name:.59}…" if len(name) > 60 else name for name in names),
         more,
-        Words("pass {cell} for another"),
+        other,
     )
 
 
@@ -321,8 +325,11 @@ MANY = 8
 MOST_SERVICES = 12
 
 
-def _of_wide(columns: list[str], origin: Origin) -> tuple[str, str]:
-    """Return the kind of a table without cells and why, if its columns leave no doubt."""
+def _of_wide(columns: list[str], ids: Sequence[str], origin: Origin) -> tuple[str, str]:
+    """Return the kind of a table without cells and why, if its columns leave no doubt.
+
+    Some columns may be named as `ids`, for the error.
+    """
     n = len(columns)
     if n == 1 or number_cells(columns):
         return "wide", "names of cells" if n > 1 else ""
@@ -337,22 +344,26 @@ def _of_wide(columns: list[str], origin: Origin) -> tuple[str, str]:
         f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells; ",
         Words(
             "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
-            "services of one cell, or name the column of cells with {cell}"
+            "services of one cell, or name the column of cells with {cell}",
+            cell=next(iter(ids), None),
         ),
     )
 
 
 def total_among(df: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Return the column that is named as a total and is the sum of all others, which are alike.
+    """Return the column that is named as a total and is the sum of all others, if these are cells.
 
     >>> df = pd.DataFrame({"A": [1, 2], "B": [3, 5], "Grand Total": [4, 7]})
     >>> total_among(df, df.columns)
     'Grand Total'
     """
-    for name in (c for c in columns if len(columns) > 2 and re.match(TOTAL, c)):
+    others = [c for c in columns if not re.match(TOTAL, c)]
+    if len(others) < 2 or any(map(is_service, others)):
+        return ""
+    for name in (c for c in columns if c not in others):
         numbers = df[list(columns)].apply(pd.to_numeric, errors="coerce")
-        others = numbers.drop(columns=name).sum(axis=1)
-        if np.allclose(numbers[name], others, atol=0.01) and others.any():
+        sums = numbers.drop(columns=name).sum(axis=1)
+        if np.allclose(numbers[name], sums, atol=0.01) and sums.any():
             return name
     return ""
 

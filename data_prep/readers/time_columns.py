@@ -232,7 +232,27 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
             f"{', '.join(others)} and {last}" if others else last,
             Words("pass {time} for another"),
         )
+        if ends := [c for c in found if _ends_steps(table[c])]:
+            log.info(
+                "%s: %s names the ends of steps, which are kept: the value of 08:00 is of what "
+                "came before",
+                origin.name,
+                ends[-1],
+            )
     return found or ([TIME] if TIME in columns else [])
+
+
+def _ends_steps(column: pl.Series) -> bool:
+    """Return whether a column holds the ends of steps: by its name, or as hours 1 to 24.
+
+    >>> _ends_steps(pl.Series("Stunde", [1, 24])), _ends_steps(pl.Series("Period End", ["08:00"]))
+    (True, True)
+    >>> _ends_steps(pl.Series("hour", [0, 23])), _ends_steps(pl.Series("Weekend", ["08:00"]))
+    (False, False)
+    """
+    if re.search(r"(?i)(^|[^a-z])(end|ending|ende|fin)([^a-z]|$)", column.name):
+        return True
+    return _are_within(column, 1, 24) and bool(column.head(SEEN).cast(pl.String).eq("24").any())
 
 
 def _minutes(table: pl.DataFrame) -> list[str]:

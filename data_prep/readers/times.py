@@ -332,8 +332,8 @@ def regular_steps(
             f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} ({len(uneven)} of "
             f"{len(gaps)} are not a multiple of it); ",
             Words(
-                "put the records into even steps with {resample} {agg:mean} (or sum, or count if "
-                "each row is an event), a DataFrame with df.resample",
+                "put the records into even steps with {resample} {agg:mean} if they are levels, "
+                "{agg:sum} if they are counts, {agg:total} if each row is an event",
                 resample=frequency(
                     longer_step(gaps, length) if len(uneven) > len(gaps) / 4 else length
                 ),

@@ -205,7 +205,7 @@ def read(
             ds = _long(df, found, cells, options)
         except InputError as e:
             cell = str(given["cell"])
-            events = None if resampling else ask_for_events(e, df, found.time, cell, origin)
+            events = None if resampling else ask_for_events(e, df, found, cell, origin)
             raise events or e from (e if events else None)
     ds = ds if cells else _without_totals(ds, origin)
     given["layout"] = found.kind if kind == layout else layout

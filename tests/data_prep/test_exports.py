@@ -951,6 +951,21 @@ def pivot_table(folder):
     return book(folder, {"Pivot": [*rows, ["Grand Total", None, 1, 2, 3, 6]]}), truth
 
 
+@case()
+def pivot_table_without_years(folder):
+    """Merged months and days do not tell the year, which the message asks for."""
+    times = pd.date_range("2024-01-01", periods=72, freq="h")
+    truth = Truth({"value": 0}, ["A", "B"], times, obey="--start 2024-01-01T00:00 --step 1h")
+    rows = [
+        ["Sum of Volume", None, None, "Site"],
+        ["Month", "Day", "Hour", "A", "B", "Grand Total"],
+    ]
+    for t, values in zip(times, truth.wide.to_numpy().tolist(), strict=True):
+        rows.append([f"{t:%b}", t.day, t.hour, *values, sum(values)])
+    rows.append(["Jan Total", None, None, 1, 2, 3])
+    return book(folder, {"Pivot": rows}, ["A3:A74"]), truth
+
+
 @case((1,), (2,))
 def annotated_by_influx(folder, n_fields):
     """A table for each series, with annotations, and a field in each row."""
@@ -1133,6 +1148,14 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     path, truth = CASES["units_that_change-0"][0](tmp_path, 0)
     assert read(path)["Traffic"].attrs["units"] == "B"
     assert "column 'Traffic' is in MB, kB; converted to B" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["german_road_counts", "english_motorways"])
+def test_names_of_ends_of_steps_are_said(name, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path, truth = CASES[name][0](tmp_path)
+    truth.check(read(path))
+    assert re.search("(Stunde|Time Period Ending) names the ends of steps", caplog.text)
 
 
 def test_totals_of_a_table_without_times_are_no_steps(tmp_path, caplog):

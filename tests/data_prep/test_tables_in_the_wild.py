@@ -238,7 +238,7 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
     message = refusal(path)
     assert "is 0 days 00:02:37, most steps are 2 minutes (4 of 54 are not" in message
-    assert "with --resample 2min --agg mean (or sum, or count" in message
+    assert "with --resample 2min --agg mean if they are levels, --agg sum if" in message
     ds = read(path, resample="10min", agg="mean")
     expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
     expected[4] = NAN
