@@ -503,6 +503,7 @@ def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
     fewer = "--epochs 1 --closeness 24" if "epochs" in defaults(method) else ""
+    fewer += " --warmup-epochs 1" * hasattr(FORECASTS[method].Options, "warmup_epochs")
     start("docs/papers/fuels.md", method, fewer, unread)
     assert Path("run/run.json").exists()
 
