@@ -44,8 +44,9 @@ DOCUMENTS = sorted(
 TUTORIALS = [document for document in DOCUMENTS if document.startswith("docs/tutorials/")]
 TYPED = [document for document in DOCUMENTS if document not in ("README.md", *TUTORIALS)]
 
-LONG = [d for d in DOCUMENTS if d.startswith(("docs/papers/", "docs/compare", "docs/horizons"))]
-"""Documents whose commands run among the slow tests; other tests type those of two papers."""
+SLOW_PAGES = ("choose", "coming-from", "compare", "horizons", "operate", "papers/")
+LONG = [d for d in DOCUMENTS if d.removeprefix("docs/").startswith(SLOW_PAGES)]
+"""Documents whose commands run among the slow tests: other tests take the same ways."""
 
 TINY_TRANSFORMER = "--backbone tiny-random --input-size 16"
 QUICK = "bench quick"
@@ -502,6 +503,7 @@ def start_forecast(method, milan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("milan.nc").symlink_to(milan / "milan.nc")
     fewer = "--epochs 1 --closeness 24" if "epochs" in defaults(method) else ""
+    fewer += " --warmup-epochs 1" * hasattr(FORECASTS[method].Options, "warmup_epochs")
     start("docs/papers/fuels.md", method, fewer, unread)
     assert Path("run/run.json").exists()
 

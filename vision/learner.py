@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.nodes.node import behind_link
 from stforecast.federated.runs import model_files
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
 from vision.datasets import load
 from vision.datasets.image_set import ImageSet, hold_out_for_server, long_tailed
-from vision.evaluation import MASKS, Evaluator
+from vision.evaluation import MASKS, Counts, Evaluator, column
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition.base import Partition
@@ -76,6 +77,7 @@ class Learner:
         self.stages_: pd.DataFrame | None = None
         self._state: State | None = None
         self._method: Method | None = None
+        self._of_node = False
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Learner:
@@ -110,9 +112,10 @@ class Learner:
         stream = TaskStream.of(self.partition)
         seen = stream.accumulated() if self._method.keeps_data else stream
         seen = seen.pooled() if self._method.pooled else seen
+        data = [training_data(self.images, ids, self.config) for ids in seen.train]
         federation = Federation(
             self._method,
-            Stream(self._training_data(seen), seen.order),
+            Stream(data, seen.order),
             seed=run.seed,
             device=pick_device(run.device),
             cohort_size=run.cohort or None,
@@ -139,11 +142,18 @@ class Learner:
         self.judged_ = {model.name: model.way or "" for model in evaluator.models}
         return self
 
-    def _training_data(self, stream: TaskStream) -> list[ClientData]:
-        data = [stacked_images(self.images, ids) for ids in stream.train]
-        if not self.config.data.within_task:
-            return data
-        return [among_own_classes(stage, len(self.class_names)) for stage in data]
+    @classmethod
+    def of_node(
+        cls, config: ImageConfig, method: Method, state: State, images: ImageSet, counts: Counts
+    ) -> Learner:
+        """Return the fitted learner of a node, whose method is `behind_link`."""
+        self = cls.recorded(config.flat())
+        self._method, self._state, self._of_node = method, state, True
+        self.images, self.counts_ = images, counts
+        models = [(view, mask) for view in counts.views for mask in counts.masks]
+        self.rounds_ = pd.DataFrame([{column(*m): counts.accuracy(*m) for m in models}])
+        self._describe(images)
+        return self
 
     def _describe(self, images: ImageSet) -> None:
         channels, height, width = images.images.shape[1:]
@@ -213,6 +223,7 @@ class Learner:
             "shape": self.shape,
             "classes": self.class_names,
             "round": state.round,
+            "of_node": self._of_node,
         }
         model_files.write_model(
             Path(folder), DESCRIPTION, about, model_files.to_arrays(method, state)
@@ -236,6 +247,8 @@ class Learner:
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
             self._state = model_files.from_arrays(arrays, about["round"], seed, where)
             self._method = method_for_images(self.config, self.shape, len(self.class_names))
+            if about.get("of_node"):
+                self._of_node, self._method = True, behind_link(self._method)
             model_files.check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
         return self
@@ -248,6 +261,12 @@ def load_images(config: ImageConfig) -> ImageSet:
 
 
 _load = lru_cache(maxsize=2)(lambda name, root, size: load(name, root, size=size))
+
+
+def training_data(images: ImageSet, ids: Sequence[Tensor], config: ImageConfig) -> ClientData:
+    """Return the training samples of each client's images."""
+    data = stacked_images(images, ids)
+    return among_own_classes(data, len(images.class_names)) if config.data.within_task else data
 
 
 def prepared(images: ImageSet, config: ImageConfig) -> tuple[ImageSet, ImageSet | None]:

@@ -181,7 +181,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         """Write the model, the accuracies, the rounds and the partition."""
         learner, out = self.learner, self.folder
         learner.save(out / "model")
-        write_csv(_metrics(learner), out / "metrics.csv")
+        write_csv(metrics_table(learner), out / "metrics.csv")
         write_csv(learner.rounds_, out / "rounds.csv")
         write_csv(learner.partition.table(learner.images), out / "partition.csv")
         if learner.stages_ is not None:
@@ -211,7 +211,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         }
 
 
-def _metrics(learner: Learner) -> pd.DataFrame:
+def metrics_table(learner: Learner) -> pd.DataFrame:
     """Tabulate accuracies over rounds, and those of the last round by client, domain and class."""
     counts, images = learner.counts_, learner.images
     totals = {

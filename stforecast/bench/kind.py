@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stforecast.bench.jobs import Job
     from stforecast.bench.tables import Compared
     from stforecast.federated.core.options import Settings
+    from stforecast.federated.nodes.run_settings import FederationSettings
     from stforecast.federated.runs.run_folder import Run
     from stforecast.federated.runs.unfinished_run import AfterRound
 
@@ -178,6 +179,10 @@ class Kind(ABC, Generic[R]):
         self, page: Any, runs: Sequence[R], metric: str | None, reference: str | None
     ) -> None:
         """Add what is shown of runs to a page of `stforecast.report.write`."""
+
+    def node_settings(self) -> type[FederationSettings]:
+        """Return the type of the settings of its runs on nodes."""
+        raise InputError(f"nodes cannot run {self.name}; they run {DEFAULT}")
 
     @abstractmethod
     def describe(self, run: R) -> dict[str, Any]:

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +25,9 @@ from stforecast.cli.options import (
 )
 from stforecast.cli.run import run_options
 from stforecast.forecasting import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from stforecast.federated.nodes.run_settings import FederationSettings
 
 NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
 """Options of a run that nodes do not read, or that have another meaning here."""
@@ -48,13 +52,19 @@ NODES = click.Option(
 
 def federation_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run, whose `--clients` is a number here, and those of the server."""
+    return with_server(run_options(args), NOT_HERE)
+
+
+def with_server(
+    sections: dict[str, list[click.Option]], left_out: Collection[str]
+) -> dict[str, list[click.Option]]:
+    """Return the options of the server, and those of a kind of run that nodes read."""
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking import SecureSums
 
-    sections = run_options(args)
     server = [*from_dataclass(Patience), *from_dataclass(SecureSums)]
     return {
-        title: [option for option in options if option.name not in NOT_HERE]
+        title: [option for option in options if option.name not in left_out]
         for title, options in {"Server": server, **sections}.items()
     }
 
@@ -105,35 +115,49 @@ def federate_command(
     """
     if ctx.invoked_subcommand:
         return
+    from stforecast.flower.settings import RunSettings, parse_step
+    from stforecast.forecasting.config import check_read, resolve
+
+    shared = shared_settings(ctx, settings, nodes, secure_aggregation)
+    check_read(method, given(ctx, settings))
+    settings["refit"] = given(ctx, settings).get("refit", "never")
+    found = resolve(method, **settings, clients=client_is)
+    shared |= {"unsafe_open": unsafe_open, "time_zone": time_zone, "units": units}
+    write_federation(out, RunSettings(found, step=parse_step(step), **shared))
+
+
+def shared_settings(
+    ctx: click.Context, settings: dict[str, Any], nodes: tuple[str, ...], secure_aggregation: bool
+) -> dict[str, Any]:
+    """Return what options say of the fields of all `FederationSettings`; take it from `settings`.
+
+    Options that are needed and missing are refused.
+    """
     check_given(ctx, "clients", "out", "results")
-    assert clients is not None
-    assert out is not None
-    assert results is not None
     from stforecast.federated.core.options import names_of
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking import SecureSums
-    from stforecast.flower.settings import RunSettings, parse_owner, parse_step, write_app
-    from stforecast.forecasting.config import check_read, resolve
+    from stforecast.flower.settings import parse_owner
 
     patience = {n: settings.pop(n) for n in names_of(Patience) & settings.keys()}
     secure = {n: settings.pop(n) for n in names_of(SecureSums)}
-    check_read(method, given(ctx, settings))
-    settings["refit"] = given(ctx, settings).get("refit", "never")
     if not secure_aggregation and given(ctx, secure):
         raise click.UsageError("--secure-threshold is read with --secure-aggregation only.", ctx)
-    run = RunSettings(
-        resolve(method, **settings, clients=client_is),
-        clients,
-        Patience(**patience),
-        str(results.resolve()),
-        parse_step(step),
-        dict(map(parse_owner, nodes)),
-        SecureSums(**secure) if secure_aggregation else None,
-        time_zone,
-        units,
-        unsafe_open,
-    )
-    RunSettings.from_run_config(run.as_run_config())
+    return {
+        "n_clients": ctx.params["clients"],
+        "patience": Patience(**patience),
+        "out": str(ctx.params["results"].resolve()),
+        "owners": dict(map(parse_owner, nodes)),
+        "secure": SecureSums(**secure) if secure_aggregation else None,
+    }
+
+
+def write_federation(out: Path | None, run: FederationSettings) -> None:
+    """Check the settings as nodes read them, write the app, and say how to begin."""
+    from stforecast.flower.settings import write_app
+
+    assert out is not None
+    run.from_run_config(run.as_run_config())
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
 
 
@@ -289,15 +313,12 @@ def node(*, config: Path | None, **settings: Any) -> None:
     A node that was killed comes back as soon as the server lets it in. Ctrl-C or SIGTERM ends it.
     See docs/federation.md.
     """
-    from data_prep.cube import open_cube
     from stforecast.flower.node_settings import NodeSettings, kept_worker
     from stforecast.flower.supernode import Supervisor
 
     made = NodeSettings(**settings)
     made.check()
-    with open_cube(made.data) as cube:
-        last = made.first_client + cube.sizes["cell"] - 1
-    log.info("%s: clients %d to %d", made.data, made.first_client, last)
+    log.info("%s: clients %d to %d", made.data, made.first_client, made.last_client())
     with contextlib.ExitStack() as stack:
         socket = stack.enter_context(kept_worker()) if made.worker else None
 

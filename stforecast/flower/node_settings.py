@@ -14,6 +14,7 @@ from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file
 from data_prep.base.files import claim_folder
+from data_prep.cube import open_cube
 from stforecast.flower.hand_over import SECURE_ONLY, WORKER
 from stforecast.flower.supernode import HOST, KeptProcess, find_program
 
@@ -27,9 +28,10 @@ class NodeSettings:
 
     Attributes:
         superlink: address of the server, as HOST:PORT.
-        data: cube of this node, written by `stforecast prepare`.
+        data: cube of this node, written by `stforecast prepare`; or its images, as a folder or an
+            .npz file, which are one client: for several, start several nodes.
         first_client: number of this node's first client in the whole federation, counted from 0.
-        out: folder for the clients' state and results; by default beside the cube.
+        out: folder for the clients' state and results; by default beside the data.
         root_certificates: certificate of the authority that signed the server's certificate; by
             default those of the system.
         key: private key of this node (P-384), whose public half is registered.
@@ -62,8 +64,10 @@ class NodeSettings:
             raise InputError(
                 f"first_client is {self.first_client}; the clients of a federation count from 0"
             )
-        if not self.data.is_file():
-            raise no_file(self.data, "cube", "write one with `stforecast prepare`")
+        if not self.data.exists():
+            raise no_file(
+                self.data, "cube", "write one with `stforecast prepare`, or give a folder of images"
+            )
         if self.insecure and (self.root_certificates or self.key):
             raise InputError("insecure uses neither certificates nor keys; leave it out")
         for path in (self.root_certificates, self.key):
@@ -76,6 +80,13 @@ class NodeSettings:
                 f"{self.key}: not a private key; give the file that ssh-keygen wrote, "
                 "not the one that ends in .pub"
             )
+
+    def last_client(self) -> int:
+        """Return the number of the last client of the cube, or of the one that has the images."""
+        if self.data.is_dir() or self.data.suffix == ".npz":
+            return self.first_client
+        with open_cube(self.data) as cube:
+            return self.first_client + cube.sizes["cell"] - 1
 
     def command(self, port: int, worker: Path | None = None) -> list[str]:
         """Return the command that starts the SuperNode.

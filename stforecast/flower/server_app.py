@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,22 @@ from data_prep.base.files import atomic_path
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.messages import Finished
+from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.checkpoint import load_checkpoint, newest_first
 from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import read_run
 from stforecast.flower.standing import EVENTS, RESULTS
 from stforecast.flower.telemetry import JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
-from stforecast.forecasting.trained_method import build_method
 
 log = logging.getLogger(__name__)
 
 LAST, BEFORE = "last", "before"
 """Folders in the results of the checkpoint after the last round, and of that of the run before."""
-
-SERIES = "a client's whole training series"
 
 
 def make_server_app() -> Any:
@@ -47,19 +47,18 @@ def make_server_app() -> Any:
     @app.main()
     def main(grid: Any, context: Any) -> None:
         show_log()
-        serve(GridLink(grid), RunSettings.from_run_config(context.run_config))
+        serve(GridLink(grid), read_run(context.run_config))
 
     return app
 
 
-def serve(link: Any, run: RunSettings) -> dict[str, Any]:
+def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     """Run the federation; write the logs, then `rounds.csv`, and last `federation.json`.
 
     A run that was ended goes on from `checkpoints/`, of which `last/` is left at the end: another
     run may begin with it, as its `before/`. Returns what `federation.json` holds.
     """
-    config, out = run.config.at(run.step), Path(run.out)
-    method = build_method(config)
+    config, out, method = run.chosen, Path(run.out), run.build_method()
     with logged(out):
         plan = {"rounds": config.training.rounds, "clients": run.n_clients}
         known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
@@ -75,13 +74,14 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             robust=config.robust,
             patience=run.patience,
             secure=run.secure,
+            metrics=run.metrics,
             owners=run.owners,
             folder=out / "checkpoints",
             run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
             begin=load_checkpoint(out / BEFORE).state.server if run.after else None,
         )
         # Asked first, so that a missing accountant does not end a long run.
-        guarantee(config.uplink, 1, SERIES)
+        guarantee(config.uplink, 1, run.protected)
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
@@ -92,6 +92,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             test, odd, doubtful = mean_test_errors(
                 {n: f for n, f in finished.items() if n not in left_out},
                 {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
+                run.metrics,
             )
             left_out = left_out | odd
         about = {
@@ -104,7 +105,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
             "models": sum(f.model for f in finished.values()),
             "test": test,
             LINES: lines_of_tables(out),
-            **guarantee(config.uplink, coordinator.uploads, SERIES),
+            **guarantee(config.uplink, coordinator.uploads, run.protected),
         }
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
@@ -118,7 +119,7 @@ def serve(link: Any, run: RunSettings) -> dict[str, Any]:
     return about
 
 
-def prepare_continuation(run: RunSettings, out: Path, rounds: int) -> RunSettings:
+def prepare_continuation(run: FederationSettings, out: Path, rounds: int) -> FederationSettings:
     """Return the settings of further rounds after a finished run; copy its last state to `out`.
 
     Raises:
@@ -170,15 +171,16 @@ def logged(folder: Path) -> Iterator[None]:
 
 
 def mean_test_errors(
-    finished: Mapping[int, Finished], samples: Mapping[int, int]
+    finished: Mapping[int, Finished],
+    samples: Mapping[int, int],
+    names: Sequence[str] = METRICS,
 ) -> tuple[dict[str, float], dict[int, str], dict[int, str]]:
-    """Return test MSE and MAE over the nodes' targets, and which nodes' are left out or doubtful.
+    """Return test errors over the nodes' targets, and which nodes' are left out or doubtful.
 
     With three nodes or more, a node's targets count at most `MOST_TARGETS` times as much per
     training sample as the median node's. A node that claims more, or without which an error would
     be another by a factor of more than `MOVED`, counts but is doubtful.
     """
-    names = ("mse", "mae")
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
     counted, left_out = membership.sound_errors(errors, names)
     membership.tell_left_out(left_out)
@@ -190,10 +192,12 @@ def mean_test_errors(
             for node in counted
             for n in [finished[node].targets]
         }
-        test[name] = membership.bounded_mean([*sums.values()], membership.MOST_TARGETS)
-        for node, why in membership.bounded_nodes(sums, membership.MOST_TARGETS).items():
+        farthest = math.inf if name in membership.HIGHEST else membership.FARTHEST
+        limits = membership.MOST_TARGETS, farthest
+        test[name] = membership.bounded_mean([*sums.values()], *limits)
+        for node, why in membership.bounded_nodes(sums, *limits).items():
             doubtful[node] += [why] if name == names[0] else []
-        for node, (mean, rest) in membership.moved_by(sums, membership.MOST_TARGETS).items():
+        for node, (mean, rest) in membership.moved_by(sums, *limits).items():
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():

@@ -19,9 +19,10 @@ from typing import Any
 
 from data_prep.base.errors import InputError
 from stforecast.federated.nodes.messages import OF_SUMS, Message
+from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
 from stforecast.flower.node import FlowerNode, Place, check_secure_only, in_sum
-from stforecast.flower.settings import RunSettings
+from stforecast.flower.settings import read_run
 from stforecast.flower.telemetry import show_log
 from stforecast.flower.wire import encode, unpack
 
@@ -34,10 +35,12 @@ _kept: dict[str, FlowerNode] = {}
 _lock = threading.Lock()
 
 
-def answer_of_node(run: RunSettings, node_config: Mapping[str, Any], message: Message) -> Message:
+def answer_of_node(
+    run: FederationSettings, node_config: Mapping[str, Any], message: Message
+) -> Message:
     """Return a node's answer to a message.
 
-    A node is rebuilt from disk if its cube or its checkpoints have changed since it last read or
+    A node is rebuilt from disk if its data or its checkpoints have changed since it last read or
     wrote them.
     """
     check_secure_only(run, node_config)
@@ -46,8 +49,7 @@ def answer_of_node(run: RunSettings, node_config: Mapping[str, Any], message: Me
     if run.secure and task in OF_SUMS:
         return in_sum(run, place, message)
     before = message.about["round"] if task == "round" else None
-    cube = place.data.stat()
-    key = json.dumps([run.as_run_config(), [str(p) for p in place], cube.st_mtime_ns, cube.st_size])
+    key = json.dumps([run.as_run_config(), [str(p) for p in place], *_changes(place.data)])
     # Other threads cannot use the node meanwhile, and after an error it is dropped: its memory may
     # differ from its disk.
     with _lock:
@@ -63,6 +65,12 @@ def answer_of_node(run: RunSettings, node_config: Mapping[str, Any], message: Me
     return found
 
 
+def _changes(data: Path) -> list[int]:
+    """Return numbers that change with a file, or with the files of a folder."""
+    found = [path.stat() for path in (data, *data.rglob("*"))]
+    return [len(found), max(s.st_mtime_ns for s in found), sum(s.st_size for s in found)]
+
+
 def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], dict[str, Array]]:
     """Answer a message of the server, given its text, its tensors and the settings.
 
@@ -71,7 +79,7 @@ def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], di
     """
     show_log()
     try:
-        run = RunSettings.from_run_config(about["run"])
+        run = read_run(about["run"])
         asked = unpack({ABOUT: {"json": about["text"]}, PAYLOAD: arrays})
         text, found = encode(answer_of_node(run, about["node"], asked))
     except Exception as e:

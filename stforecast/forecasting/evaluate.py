@@ -34,7 +34,7 @@ from stforecast.intervals.bands import Bands, clip, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums
-from stforecast.metrics.point import error_sums, interval_sums, tabulated
+from stforecast.metrics.point import ROWS, error_sums, interval_sums, tabulated
 
 
 def season_of(calendar: Calendar) -> int:
@@ -354,10 +354,6 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
     starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
     split, z = Split(none, none, starts, slice(0, 0)), model.scaler.transform(series.values)
     return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
-
-
-ROWS = 100_000
-"""Rows of a table of errors from which it is yielded in parts."""
 
 
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:

@@ -25,7 +25,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State
-from stforecast.federated.core.training import kept_moments
+from stforecast.federated.core.training import FURTHER_RATES, kept_moments
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
@@ -37,9 +37,6 @@ from stforecast.forecasting.trained_method import TrainedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits within the test part."""
-
-RATES = {"constant": 0.1, "cosine": 1 / 3}
-"""Learning rate of refits by the schedule before, as a share of that of the first round."""
 
 Refit = Callable[[Config, Any, PreparedSeries, np.ndarray], tuple[Any, dict[str, Any]]]
 """Function of the settings, the latest model, the series and the known windows; returns the
@@ -183,7 +180,7 @@ def go_on(
     method = copy.copy(fitted.method)
     training = config.training
     method.training = dataclasses.replace(
-        training, schedule="constant", lr=RATES[training.schedule] * training.lr
+        training, schedule="constant", lr=FURTHER_RATES[training.schedule] * training.lr
     )
     federation = federate(config, method, data, train=known, validation=known[:0])
     state = _resumed(fitted.snapshot, federation.state, method)

@@ -7,6 +7,7 @@ Tables of errors, by client and steps ahead.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ from data_prep.base.errors import InputError
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Axis, Metric, Scale, Sums, mean, root_mean
+
+ROWS = 100_000
+"""Rows of a table of errors from which it is made in parts."""
 
 TINY = 1.17e-6
 """Bound below which targets are left out of MAPE; torchmetrics clamps them there."""
@@ -242,7 +246,7 @@ def tabulated(
     names: Mapping[str, str] | None = None,
     most: int | None = None,
 ) -> Iterator[pd.DataFrame]:
-    """Tabulate sums in the form returned by `evaluate`, metric by metric.
+    """Tabulate sums in the form returned by `evaluate`, as few metrics at a time as are large.
 
     Args:
         sums: `(total, weight)` of each metric, each `(clients, horizon)`.
@@ -259,14 +263,22 @@ def tabulated(
     )
     kept[-1] = kept[:, -1] = True
     by_client, by_step = np.nonzero(kept)
+    ids = pd.Index([*positions, "all"])
     steps = pd.Index([*(str(k + 1) for k in range(horizon)), "all"])
-    client, step = pd.Index([*positions, "all"]).take(by_client), steps.take(by_step)
-    for name, parts in sums.items():
-        finalise = METRICS[name].finalise if name in METRICS else mean
-        margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
-        value = finalise(*margins)[by_client, by_step]
-        metric = (names or {}).get(name, name)
-        yield pd.DataFrame({"client": client, "horizon": step, "metric": metric, "value": value})
+    at_once = max(1, ROWS // len(by_client))
+    for first in range(0, len(sums), at_once):
+        values = dict[str, np.ndarray]()
+        for name, parts in itertools.islice(sums.items(), first, first + at_once):
+            finalise = METRICS[name].finalise if name in METRICS else mean
+            margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
+            values[(names or {}).get(name, name)] = finalise(*margins)[kept]
+        table = {
+            "client": ids.take(np.tile(by_client, len(values))),
+            "horizon": steps.take(np.tile(by_step, len(values))),
+            "metric": pd.Index([*values]).repeat(len(by_client)),
+            "value": np.concatenate([*values.values()]),
+        }
+        yield pd.DataFrame(table)
 
 
 def _pooled(sums: np.ndarray, rows: Sequence[int], n: int) -> np.ndarray:

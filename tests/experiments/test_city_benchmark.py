@@ -57,6 +57,7 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
     assert "nan" not in lines[-1], "ridge has no rounds"
 
 
+@pytest.mark.slow
 def test_what_a_command_uses_is_measured(tmp_path):
     command = ["simulate", "--cells=2", "--days=1", "--out", "raw"]
     used = run_command(tmp_path, command)

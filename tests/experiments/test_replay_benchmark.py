@@ -71,6 +71,7 @@ def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
     assert f"no day to replay after {TRAIN} days" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_replay_goes_on_after_its_last_day(wide, tmp_path, capsys):
     ways, results = f"update,{DAILY}", tmp_path / "out" / "replay.csv"
     for day in range(4):

@@ -1,4 +1,4 @@
-"""The commands for images: stforecast vision run, plot and list."""
+"""The commands for images: stforecast vision run, federate, plot and list."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import click
 
 from stforecast.cli import options
 from stforecast.cli.commands import (
+    CONFIG,
     command,
     make_list_command,
     make_plot_group,
     say_next,
     to_json,
 )
+from stforecast.cli.federate import NODES, shared_settings, with_server, write_federation
 from stforecast.cli.lists import (
     Listing,
     NameTable,
@@ -99,6 +101,60 @@ def run_images_command(
             )
     click.echo(to_json(describe_run(finished.folder)) if as_json else image_summary(finished))
     say_next("report", finished.folder, "--out", "report.html")
+
+
+NOT_ON_NODES = {"data", "images", "imbalance", "surrogate", "partition"}
+NOT_ON_NODES |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
+"""Options of a run that nodes do not read: each has its own images, and they are one client."""
+
+
+def _federation_options(args: list[str]) -> dict[str, list[click.Option]]:
+    found = _run_options(args).items()
+    sections = {title: each for title, each in found if not title.startswith("Partition")}
+    return with_server(sections, NOT_ON_NODES)
+
+
+@command(CONFIG, NODES, name="federate", sections=_federation_options)
+def federate_images_command(
+    ctx: click.Context,
+    *,
+    config: Path | None,
+    method: str = "pfpl",
+    clients: int | None = None,
+    classes: str | None = None,
+    out: Path | None = None,
+    results: Path | None = None,
+    nodes: tuple[str, ...],
+    secure_aggregation: bool = False,
+    unsafe_open: bool = False,
+    **settings: Any,
+) -> None:
+    """Write the Flower app of a federation of images, to be started with `flwr run`.
+
+    Each node is one client with its own images, see `stforecast node`; images are converted to RGB
+    of one size. See docs/federation.md.
+
+    Options:
+        method: see: stforecast vision list methods.
+        clients: number of nodes.  [required]
+        classes: names of all nodes' classes, such as cat,dog; a node may lack some.  [required]
+        out: folder for the app.  [required]
+        results: folder on the server for the results.  [required]
+        secure_aggregation: mask the nodes' uploads, so that the server learns only sums over the
+            nodes.
+        unsafe_open: run although strangers can run apps at the server's address; see
+            stforecast federate serve.
+    """
+    options.check_given(ctx, "classes")
+    assert classes is not None
+    from vision.config import check_read, resolve
+    from vision.nodes import ImageFederation, parse_classes
+
+    shared = shared_settings(ctx, settings, nodes, secure_aggregation)
+    check_read(method, options.given(ctx, settings))
+    shared |= {"unsafe_open": unsafe_open, "classes": parse_classes(classes)}
+    found = resolve(method, **settings, clients=clients)
+    write_federation(out, ImageFederation(found, **shared))
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -243,5 +299,12 @@ def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
 
 
-for subcommand in (run_images_command, divide, plot, diagnose, list_command):
+for subcommand in (
+    run_images_command,
+    federate_images_command,
+    divide,
+    plot,
+    diagnose,
+    list_command,
+):
     vision.add_command(subcommand)

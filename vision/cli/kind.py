@@ -54,6 +54,7 @@ from vision.config import SETTINGS, resolve
 from vision.evaluation import possible_names
 from vision.learner import load_images, prepared
 from vision.methods import METHODS
+from vision.nodes import ImageFederation
 from vision.plots import PLOTS
 from vision.results import ImageRun, UnfinishedImageRun, run_images
 
@@ -177,6 +178,10 @@ class ImageKind(Kind[ImageRun]):
         """Add a section for each image set and scenario."""
         for name, rows in rows_by_data(runs, reference).items():
             page.sections.append(image_section(name, rows, reference))
+
+    def node_settings(self) -> type[ImageFederation]:
+        """Return the type of the settings of images on nodes."""
+        return ImageFederation
 
     def describe(self, run: ImageRun) -> dict[str, Any]:
         """Return the image set, and the accuracy after the last round of each model."""

@@ -35,6 +35,9 @@ SLOW = frozenset({"slow_share", "slow_rounds", "mixing", "staleness", "hinge"})
 _SLOW = ReadIf("slow_share is above 0", lambda s: s["slow_share"] > 0)
 _STALE = ReadIf("slow_share or mixing is above 0", lambda s: s["slow_share"] > 0 or s["mixing"] > 0)
 
+FURTHER_RATES = {"constant": 0.1, "cosine": 1 / 3}
+"""Learning rate of further rounds by the schedule before, as a share of that of the first round."""
+
 
 @dataclass(frozen=True)
 class Training(CheckedOptions):

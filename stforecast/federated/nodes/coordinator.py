@@ -22,7 +22,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
 from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
+from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.membership import (
     Membership,
     Patience,
@@ -94,6 +95,7 @@ class Coordinator:
         robust: the server's defence against Byzantine uploads.
         patience: time limits.
         secure: settings of secure aggregation: the server learns sums over the nodes only.
+        metrics: names of the test errors of which it learns sums under secure aggregation.
         owners: clients of each node that may join, see `Membership`.
         folder: folder of the server's checkpoints; None keeps none.
         run: identity of the run, as JSON; a checkpoint of another run is refused.
@@ -118,6 +120,7 @@ class Coordinator:
         robust: Robust | None = None,
         patience: Patience | None = None,
         secure: SecureSums | None = None,
+        metrics: Sequence[str] = METRICS,
         owners: Mapping[int, range] | None = None,
         folder: Path | None = None,
         run: Mapping[str, Any] | None = None,
@@ -136,6 +139,7 @@ class Coordinator:
         if self.server.uplink.delta_coding:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
         self.sums: NodeSums | None = None
+        self.metrics = metrics
         if secure:
             check_sums(type(method), self.server.uplink, self.server.robust)
             self.sums = NodeSums(secure, link, self.membership)
@@ -438,7 +442,7 @@ class Coordinator:
         if finished:
             try:
                 nodes, self.test_errors = sums.of_errors(
-                    finished, self.server.state.round + 1, self._now()
+                    finished, self.server.state.round + 1, self._now(), self.metrics
                 )
             except SumLost as e:
                 self._lose_sum(e)

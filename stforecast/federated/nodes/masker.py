@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,8 @@ FIELDS = ("weight", "loss", "task_loss", "task_losses", "score", "scored")
 loss is known; total and count of the validation score."""
 
 ERRORS, METRICS = "errors", ("mse", "mae")
-"""Name of the sums at the end: of the numbers of test targets, and of their errors by metric."""
+"""Name of the sums at the end, of the numbers of test targets and of their errors by metric; and
+the metrics of forecasts."""
 
 
 def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
@@ -192,9 +193,11 @@ def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
     }
 
 
-def sums_of_errors(errors: Mapping[str, float], targets: int) -> Payload:
+def sums_of_errors(
+    errors: Mapping[str, float], targets: int, metrics: Sequence[str] = METRICS
+) -> Payload:
     """Return what a node adds to the sum at the end: its numbers of targets, and their errors."""
-    totals = [float(targets), *(errors[name] * targets for name in METRICS)]
+    totals = [float(targets), *(errors[name] * targets for name in metrics)]
     return {ERRORS: torch.tensor(totals, dtype=torch.float64)}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,10 @@ MOST_TARGETS = 2
 MOVED = 1.5
 """Factor between the test errors with and without a node from which on the node is named."""
 
+HIGHEST = {"error_rate": 1.0}
+"""Highest values of test errors that have one. They cannot move a mean far, so a node's is not
+compared with those of others: an honest node may have no error at all."""
+
 
 class Reported(NamedTuple):
     """Sum over `terms` summands that a node reports, and its clients, or their training samples."""
@@ -51,11 +56,13 @@ class Reported(NamedTuple):
         return self.total / self.terms if self.terms else math.nan
 
 
-def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
+def bounded_mean(
+    sums: Sequence[Reported], most: float = MOST_SAMPLES, farthest: float = FARTHEST
+) -> float:
     """Return the mean of all nodes' summands, with bounds on each node's weight and mean.
 
     A client counts at most `most` times as much as the median node's client, and a node's mean
-    differs from the median of all nodes' by at most `FARTHEST` times that median. It is NaN without
+    differs from the median of all nodes' by at most `farthest` times that median. It is NaN without
     summands; nodes whose mean is NaN are left out, as those of a method that records no loss.
 
     >>> honest = [Reported(2.0, 10, 1), Reported(3.0, 10, 1)]
@@ -67,10 +74,12 @@ def bounded_mean(sums: Sequence[Reported], most: float = MOST_SAMPLES) -> float:
     sums = [s for s in sums if s.terms > 0 and not math.isnan(s.mean)]
     if not sums:
         return math.nan
-    return _weighted_mean(_weights(sums, most), _means(sums))
+    return _weighted_mean(_weights(sums, most), _means(sums, farthest))
 
 
-def bounded_nodes(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> dict[int, str]:
+def bounded_nodes(
+    sums: Mapping[int, Reported], most: float = MOST_SAMPLES, farthest: float = FARTHEST
+) -> dict[int, str]:
     """Return the nodes whose weight or mean `bounded_mean` bounds or leaves out, and why.
 
     >>> bounded_nodes({0: Reported(2, 10, 1), 1: Reported(3, 10, 1), 2: Reported(4e9, 10, 1)})
@@ -82,7 +91,7 @@ def bounded_nodes(sums: Mapping[int, Reported], most: float = MOST_SAMPLES) -> d
     why = {node: "it is not a number" for node, s in sums.items() if math.isnan(s.total)}
     middle = median(s.mean for s in known.values())
     for (node, s), weight in zip(known.items(), _weights([*known.values()], most), strict=True):
-        if abs(s.mean - middle) > FARTHEST * abs(middle):
+        if abs(s.mean - middle) > farthest * abs(middle):
             why[node] = f"its mean is {s.mean:.4g}, the median is {middle:.4g}"
         elif weight < s.terms:
             why[node] = f"it claims {s.terms:.10g} values, which count as {weight:.10g}"
@@ -94,8 +103,9 @@ def sound_errors(
 ) -> tuple[list[int], dict[int, str]]:
     """Return the nodes whose mean test errors count, and why those of the others do not.
 
-    An error is finite and not negative. With three nodes or more, it is between the median node's
-    error divided by `FARTHEST` and this error times `FARTHEST`.
+    An error is finite, not negative and at most the `HIGHEST`. Without such a limit, and with three
+    nodes or more, it is between the median node's error divided by `FARTHEST` and this error times
+    `FARTHEST`.
 
     >>> errors = {i: {"mse": e} for i, e in enumerate([0.2, 0.3, -1e9, 0.1, 5.0])}
     >>> sound_errors(errors, ["mse"])[0]
@@ -104,10 +114,11 @@ def sound_errors(
     why: dict[int, str] = {}
     for node, of_node in errors.items():
         for name in names:
-            if not 0 <= (value := of_node.get(name, math.nan)) < math.inf:
+            highest = HIGHEST.get(name, sys.float_info.max)
+            if not 0 <= (value := of_node.get(name, math.nan)) <= highest:
                 why.setdefault(node, f"its test {name} is {value:.4g}")
     sound = [node for node in errors if node not in why]
-    for name in names if len(sound) > 2 else ():
+    for name in (n for n in names if n not in HIGHEST and len(sound) > 2):
         middle = median(errors[node][name] for node in sound)
         for node in sound:
             if not middle / FARTHEST <= (value := errors[node][name]) <= FARTHEST * middle:
@@ -131,12 +142,14 @@ def most_improved(now: Mapping[int, Reported], before: Mapping[int, Reported]) -
     return 2 * better > sum(now[k].clients for k in both)
 
 
-def moved_by(sums: Mapping[int, Reported], most: float) -> dict[int, tuple[float, float]]:
+def moved_by(
+    sums: Mapping[int, Reported], most: float, farthest: float = FARTHEST
+) -> dict[int, tuple[float, float]]:
     """Return the nodes that alone change the bounded mean by a factor of more than `MOVED`.
 
     Each has the mean of all nodes and that without it. Fewer than three are not told apart.
     """
-    weights, means = _weights([*sums.values()], most), _means([*sums.values()])
+    weights, means = _weights([*sums.values()], most), _means([*sums.values()], farthest)
     found, mean = {}, _weighted_mean(weights, means)
     for i, node in enumerate(sums if len(sums) > 2 else ()):
         rest = _weighted_mean(weights[:i] + weights[i + 1 :], means[:i] + means[i + 1 :])
@@ -149,13 +162,13 @@ def _weighted_mean(weights: Sequence[float], values: Sequence[float]) -> float:
     return math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
 
 
-def _means(sums: Sequence[Reported]) -> list[float]:
+def _means(sums: Sequence[Reported], farthest: float) -> list[float]:
     """Return the nodes' means, bounded if there are enough nodes to tell what is usual."""
     means = [s.mean for s in sums]
-    if len(sums) < 3:
+    if len(sums) < 3 or math.isinf(farthest):
         return means
     middle = median(means)
-    far = FARTHEST * abs(middle)
+    far = farthest * abs(middle)
     return [min(max(m, middle - far), middle + far) for m in means]
 
 

@@ -7,7 +7,7 @@ every message, or killed at any time: it continues from the newest intact checkp
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from stforecast.federated.core.state import State
 from stforecast.federated.core.tensors import take
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.masker import masker_beside, sums_of_errors, sums_of_round
+from stforecast.federated.nodes.masker import METRICS, masker_beside, sums_of_errors, sums_of_round
 from stforecast.federated.nodes.messages import FEW, Message, few_parties
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -185,15 +185,18 @@ class Node:
         targets: int,
         model: bool,
         has_best: bool = True,
+        metrics: Sequence[str] = METRICS,
     ) -> Message:
         """Return the answer at the end of a run: mean test errors by metric, of so many targets.
 
-        A secure sum hides the errors, and those of another round than the one that the settings
-        select (without `has_best`) do not count in it.
+        A secure sum hides those of the `metrics`, and those of another round than the one that the
+        settings select (without `has_best`) do not count in it.
         """
         known = {"model": model, "has_best": has_best}
         if self.masker:
-            return self.masker.hide(message, sums_of_errors(errors, targets * has_best), known)
+            return self.masker.hide(
+                message, sums_of_errors(errors, targets * has_best, metrics), known
+            )
         return Message({"errors": dict(errors), "targets": targets, **known})
 
     def _choose_best(self, best: int | None) -> None:

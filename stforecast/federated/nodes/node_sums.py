@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -99,18 +99,22 @@ class NodeSums:
         return Answer(ids, upload, like, (numbers["loss"], task_loss), score, up)
 
     def of_errors(
-        self, adverts: Mapping[int, Finished], round: int, now: str
+        self,
+        adverts: Mapping[int, Finished],
+        round: int,
+        now: str,
+        metrics: Sequence[str] = METRICS,
     ) -> tuple[list[int], dict[str, float]]:
         """Return the nodes of the last sum, and the mean test errors of all; see `of_round`."""
         self.bytes_down = 0
-        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(METRICS)]}, round, now)
+        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(metrics)]}, round, now)
         targets, *totals = sums[ERRORS].tolist()
         errors = {
             name: total / targets
-            for name, total in zip(METRICS, totals, strict=True)
+            for name, total in zip(metrics, totals, strict=True)
             if targets > 0 <= total
         }
-        if len(errors) < len(METRICS):
+        if len(errors) < len(metrics):
             log.warning("the sum of all nodes' test errors cannot be one, and is left out")
         return nodes, errors
 

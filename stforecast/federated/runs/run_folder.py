@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -177,6 +177,7 @@ def writing(target: Path, then: str = "") -> Iterator[None]:
         raise InputError(f"{target}: cannot be written ({reason}); ", remedy) from e
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that compute a run."""
     return {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}

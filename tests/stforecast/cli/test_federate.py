@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from data_prep.base.errors import InputError
 from stforecast.cli.federate import federate_command
 from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -18,7 +19,6 @@ from stforecast.federated.runs.checkpoint import (
     save_checkpoint,
 )
 from stforecast.flower.settings import RunSettings, read_app
-from stforecast.forecasting.rolling import RATES
 
 
 def type_in(*words):
@@ -201,7 +201,7 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
     )  # fmt: skip
     training = after.config.training
     assert (training.rounds, training.schedule) == (10, "constant")
-    assert training.lr == 0.5 * RATES[before.config.training.schedule]
+    assert training.lr == 0.5 * FURTHER_RATES[before.config.training.schedule]
     assert (tmp_path / "next" / "before" / "checkpoint.json").exists()
 
 

@@ -1,62 +1,18 @@
 """Runs on two nodes with a cube each, without Flower."""
 
 import contextlib
-import json
 import secrets
 
 import pytest
+from node_link import TOKEN, NodeLink
 
-from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
-from stforecast.flower.node import FlowerNode, Place, in_sum
 from stforecast.flower.settings import RunSettings
 from stforecast.forecasting.config import read_by, resolve
 from stforecast.forecasting.forecaster import Forecaster
 
 SHARES = {"a": (0, 1), "b": (1, 3)}
-
-
-TOKEN = "0123456789abcdef"
-
-
-def answer_anew(run, config, message):
-    """The answer of a node that is started for this message, as Flower's are."""
-    about = message.about
-    place = Place.of(config, about["run"])
-    if about["task"] in OF_SUMS:
-        return in_sum(run, place, message)
-    return FlowerNode(run, place, about["round"] if about["task"] == "round" else None).answer(
-        message
-    )
-
-
-class Cubes(Link):
-    """A link to nodes."""
-
-    answer = staticmethod(answer_anew)
-
-    def __init__(self, run, configs):
-        self.run, self.configs, self.sent = RunSettings.as_run_config(run), configs, []
-
-    def nodes(self):
-        return set(self.configs)
-
-    def ask(self, messages, timeout):
-        return {node: self._answer(node, message) for node, message in messages.items()}
-
-    def _answer(self, node, message):
-        try:
-            run = RunSettings.from_run_config(self.run)
-            return self._post(self.answer(run, self.configs[node], self._post(message)))
-        except InputError as e:
-            return str(e)
-
-    def _post(self, message):
-        self.sent.append(message)
-        payload = {name: t.clone() for name, t in message.payload.items()}
-        return Message(json.loads(json.dumps(message.about)), payload)
 
 
 @pytest.fixture
@@ -79,7 +35,7 @@ def federation(cube, tmp_path, monkeypatch):
         for node, (name, (first, end)) in enumerate(SHARES.items()):
             path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
             configs[node] = {"data": str(path), "first-client": firsts[node]}
-        return run, Cubes(run, configs), Forecaster(method, **read_by(method, settings))
+        return run, NodeLink(run, configs), Forecaster(method, **read_by(method, settings))
 
     return make
 

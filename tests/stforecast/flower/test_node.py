@@ -14,11 +14,12 @@ from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
+from stforecast.federated.nodes.run_settings import check_owners
 from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import mean_test_errors, prepare_continuation, serve
-from stforecast.flower.settings import RunSettings, check_owners, parse_owner, write_app
+from stforecast.flower.settings import RunSettings, parse_owner, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
 
@@ -292,6 +293,13 @@ def test_errors_are_pooled_by_targets(caplog):
     assert all(f"node {n} does not count in the test errors" in caplog.text for n in (3, 4))
 
 
+def test_a_node_without_any_error_counts_if_errors_have_a_limit():
+    words = {n: Finished({"error_rate": e}, 10, True) for n, e in enumerate((0.0, 0.0, 0.9, 1.2))}
+    errors, left_out, _ = mean_test_errors(words, dict.fromkeys(words, 10), ["error_rate"])
+    assert errors == {"error_rate": pytest.approx(0.3)}
+    assert left_out == {3: "its test error_rate is 1.2"}
+
+
 @pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])
 def test_a_server_cannot_choose_a_node_s_folder(token, federation):
     _, link, _ = federation()
@@ -331,14 +339,14 @@ def test_nodes_follow_the_zone_and_the_unit_of_the_federation(federation, cube, 
         Place(write_cube(data, tmp_path / name), 0, tmp_path / f"out-{name}")
         for name, data in (("own.nc", own), ("other.nc", other))
     )
-    expected, found = (FlowerNode(alike, place).data for place in (first, second))
+    expected, found = (FlowerNode(alike, place).own.data for place in (first, second))
     np.testing.assert_allclose(found.series.values, expected.series.values)
     assert (found.series.units, found.series.time_zone) == ("MB", "Europe/Rome")
     starts = expected.split.train
     np.testing.assert_allclose(
         found.windows(starts).x, expected.windows(starts).x, rtol=1e-4, atol=1e-5
     )
-    by_itself = FlowerNode(run, second._replace(out=tmp_path / "alone")).data
+    by_itself = FlowerNode(run, second._replace(out=tmp_path / "alone")).own.data
     assert (by_itself.series.units, by_itself.series.time_zone) == ("GB", "Asia/Tokyo")
 
 

@@ -62,7 +62,10 @@ CASES = [
         marks=() if method == "fedlean" else pytest.mark.sampled(40),
         id="-".join([method, *choices]),
     )
-    for method, choices in [*((m, {}) for m in METHODS if m != "fedtrees"), *CHOICES.items()]
+    for method, choices in [
+        *((m, {}) for m in METHODS if m not in ("fedda", "fedtrees")),
+        *CHOICES.items(),
+    ]
 ]
 
 

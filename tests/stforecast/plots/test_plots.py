@@ -31,6 +31,7 @@ ROUNDS = pd.DataFrame(
         "validation_loss": [4.0, 3.0, 2.5],
         "bytes_down": [0, 100, 100],
         "bytes_up": [50, 50, 50],
+        "participants": [1, 1, 1],
     }
 )
 START = np.datetime64("2013-11-25", "ns")
