@@ -306,9 +306,9 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex | pd.Categorical:
     if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
         known = column.unique(maintain_order=True).drop_nulls()
-        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int64).fill_null(-1)
+        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int32).fill_null(-1)
         kind = pd.CategoricalDtype(known.to_list())
-        return pd.Categorical.from_codes(at.to_numpy().astype(np.int64), dtype=kind)
+        return pd.Categorical.from_codes(at.to_numpy(), dtype=kind)
     if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
         return np.array(column.to_list(), dtype=object)
     values = column.to_numpy()

@@ -235,8 +235,7 @@ def from_long(
         counters = {c: [(v[i], axis.times[i]) for i in of_cells] for c, v in series.items()}
         cube, axis = _increases(counters, axis, cells, options)
     else:
-        cube = {c: numbers(df[c], origin) for c in columns}
-        cube = _in_steps(cube, same, cell_at, axis, cells, options)
+        cube = _in_steps(df[columns], same, cell_at, axis, cells, options)
     places = read_places(df, cell_at, origin)
     for kept in properties:
         log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
@@ -245,24 +244,28 @@ def from_long(
 
 
 def _in_steps(
-    columns: Mapping[str, np.ndarray],
+    df: pd.DataFrame,
     same: np.ndarray,
     cell_at: np.ndarray,
     axis: TimeAxis,
     cells: np.ndarray,
     options: TableOptions,
 ) -> dict[str, np.ndarray]:
-    """Put the values of rows, each `(rows,)`, into steps of cells, each `(steps, cells)`.
+    """Put the values of rows into steps of cells, each `(steps, cells)`.
 
     Equal numbers in `same`, `(rows,)`, are rows of one record.
     """
     shape = len(axis.steps), len(cells)
-    at = axis.at * len(cells) + cell_at
-    rows, record = _records(same)
     resampling, cube = options.resampling, {}
-    for c, own in columns.items():
-        column = _place(own, record, len(rows), options, options.duplicates)
-        cube[c] = _place(column, at[rows], shape[0] * shape[1], options).reshape(shape)
+    at = same if resampling is None else axis.at * len(cells) + cell_at
+    rows, record = _records(same)
+    repeated = len(rows) < len(same)
+    places = at[rows] if repeated else at
+    for c in df.columns:
+        column = numbers(df[c], options.origin)
+        if repeated:
+            column = _place(column, record, len(rows), options, options.duplicates)
+        cube[c] = _place(column, places, shape[0] * shape[1], options).reshape(shape)
         if resampling and resampling.of_events:
             n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
             gaps = options.allow_gaps

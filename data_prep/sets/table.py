@@ -309,7 +309,7 @@ def _without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
         ):
             kept[at] = False
             log.warning("%s: cell %s is left out: the total of the others", origin.name, ids[at])
-    return ds.isel(cell=kept)
+    return ds if kept.all() else ds.isel(cell=kept)
 
 
 def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
