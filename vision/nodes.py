@@ -76,14 +76,16 @@ class ImageFederation(FederationSettings):
     def check(self) -> None:
         """Refuse also what needs images of the server or of other nodes, and tasks."""
         data, streams = self.config.data, isinstance(self.config.partition, Streamer)
+        given = self.config.flat()
         for name, odd, why in (
             ("surrogate", data.surrogate, "the server has no images; choose another method"),
             ("imbalance", data.imbalance > 1, "nodes train on all their images; leave it out"),
             ("size", not data.size, "nodes' images may differ in size; give one, such as 32"),
+            ("feature_cache", given.get("feature_cache"), "no run says where a node writes"),
             ("partition", streams, "a node has all its images at once, not in tasks; leave it out"),
         ):
             if odd:
-                raise InputError(f"{name} is {self.config.flat()[name]!r}: {why}")
+                raise InputError(f"{name} is {given[name]!r}: {why}")
         super().check()
 
 

@@ -215,6 +215,7 @@ def test_the_app_holds_the_run(pets, tmp_path):
         ("fedic", {}, "surrogate is 10: the server has no images; choose another"),
         ("fedavg", {"imbalance": 5}, "imbalance is 5.0: nodes train on all their images"),
         ("fedavg", {"size": 0}, "size is 0: nodes' images may differ in size"),
+        ("fedvit", {"feature_cache": "/etc"}, "no run says where a node writes"),
         ("fedavg", {"partition": "fedta-tasks"}, "a node has all its images at once, not in tasks"),
         ("fedavg", {"delta_coding": True}, "not support delta_coding"),
         ("fedavg", {"slow_share": 0.3}, "slow clients are simulated in one process only"),

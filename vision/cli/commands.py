@@ -103,7 +103,7 @@ def run_images_command(
     say_next("report", finished.folder, "--out", "report.html")
 
 
-NOT_ON_NODES = {"data", "images", "imbalance", "surrogate", "partition"}
+NOT_ON_NODES = {"data", "images", "imbalance", "surrogate", "partition", "feature_cache"}
 NOT_ON_NODES |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
 """Options of a run that nodes do not read: each has its own images, and they are one client."""
 

@@ -41,9 +41,7 @@ class OwnClients(Protocol):
     ) -> tuple[dict[str, float], int, bool]:
         """Evaluate and save the models of the states `last` and, if it is known, `best`.
 
-        Returns:
-            The mean test results by name, the number of test targets, and whether the folder holds
-            a model.
+        Returns mean test errors by name, the number of targets, and whether a model was saved.
         """
         ...
 
@@ -104,12 +102,7 @@ class FederationSettings(ABC):
     @classmethod
     @abstractmethod
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `config` and the fields that only this kind has.
-
-        Args:
-            settings: flat settings of `config`.
-            values: the run's configuration.
-        """
+        """Return `config`, from its flat settings, and the fields that only this kind has."""
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""

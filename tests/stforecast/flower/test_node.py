@@ -19,7 +19,7 @@ from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import mean_test_errors, prepare_continuation, serve
-from stforecast.flower.settings import RunSettings, parse_owner, write_app
+from stforecast.flower.settings import RunSettings, parse_owner, read_run, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
 
@@ -272,6 +272,8 @@ def test_the_app_folder_holds_the_run(federation, tmp_path):
     folder = write_app(tmp_path / "app", run)
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     assert RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"]) == run
+    old = {name: v for name, v in run.as_run_config().items() if name != "task"}
+    assert read_run(old) == run, "an app from before there were other kinds"
     assert project["project"]["dependencies"] == []
     for end in ("client", "server"):
         name = project["tool"]["flwr"]["app"]["components"][f"{end}app"]
