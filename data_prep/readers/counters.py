@@ -141,8 +141,10 @@ def refuse_levels(found: dict[str, Increments], origin: Origin) -> None:
     if not levels:
         return
     counters = ",".join(name for name in found if name not in levels)
-    advice = "choose the counters with {values}" if counters else "give {agg:mean} or {agg:sum}"
+    advice = Words("give {agg:mean} or {agg:sum}")
+    if counters:
+        advice = Words("choose the counters with {values}", values=counters)
     raise InputError(
         f"{origin.name}: {some(map(repr, levels), 4)} falls too often for a counter that runs on; ",
-        Words(advice, values=counters) if counters else Words(advice),
+        advice,
     )

@@ -153,13 +153,15 @@ def ask_for_events(
         return None
     cells = cells_of_events(df, time) if cell == CELL and cell not in df.columns else []
     numbers = [c for c in df.columns if types.is_numeric_dtype(df[c]) and not _is_place(c)]
-    which = f", and {{cell:{cells[0]}}} or another ({some(cells[1:], 3)})" * (len(cells) > 1)
-    total = ", add up their values with {resample:1h} {agg:total}" * bool(numbers)
+    total = Words(", add up their values with {resample:1h} {agg:total}") if numbers else ""
+    which: list[str | Words] = []
+    if len(cells) > 1:
+        which = [Words(", and {cell}", cell=cells[0]), f" or another ({some(cells[1:], 3)})"]
     return InputError(
         f"{origin.name}: rows look like events, such as trips or sessions: {sign}; ",
-        Words(
-            f"count them with {{resample:1h}} {{agg:count}}{total}{', and' * bool(which)}{which}"
-        ),
+        Words("count them with {resample:1h} {agg:count}"),
+        total,
+        *which,
         "; if they are none: ",
         error,
     )
