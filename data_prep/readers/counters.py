@@ -2,8 +2,7 @@
 
 A counter is taken to rise evenly between two readings, so a step's increment is the difference of
 its value at the step's end and begin. A fall is a reset, after which it starts anew from 0, or the
-overflow of 32 bits, if its rise would then be a usual one. Counters of 64 bits overflow in NumPy's
-own arithmetic.
+overflow of 32 or 64 bits, if its rise would then be a usual one.
 
 Source: `increase` of Prometheus (https://prometheus.io/docs/prometheus/latest/querying/functions),
 which extrapolates to a window's ends as well; here a step that lacks readings there is missing.
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
 
 OVERFLOW = 2.0**32
-"""Values of a counter of 32 bits."""
+"""Values of a counter of 32 bits; those of 64 bits overflow in NumPy's own arithmetic."""
 
 USUAL_RISES = 2.0
 """Largest rise over an overflow, in the largest other rises of the cell."""
@@ -62,7 +61,10 @@ class Increments:
 
     def say(self, cells: np.ndarray, name: str) -> None:
         """Log how many resets and overflows there are, and in which cells."""
-        kinds = ((self.resets, "reset", "counted from 0"), (self.overflows, "overflow", "of 2^32"))
+        kinds = (
+            (self.resets, "reset", "counted from 0"),
+            (self.overflows, "overflow", "of 32 or 64 bits"),
+        )
         for numbers_of, what, how in kinds:
             if numbers_of.any():
                 of = some(cells[numbers_of > 0], 3)
@@ -120,18 +122,19 @@ def _rises(values: np.ndarray) -> tuple[np.ndarray, int, int]:
     (array([2., 4., 1.]), 1, 0)
     >>> _rises(np.array([2**32 - 20, 2**32 - 10, 5, 15]))
     (array([10., 15., 10.]), 0, 1)
-    >>> _rises(np.array([2**64 - 10, 5], dtype=np.uint64))
-    (array([15.]), 0, 0)
+    >>> _rises(np.array([2**64 - 20, 2**64 - 10, 5, 12], dtype=np.uint64))
+    (array([10., 15.,  7.]), 0, 1)
+    >>> _rises(np.array([2**63, 2**63 + 10, 7], dtype=np.uint64))
+    (array([10.,  7.]), 1, 0)
     """
-    changes = np.diff(values)
-    if changes.dtype == np.uint64:
-        changes = changes.view(np.int64)
-    changes = changes.astype(float)
-    falls = changes < 0
-    usual = USUAL_RISES * changes.max(initial=0.0)
-    overflow = falls & (values[:-1] < OVERFLOW) & (changes + OVERFLOW <= usual)
-    after = values[1:].astype(float)
-    rises = np.where(overflow, changes + OVERFLOW, np.where(falls, after, changes))
+    before, after = values[:-1].astype(float), values[1:].astype(float)
+    falls = values[1:] < values[:-1]
+    of_64 = values.dtype == np.uint64
+    changes = np.diff(values).astype(float)
+    usual = USUAL_RISES * changes.max(where=~falls, initial=0.0)
+    over = np.where(before < OVERFLOW, after - before + OVERFLOW, changes if of_64 else np.inf)
+    overflow = falls & (over <= usual)
+    rises = np.where(overflow, over, np.where(falls, after, changes))
     return rises, int((falls & ~overflow).sum()), int(overflow.sum())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Sequence
@@ -100,8 +99,7 @@ def _without_cell(
         origin.name, empty.sum(), len(df), cell, origin.place(first),
     )  # fmt: skip
     rows = np.flatnonzero(~empty)
-    places = rows if origin.rows is None else origin.rows[rows]
-    return df.iloc[rows].reset_index(drop=True), dataclasses.replace(origin, rows=places)
+    return df.iloc[rows].reset_index(drop=True), origin.of_rows(rows)
 
 
 def cells_of_events(df: pd.DataFrame, time: str) -> list[str]:

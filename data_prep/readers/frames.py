@@ -261,13 +261,13 @@ def _in_steps(
     rows, record = _records(same)
     repeated = len(rows) < len(same)
     places = at[rows] if repeated else at
+    n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
     for c in df.columns:
         column = numbers(df[c], options.origin)
         if repeated:
             column = _place(column, record, len(rows), options, options.duplicates)
         cube[c] = _place(column, places, shape[0] * shape[1], options).reshape(shape)
         if resampling and resampling.of_events:
-            n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
             gaps = options.allow_gaps
             cube[c] = resampling.fill(cube[c], n_events, axis, options.origin, gaps)
         elif resampling:

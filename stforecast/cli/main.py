@@ -111,7 +111,7 @@ for command in (
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command and exit: 0 success, 2 bad input (one line on stderr), 130 or 143 stopped."""
-    # Threads of OpenMP that wait would else keep a core busy that another program needs.
+    # Otherwise, waiting threads of OpenMP keep a core busy that another program needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes

@@ -23,6 +23,7 @@ from stforecast.bench import LOCAL
 from stforecast.bench.kind import DEFAULT, kind_of
 from stforecast.data.anchors import CHOSEN
 from stforecast.federated.core.method import Method
+from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.flower.cube_clients import CubeClients
 from stforecast.forecasting.config import Config, resolve
@@ -51,7 +52,7 @@ class RunSettings(FederationSettings):
     """
 
     task = DEFAULT
-    metrics = ("mse", "mae")
+    metrics = METRICS
     protected = "a client's whole training series"
 
     config: Config
