@@ -85,15 +85,12 @@ def _forecasts_of(windows: xr.Dataset) -> pl.DataFrame:
     ids = windows["cell"].to_numpy().astype(str)
     by_id = windows.isel(cell=np.argsort(ids)).transpose("time", "cell", "horizon", ...)
     names = {"predictions": "y_hat"} | {str(q): name for q, name in _quantiles(windows).items()}
-    lists = {
-        name: by_id[v].to_numpy().reshape(-1, by_id.sizes["horizon"]) for name, v in names.items()
-    }
-    n_windows = windows.sizes["time"]
+    n_windows, horizon = windows.sizes["time"], windows.sizes["horizon"]
     return pl.DataFrame(
         {
             "window": np.repeat(np.arange(n_windows), len(ids)),
             "id": np.tile(np.sort(ids), n_windows),
-            **{name: found.tolist() for name, found in lists.items()},
+            **{name: by_id[v].to_numpy().reshape(-1, horizon) for name, v in names.items()},
         }
     )
 
