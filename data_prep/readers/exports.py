@@ -31,7 +31,7 @@ from data_prep.readers.columns import (
 from data_prep.readers.delimited import Dialect, may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
 from data_prep.readers.time_columns import drop_rows, find_times, times_down
-from data_prep.readers.time_parts import fill_dates, join_times, read_serials
+from data_prep.readers.time_parts import fill_labels, join_times, read_serials
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
     Decimal,
@@ -139,7 +139,7 @@ def read_export(
             `"services"`.
     """
     if isinstance(path, pd.DataFrame):
-        read = [_read_frame(path, time)]
+        read = [_read_frame(path, time, keys)]
         path = Path(read[0].name)
     else:
         read = _read_parts(path, time, keys, dialect)
@@ -158,11 +158,12 @@ def read_export(
     return to_pandas(table), time if joined is None else joined, origin
 
 
-def _read_frame(df: pd.DataFrame, time: str) -> _Read:
+def _read_frame(df: pd.DataFrame, time: str, keys: Container[str]) -> _Read:
     origin = Origin(as_text=True)
     table = read_serials(from_pandas(df), time, origin)
     times = find_times(table, time, origin, header=True)
-    return _Read(origin.name, *drop_rows(table, times, origin), times)
+    table, origin = drop_rows(table, times, origin)
+    return _Read(origin.name, fill_labels(table, times, keys, origin), origin, times)
 
 
 def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -> list[_Read]:
@@ -184,7 +185,8 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")
         table, origin = drop_rows(table, times, origin)
-        read.append(_Read(part.name, fill_dates(table, times, origin), origin, times))
+        table = fill_labels(table, times, keys, origin)
+        read.append(_Read(part.name, table, origin, times))
     if not read:
         raise InputError(f"{path.name}: no sheet has a table with times; ", Words("choose {sheet}"))
     return read

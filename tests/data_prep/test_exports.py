@@ -951,6 +951,20 @@ def pivot_table(folder):
     return book(folder, {"Pivot": [*rows, ["Grand Total", None, 1, 2, 3, 6]]}), truth
 
 
+@case(["cell", "time"], ["time", "cell"], ["date", "cell", "hour"], ["cell", "date", "hour"])
+def labels_above_their_rows(folder, *order):
+    """The outline of a pivot table: each label once, above rows of those to its right."""
+    truth = Truth({"value": 0}, ["Alpha", "Beta", "Gamma"])
+    times = truth.long["time"].dt
+    parts = {"date": times.strftime("%Y-%m-%d"), "hour": times.strftime("%H:00")}
+    frame = truth.long.assign(**parts)
+    frame = frame.sort_values([*order])[[*order, "value"]]
+    again = [frame[[*order[:i]]].duplicated() for i in range(1, len(order))]
+    for label, repeated in zip(order, again, strict=False):
+        frame.loc[repeated, label] = None
+    return save(folder, frame.to_csv(index=False)), truth
+
+
 @case()
 def pivot_table_without_years(folder):
     """Merged months and days do not tell the year, which the message asks for."""
