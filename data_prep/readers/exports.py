@@ -10,7 +10,7 @@ import glob
 import logging
 import re
 import zipfile
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -26,6 +26,7 @@ from data_prep.readers.columns import (
     SUFFIXES,
     TEXTS,
     Origin,
+    is_table_in_folder,
     names_table,
 )
 from data_prep.readers.delimited import Dialect, may_have_times
@@ -66,7 +67,8 @@ def files_of(path: Path) -> list[Path]:
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
     shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    files = [p for p in shown if names_table(p.name)]
+    named = is_table_in_folder if path.is_dir() else names_table
+    files = [p for p in shown if named(p.name)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}, or a folder of them")
     _say_left_out(path, [p.name for p in shown if p not in files])
@@ -176,7 +178,9 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
             if part.sheet and not (origin.timed and len(table)):
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
-            origin = dataclasses.replace(origin, name=part.name)
+            several = part.sheet and any(other.path != part.path for other in parts)
+            name = f"{part.path.name}, {part.name}" if several else part.name
+            origin = dataclasses.replace(origin, name=name)
         table, origin = times_down(read_serials(table, time, origin), origin)
         times = read[0].times if read else []
         if not times or not set(times) <= set(table.columns):
@@ -213,12 +217,13 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
                 f"{path.name}: {one.name} has its times in {one.times}, {first.name} in "
                 f"{first.times}; give tables of one form"
             )
-    read = _named_without_units(read)
+    read = _stacked_by(_named_without_units(read), lambda one: one.name, path, layout)
     first = read[0]
     texts = [c for c in first.table.columns if first.table[c].dtype == pl.String]
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.table.columns) == set(first.table.columns) for one in read)
     if not same:
+        read = _stacked_by(read, lambda one: frozenset(one.table.columns), path, layout)
         return _joined(read, [k for k in keys if all(k in o.table.columns for o in read)], path)
     sets = [one.table.select(keys).unique() for one in read]
     together = pl.concat(sets, how="vertical_relaxed")
@@ -263,6 +268,19 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
     )
 
 
+def _stacked_by(
+    read: Sequence[_Read], form: Callable[[_Read], Hashable], path: Path, layout: str
+) -> list[_Read]:
+    """Return one table for each form, such as the sheets of a name in daily workbooks."""
+    forms: dict[Hashable, list[_Read]] = {}
+    for one in read:
+        forms.setdefault(form(one), []).append(one)
+    if len(forms) == 1:
+        return list(read)
+    whole = [own[0] if len(own) == 1 else combine(own, path, layout) for own in forms.values()]
+    return [one._replace(name=own[0].name) for one, own in zip(whole, forms.values(), strict=True)]
+
+
 def _named_without_units(read: Sequence[_Read]) -> Sequence[_Read]:
     """Return tables whose columns have no unit in their names where files differ only in units."""
     names = [{without_unit(c): c for c in one.table.columns} for one in read]
@@ -289,7 +307,7 @@ def _stem(name: str) -> str:
 
 
 def _names_of(read: Sequence[_Read]) -> str:
-    return some([_stem(one.name) for one in read], 8)
+    return some(list(dict.fromkeys(_stem(one.name) for one in read)), 8)
 
 
 def _stacked(read: Sequence[_Read], path: Path) -> _Read:
