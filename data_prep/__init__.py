@@ -1,10 +1,10 @@
 """Convert raw traffic records to a cube: an `xarray.Dataset` with dimensions `(time, cell)`.
 
 - `cube` defines, reads and writes cubes, also those that are larger than memory.
-- `sets` has a module for each data set: `milan`, `metr_la` and so on, `pems` with four, `counted`
-  with three, and `table` for a user's own. What several share is beside them: `telecom_italia`
-  (Milan, Trentino), `roads` (all detectors), `matrices` (Abilene, GÉANT). Tables of users are read
-  by `readers`.
+- `sets` has a module for each data set, such as `milan`, or for those of one publisher or layout:
+  `dcrnn` (METR-LA, PEMS-BAY), `pems`, `tgcn`, `counted`; and `table` for a user's own. What several
+  share is beside them: `telecom_italia` (Milan, Trentino), `roads` (all detectors), `matrices`
+  (Abilene, GÉANT). Tables of users are read by `readers`.
 - `download` fetches official files; `city` simulates raw files of an invented one.
 
 Nothing here imports torch.
@@ -24,7 +24,7 @@ def _is_data_set(thing: Any) -> bool:
 DATA_SETS: Registry[Any] = Registry(
     "data set", "data_prep.sets", is_entry=_is_data_set, group="stforecast.datasets"
 )
-"""Modules by the name that a user types, e.g. `metr-la` for `data_prep.sets.metr_la`, and classes.
+"""Modules by the name that a user types, e.g. `milan` for `data_prep.sets.milan`, and classes.
 
 The docstring of a data set's module is the data sheet (the first line a title), `SOURCES` says
 where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube; its

@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from data_prep.base.docstrings import help_text
+from data_prep.base.registry import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.live import live_table

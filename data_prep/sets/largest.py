@@ -36,8 +36,8 @@ from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, open_npy
+from data_prep.sets.dcrnn import read_frame
 from data_prep.sets.roads import common
-from data_prep.sets.roads.dcrnn import read_frame
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
 SOURCES: tuple[()] = ()

@@ -31,9 +31,9 @@ import pandas as pd
 import psutil
 import tabulate
 
-from data_prep.base.docstrings import help_text
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from data_prep.base.registry import help_text
 from stforecast.bench.statistics.estimate import Estimate, Variation
 from stforecast.cli.commands import SuggestingGroup
 from stforecast.cli.options import HELP, PATH, from_function

@@ -16,7 +16,7 @@ import click
 import numpy as np
 import torch
 
-from data_prep.base.docstrings import help_text
+from data_prep.base.registry import help_text
 from stforecast.bench.tables import markdown
 from stforecast.cli.commands import Sectioned
 from stforecast.cli.options import from_dataclass

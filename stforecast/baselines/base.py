@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Baseline(ABC):
-    """A forecaster that is fitted once, without rounds; see `stforecast.forecasting.predictor`.
+    """A forecaster that is fitted once, without rounds; see `stforecast.forecasting.fit.Predictor`.
 
     Attributes:
         levels: empty, since it forecasts one value.

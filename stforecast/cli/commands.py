@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, choose, close_to
-from data_prep.base.registry import Registry
+from data_prep.base.registry import Registry, help_text, title
 from stforecast.cli import options
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from data_prep import DATA_SETS
-from data_prep.base.docstrings import help_text, title
 from data_prep.base.errors import InputError, counted, in_minutes
 from data_prep.base.progress import doing
+from data_prep.base.registry import help_text, title
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
 from stforecast.cli.commands import Subcommands, command, say_next, to_json

@@ -126,7 +126,7 @@ def _cube(path: Path) -> Description:
 
 def _profiles(ds: xr.Dataset, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the profiles of the services that are not blank."""
-    from data_prep.profile import profile
+    from data_prep.description import profile
 
     return {name: profile(ds, name) for name, s in about["services"].items() if not s["blank"]}
 

@@ -49,7 +49,7 @@ def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
 
 
 def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the results of `data_prep.profile.profile` by service as text."""
+    """Return the results of `data_prep.description.profile` by service as text."""
     return "\n".join(filter(None, map(_one_profile, profiles, profiles.values())))
 
 

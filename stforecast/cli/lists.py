@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from data_prep.base.docstrings import title
+from data_prep.base.registry import title
 
 TEXT_WIDTH = 66
 """Maximum width of a text in a list, so that a line fits in 100 columns."""

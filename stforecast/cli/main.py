@@ -25,8 +25,7 @@ from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
 from stforecast.cli.predict import adapt_command, predict
 from stforecast.cli.run import compare_command, report
-from stforecast.cli.serve import export, serve_command
-from stforecast.cli.service import monitor_command, update_command
+from stforecast.cli.service import export, monitor_command, serve_command, update_command
 
 log = logging.getLogger(__name__)
 

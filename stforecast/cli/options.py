@@ -18,8 +18,8 @@ import click
 from click.core import ParameterSource
 from click.types import OptionHelpExtra
 
-from data_prep.base.docstrings import entries
 from data_prep.base.errors import InputError, close_to, no_file
+from data_prep.base.registry import entries
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of the context of every command."""

@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL, Target
-from stforecast.data.calendar import CALENDAR_INPUTS, public_holidays
+from stforecast.data.clock import CALENDAR_INPUTS, public_holidays
 from stforecast.data.dates import DAY, UNITS, WEEK, in_steps, natural_period, unit_of_span
 from stforecast.data.weekly_profile import N_ANOMALIES
 from stforecast.federated.core.options import CheckedOptions, ReadIf

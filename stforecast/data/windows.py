@@ -27,8 +27,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, choose
 from data_prep.base.limits import check_size
 from stforecast.data.anchors import LEVEL, without_anchors
-from stforecast.data.calendar import calendar_inputs, holiday_inputs
-from stforecast.data.clock import Calendar
+from stforecast.data.clock import Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import BESIDE, WindowSpec

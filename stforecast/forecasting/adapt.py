@@ -46,9 +46,8 @@ from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg_ft import FedAvgFT, FedAvgFTOptions
 from stforecast.federated.methods.two_models import PERSONAL
 from stforecast.forecasting.config import Config
-from stforecast.forecasting.fit import fit_baseline
+from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod, build_method, client_samples
 from stforecast.models import MODELS

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.data.anchors import LEVEL
-from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.outliers import IN_A_ROW
 from stforecast.data.series import Series
@@ -29,9 +29,9 @@ from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.state import Participants
+from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale

@@ -16,6 +16,7 @@ import pandas as pd
 import polars as pl
 import xarray as xr
 
+from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.data.dates import DAY
 from stforecast.data.series import Series, as_series
@@ -35,10 +36,14 @@ def export_fev(run: ForecastRun, folder: Path) -> int:
 
     Returns:
         Number of windows.
+
+    Raises:
+        InputError: if the data no longer hold the values of the test part.
     """
     series = as_series(data_of(run.about), run.about["service"])
     with run.open_forecasts() as forecasts, run.reading(forecasts):
         windows = forecasts.isel(time=slice(None, None, forecasts.sizes["horizon"])).load()
+    _check(series, windows, run.folder)
     folder.mkdir(parents=True, exist_ok=True)
     ids = np.argsort(series.cells.astype(str))  # fev sorts them as text, too.
     # Lists of one length: those of any length come from polars in a type that fev refuses.
@@ -54,6 +59,21 @@ def export_fev(run: ForecastRun, folder: Path) -> int:
     with atomic_path(folder / TASK) as part:
         part.write_text(json.dumps({"tasks": [_task(run, series, windows, folder)]}, indent=2))
     return windows.sizes["time"]
+
+
+def _check(series: Series, windows: xr.Dataset, folder: Path) -> None:
+    """Refuse data with other values than those that the run was tested on."""
+    first = series.times.get_indexer(windows["time"].to_index())
+    steps = first[:, None] + np.arange(windows.sizes["horizon"])
+    y = windows["y"].transpose("time", "horizon", "cell").to_numpy()
+    own = series.select(windows["cell"].to_numpy()).values
+    rounding = 1e-5 * np.nanmax(np.abs(y))
+    there = first.min() >= 0 and steps.max() < len(own)
+    if not there or not np.allclose(own[steps], y, atol=rounding, equal_nan=True):
+        raise InputError(
+            f"{series.name} has changed since {folder} was run: its values are not those of the "
+            "run's test part; give the run its data back, or run it again"
+        )
 
 
 def _task(run: ForecastRun, series: Series, windows: xr.Dataset, folder: Path) -> dict[str, object]:

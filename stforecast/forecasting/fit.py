@@ -1,4 +1,7 @@
-"""Fitting and restoring of the configured method, federated or not, as a predictor."""
+"""Fitting and restoring of the configured method, federated or not, as a predictor.
+
+Predictors are trained federated methods, reference forecasters and refitted models.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -17,6 +21,7 @@ from stforecast.baselines import BASELINES
 from stforecast.baselines.base import Baseline
 from stforecast.data.anchors import CHOSEN, LEVEL, targets
 from stforecast.data.clients import Partition
+from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
 from stforecast.data.outliers import warn_of_unbelieved
@@ -26,10 +31,52 @@ from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
 from stforecast.forecasting.config import Config, check_covariates, reads_target
-from stforecast.forecasting.predictor import Predictor
 from stforecast.forecasting.trained_method import TrainedMethod, train
 
 log = logging.getLogger(__name__)
+
+
+class Predictor(Protocol):
+    """Forecasts windows of z-scored series."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Levels of the quantiles that it forecasts; none if it forecasts one value."""
+        ...
+
+    @property
+    def reads_windows(self) -> bool:
+        """True if it reads the inputs of windows, False if it reads the whole series before."""
+        ...
+
+    @property
+    def round(self) -> int:
+        """Round of its state; 0 if it was fitted without rounds."""
+        ...
+
+    def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast windows, each from the steps before it; of quantiles, the median.
+
+        Args:
+            series: `(steps, cells)`, z-scored, NaN where missing.
+            starts: `(windows,)` first target steps; may be the step just after the series.
+            calendar: the series' wall clock.
+
+        Returns:
+            `(cells, windows, horizon)` float32, z-scored.
+        """
+        ...
+
+    def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Forecast quantiles by increasing level, `(cells, windows, horizon, levels)`.
+
+        Without levels the last axis holds the forecast alone.
+        """
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the learned state that prediction needs, as plain arrays."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,12 +32,11 @@ from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
-from stforecast.forecasting.description import as_html, one_line
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
 from stforecast.forecasting.history import open_history, read_series, warn_of_level
 from stforecast.forecasting.leaks import Leak, model_leaks
-from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.model import FittedModel, as_html, one_line
 from stforecast.forecasting.rolling import roll
 from stforecast.forecasting.sweep import tuned
 from stforecast.forecasting.tables import Interval, tidy

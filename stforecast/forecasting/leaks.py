@@ -18,8 +18,8 @@ from stforecast.data.clock import Calendar
 from stforecast.data.series import Series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
+from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.predictor import Predictor
 
 TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -17,13 +18,13 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, counted
 from data_prep.base.limits import check_size
 from data_prep.readers.times import check_time_zone
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.cubes import Data
-from stforecast.data.dates import WEEK
+from stforecast.data.dates import WEEK, in_words
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits, Scaler
 from stforecast.data.series import LOCAL, Series, zeros
@@ -31,8 +32,7 @@ from stforecast.federated.runs import model_files
 from stforecast.federated.runs.model_files import AGAIN
 from stforecast.forecasting import history as histories
 from stforecast.forecasting.config import Config, read_by, resolve
-from stforecast.forecasting.fit import restore_predictor
-from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.fit import Predictor, restore_predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.tables import Interval
@@ -309,3 +309,67 @@ def _saved_entries(about: Mapping[str, Any]) -> dict[str, Any]:
     if (zone := entries.get("time_zone")) not in (None, "", LOCAL):
         check_time_zone(str(zone))
     return entries
+
+
+def _call(params: Mapping[str, Any]) -> str:
+    """Return the call that makes a forecaster of these parameters.
+
+    >>> _call({"method": "fuels", "rounds": 3})
+    "Forecaster('fuels', rounds=3)"
+    """
+    method, *settings = params.items()
+    texts = [repr(method[1]), *(f"{name}={value!r}" for name, value in settings)]
+    return f"Forecaster({', '.join(texts)})"
+
+
+def one_line(params: Mapping[str, Any], model: FittedModel | None) -> str:
+    """Return one line: the call, and what it was fitted on."""
+    if model is None:
+        return _call(params)
+    return f"<{_call(params)}, fitted: {_fitted(model)}>"
+
+
+def _fitted(model: FittedModel) -> str:
+    horizon = model.config.window.horizon
+    return (
+        f"{_quantity(model)} of {counted(len(model.cells), 'cell')}, "
+        f"steps of {in_words(1, model.step)}, "
+        f"{in_words(horizon, model.step)} ahead"
+    )
+
+
+def _quantity(model: FittedModel) -> str:
+    """Return the service with its unit, if it has one."""
+    return model.service if model.units == "1" else f"{model.service} ({model.units})"
+
+
+def as_html(
+    params: Mapping[str, Any],
+    model: FittedModel | None,
+    parts: Mapping[str, Mapping[str, str] | None],
+    train_seconds: float,
+) -> str:
+    """Return a small table for notebooks; `parts` are the dates of each, empty if it was loaded."""
+    rows = {"forecaster": _call(params), "fitted": "no"}
+    if model is not None:
+        horizon = model.config.window.horizon
+        rows |= {
+            "fitted": f"in {train_seconds:.1f} s" if parts else "loaded",
+            "forecasts": _quantity(model),
+            "cells": f"{len(model.cells)}: {', '.join(map(str, model.cells[:5]))}"
+            + (", …" if len(model.cells) > 5 else ""),
+            "step": in_words(1, model.step),
+            "time zone": model.time_zone or "none",
+            "horizon": f"{counted(horizon, 'step')}, {in_words(horizon, model.step)}",
+        }
+        rows |= {
+            f"{name} part": f"{span['first']} to {span['last']}"
+            for name, span in parts.items()
+            if span
+        }
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th>"
+        f"<td style='text-align:left'>{escape(text)}</td></tr>"
+        for name, text in rows.items()
+    )
+    return f"<table>{cells}</table>"

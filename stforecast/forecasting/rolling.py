@@ -31,8 +31,7 @@ from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
-from stforecast.forecasting.fit import fit_baseline
-from stforecast.forecasting.predictor import Predictor
+from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.trained_method import TrainedMethod, federate
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
@@ -45,7 +44,7 @@ refitted model and its costs."""
 
 @dataclass(frozen=True, eq=False)
 class Rolling:
-    """A model and its successive refits; a `stforecast.forecasting.predictor.Predictor`.
+    """A model and its successive refits; a `stforecast.forecasting.fit.Predictor`.
 
     Attributes:
         models: the trained model, then each refit of it.

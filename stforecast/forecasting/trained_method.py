@@ -82,7 +82,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
 
 @dataclass(frozen=True, eq=False)
 class TrainedMethod:
-    """A method with its trained state; a `stforecast.forecasting.predictor.Predictor`.
+    """A method with its trained state; a `stforecast.forecasting.fit.Predictor`.
 
     Attributes:
         config: settings of the run.

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from stforecast.data.clock import Calendar
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.forecasting.predictor import Predictor
 from stforecast.metrics.interval import pair_coverages
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.fit import Predictor
 
 
 @dataclass(frozen=True, eq=False)

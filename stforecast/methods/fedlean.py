@@ -68,7 +68,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.data.anchors import LEVEL
-from stforecast.data.calendar import CALENDAR_INPUTS
+from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.data import ClientData, shuffled
 from stforecast.federated.core.method import EXPERTS

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stforecast.data.calendar import CALENDAR_INPUTS
 from stforecast.data.clients import Cells
+from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientLinear, Stacked
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from data_prep.base.docstrings import entries
 from data_prep.base.errors import choose, reading
 from data_prep.base.files import atomic_path
+from data_prep.base.registry import entries
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, distribute
 
 FILE = "service.toml"

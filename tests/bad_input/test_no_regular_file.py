@@ -10,7 +10,8 @@ from PIL import Image
 from data_prep.base.errors import InputError, no_file
 from data_prep.download import File
 from data_prep.download.fetch import download
-from data_prep.sets import metr_la, milan
+from data_prep.sets import milan
+from data_prep.sets.dcrnn import MetrLA
 from vision.datasets import load
 
 pytestmark = pytest.mark.attack("damaged files")
@@ -78,7 +79,7 @@ def test_the_files_of_metr_la(sound, tmp_path, put, name):
     shutil.copy(sound / "metr-la.h5", tmp_path)
     refusal = put(tmp_path / name)
     with pytest.raises(InputError, match=refusal):
-        metr_la.prepare(tmp_path, tmp_path / "cube.nc")
+        MetrLA.prepare(tmp_path, tmp_path / "cube.nc")
 
 
 @pytest.mark.parametrize("name", ["day.txt", "day.txt.part"])

@@ -12,7 +12,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.cube import local_time, observed, open_cube
 from data_prep.download import Archive
-from data_prep.sets.metr_la import SOURCES, prepare
+from data_prep.sets.dcrnn import MetrLA
 from data_prep.sets.roads.sensors import gaussian_kernel, read_adjacency
 
 NAN = np.nan
@@ -29,7 +29,7 @@ def prepared(write_frame, tmp_path):
         raw = tmp_path / "metr-la.h5"
         raw.unlink(missing_ok=True)
         write_frame(raw, **frame)
-        return open_cube(prepare(raw, tmp_path / "out.nc", **(options or {}))).load()
+        return open_cube(MetrLA.prepare(raw, tmp_path / "out.nc", **(options or {}))).load()
 
     return prepare_frame
 
@@ -69,7 +69,7 @@ def test_wrong_unit_never_shifts_the_dates(write_frame, tmp_path, kind, year):
     with pytest.raises(
         InputError, match=rf"metr-la\.h5: /df/axis1 .* the year {year}, expected 2012"
     ):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 def test_microseconds_called_nanoseconds_are_refused(write_frame, tmp_path):
@@ -77,7 +77,7 @@ def test_microseconds_called_nanoseconds_are_refused(write_frame, tmp_path):
     with h5py.File(raw, "a") as file:
         file["df/axis1"].attrs["kind"] = np.bytes_("datetime64[ns]")
     with pytest.raises(InputError, match="the year 1970, expected 2012"):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 @pytest.mark.parametrize(("attribute", "value"), [("kind", "integer"), ("tz", "US/Pacific")])
@@ -86,7 +86,7 @@ def test_other_times_are_refused(write_frame, tmp_path, attribute, value):
     with h5py.File(raw, "a") as file:
         file["df/axis1"].attrs[attribute] = np.bytes_(value)
     with pytest.raises(InputError, match=f"'{value}'.* expected datetime64"):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 def test_any_key_and_integer_ids(prepared):
@@ -98,7 +98,7 @@ def test_values_go_by_their_own_labels(write_frame, tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5")
     with h5py.File(raw, "a") as file:
         file["df/block0_items"] = np.array(IDS[::-1], dtype="S6")
-    ds = open_cube(prepare(raw, tmp_path / "out.nc"))
+    ds = open_cube(MetrLA.prepare(raw, tmp_path / "out.nc"))
     np.testing.assert_array_equal(ds["speed"].sel(cell=IDS), SPEEDS[:, ::-1])
 
 
@@ -107,14 +107,14 @@ def test_labels_that_contradict_the_axis_are_refused(write_frame, tmp_path):
     with h5py.File(raw, "a") as file:
         file["df/block0_items"] = np.array([*IDS[:-1], "999999"], dtype="S6")
     with pytest.raises(InputError, match=r"axis0 and block0_items name different sensors .717447"):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 def test_two_frames_are_ambiguous(write_frame, tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5")
     write_frame(raw, key="other")
     with pytest.raises(InputError, match=r"2 frames .* \{'df': 'frame', 'other': 'frame'\}"):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_other_pandas_formats_are_refused(write_frame, tmp_path, attribute, valu
     with h5py.File(raw, "a") as file:
         file["df"].attrs[attribute] = value
     with pytest.raises(InputError, match=message):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
 class Bomb:
@@ -149,7 +149,7 @@ def test_pickled_axis_is_refused_and_not_loaded(write_frame, tmp_path):
         axis = file.create_dataset("df/axis0", (1,), dtype=h5py.vlen_dtype(np.uint8))
         axis[0] = np.frombuffer(pickle.dumps(Bomb(tmp_path / "ran")), dtype=np.uint8)
     with pytest.raises(InputError, match="/df/axis0 holds object, which may be pickled"):
-        prepare(raw, tmp_path / "out.nc")
+        MetrLA.prepare(raw, tmp_path / "out.nc")
     assert not (tmp_path / "ran").exists()
 
 
@@ -223,7 +223,7 @@ def test_steps_that_do_not_fit(prepared, step):
 def test_folder_with_one_candidate(write_frame, tmp_path, names, chosen):
     for name in names:
         write_frame(tmp_path / name)
-    ds = open_cube(prepare(tmp_path, tmp_path / "out.nc"))
+    ds = open_cube(MetrLA.prepare(tmp_path, tmp_path / "out.nc"))
     assert list(json.loads(ds.attrs["source_checksums"])) == [chosen]
 
 
@@ -234,19 +234,21 @@ def test_folder_with_none_or_several(write_frame, tmp_path, names, message):
     for name in names:
         write_frame(tmp_path / name)
     with pytest.raises(InputError, match=message):
-        prepare(tmp_path, tmp_path / "out.nc")
+        MetrLA.prepare(tmp_path, tmp_path / "out.nc")
 
 
 def test_what_is_no_hdf5(tmp_path):
     (tmp_path / "metr-la.h5").write_text("<html>Sign in</html>")
     with pytest.raises(InputError, match=r"metr-la\.h5: cannot be read .* download it again"):
-        prepare(tmp_path, tmp_path / "out.nc")
+        MetrLA.prepare(tmp_path, tmp_path / "out.nc")
     with pytest.raises(InputError, match=r"none\.csv: no file here \(found nothing\)"):
-        prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", locations=tmp_path / "none.csv")
+        MetrLA.prepare(
+            tmp_path / "metr-la.h5", tmp_path / "out.nc", locations=tmp_path / "none.csv"
+        )
     with pytest.raises(InputError, match=r"no file here \(found a folder\)"):
-        prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", adjacency=tmp_path)
+        MetrLA.prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", adjacency=tmp_path)
     with pytest.raises(InputError, match=r"nowhere: no file or folder here \(found nothing\)"):
-        prepare(tmp_path / "nowhere", tmp_path / "out.nc")
+        MetrLA.prepare(tmp_path / "nowhere", tmp_path / "out.nc")
 
 
 def test_graph_and_positions_beside_the_records_are_used_in_the_order_of_the_cells(
@@ -259,7 +261,7 @@ def test_graph_and_positions_beside_the_records_are_used_in_the_order_of_the_cel
     text = "\n".join(["index,sensor_id,latitude,longitude", *rows, ""])
     (tmp_path / "sensor_locations_la.csv").write_text(text)
     with caplog.at_level(logging.INFO):
-        ds = open_cube(prepare(raw, tmp_path / "out.nc"))
+        ds = open_cube(MetrLA.prepare(raw, tmp_path / "out.nc"))
     np.testing.assert_array_equal(ds["adjacency"], [[8, 7, 6], [5, 4, 3], [2, 1, 0]])
     assert ds["adjacency"].dims == ("cell", "cell_to")
     assert ds["cell_to"].values.tolist() == IDS
@@ -353,7 +355,7 @@ def test_matrices_that_do_not_fit(tmp_path, ids, matrix, message):
 
 
 def test_source_is_the_mirror_of_torch_spatiotemporal():
-    (archive,) = SOURCES
+    (archive,) = MetrLA.SOURCES
     assert isinstance(archive, Archive)
     assert archive.url.startswith("https://drive.switch.ch/")
 
@@ -361,7 +363,8 @@ def test_source_is_the_mirror_of_torch_spatiotemporal():
 def test_real_files(traffic_dir, tmp_path):
     names = ("metr-la-raw-1026steps.h5", "metr-la-week1-filled.h5")
     raw, filled = (
-        open_cube(prepare(traffic_dir / name, tmp_path / f"{name}.nc")).load() for name in names
+        open_cube(MetrLA.prepare(traffic_dir / name, tmp_path / f"{name}.nc")).load()
+        for name in names
     )
     assert dict(filled.sizes) == {"time": 2016, "cell": 207, "cell_to": 207}
     assert raw["speed"].shape == (1026, 207)
@@ -378,7 +381,9 @@ def test_real_files(traffic_dir, tmp_path):
 
 
 def test_real_graph_and_positions(traffic_dir, tmp_path):
-    ds = open_cube(prepare(traffic_dir / "metr-la-week1-filled.h5", tmp_path / "out.nc")).load()
+    ds = open_cube(
+        MetrLA.prepare(traffic_dir / "metr-la-week1-filled.h5", tmp_path / "out.nc")
+    ).load()
     ids = (traffic_dir / "graph_sensor_ids.txt").read_text().strip().split(",")
     assert ds["cell"].values.tolist() == ids
     with np.load(traffic_dir / "metr-la-adjacency.npz") as published:
@@ -391,15 +396,15 @@ def test_real_graph_and_positions(traffic_dir, tmp_path):
 
 def test_real_folder_is_ambiguous_and_its_pickle_refused(traffic_dir, tmp_path):
     with pytest.raises(InputError, match=r"found metr-la-raw-1026steps\.h5, metr-la-week1-fill"):
-        prepare(traffic_dir, tmp_path / "out.nc")
+        MetrLA.prepare(traffic_dir, tmp_path / "out.nc")
     records, graph = (traffic_dir / name for name in ("metr-la-week1-filled.h5", "adj_mx.pkl"))
     with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle"):
-        prepare(records, tmp_path / "out.nc", adjacency=graph)
+        MetrLA.prepare(records, tmp_path / "out.nc", adjacency=graph)
 
 
 def test_real_hourly_means(traffic_dir, tmp_path):
     path = traffic_dir / "metr-la-raw-1026steps.h5"
-    ds = open_cube(prepare(path, tmp_path / "out.nc", step="1h"))
+    ds = open_cube(MetrLA.prepare(path, tmp_path / "out.nc", step="1h"))
     with h5py.File(path) as file:
         speed = file["df/block0_values"][:]
     assert ds.sizes["time"] == 86  # 1,026 steps are 85 hours and a half

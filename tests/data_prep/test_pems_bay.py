@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
-from data_prep.sets import metr_la, pems_bay
+from data_prep.sets.dcrnn import MetrLA, PemsBay
 from data_prep.sets.roads.sensors import read_adjacency
 
 TIMES = pd.date_range("2017-01-01", periods=6, freq="5min")
@@ -29,7 +29,7 @@ def folder(write_frame, tmp_path):
 
 
 def test_the_published_files_become_a_cube(folder, tmp_path):
-    ds = open_cube(pems_bay.prepare(folder, tmp_path / "out.nc")).load()
+    ds = open_cube(PemsBay.prepare(folder, tmp_path / "out.nc")).load()
     assert ds["cell"].values.tolist() == IDS
     assert list(ds.indexes["time"]) == list(TIMES)
     assert ds.attrs["title"] == "PEMS-BAY road speeds"
@@ -47,7 +47,7 @@ def test_the_hour_that_the_clocks_skip_is_no_gap(write_frame, tmp_path):
     before = pd.date_range("2017-03-12T01:45", periods=3, freq="5min")
     times = before.append(before + pd.Timedelta("75min"))
     raw = write_frame(tmp_path / "pems-bay.h5", times=times, ids=IDS)
-    ds = pems_bay.read(raw)
+    ds = PemsBay.read(raw)
     assert ds.sizes["time"] == 18
     assert np.isnan(ds["speed"][3:15]).all()
     assert ds["speed"][15, 0] == 70
@@ -58,18 +58,18 @@ def test_any_other_missing_hour_is_a_gap(write_frame, tmp_path, start):
     times = TIMES[:3] - TIMES[0] + pd.Timestamp(start)
     raw = write_frame(tmp_path / "pems-bay.h5", times=times.append(times + pd.Timedelta("75min")))
     with pytest.raises(InputError, match=r"12 of 18 time steps have no row, .*allow_gaps=True"):
-        pems_bay.read(raw)
+        PemsBay.read(raw)
 
 
 def test_of_a_gap_that_reaches_into_the_skipped_hour_the_rest_is_counted(write_frame, tmp_path):
     times = pd.date_range("2017-03-12T01:30", periods=24, freq="5min")[[0, 1, 2, 21, 22, 23]]
     with pytest.raises(InputError, match="6 of 24 time steps have no row"):
-        pems_bay.read(write_frame(tmp_path / "pems-bay.h5", times=times))
+        PemsBay.read(write_frame(tmp_path / "pems-bay.h5", times=times))
 
 
 def test_the_other_set_is_refused_by_its_year(folder):
     with pytest.raises(InputError, match=r"pems-bay\.h5: /df/axis1 .* year 2017, expected 2012"):
-        metr_la.read(folder / "pems-bay.h5")
+        MetrLA.read(folder / "pems-bay.h5")
 
 
 @pytest.mark.parametrize(
@@ -83,16 +83,16 @@ def test_the_other_set_is_refused_by_its_year(folder):
 def test_tables_without_a_header_that_do_not_fit(folder, name, text, message):
     (folder / name).write_text(text)
     with pytest.raises(InputError, match=rf"{name}: {message}"):
-        pems_bay.read(folder)
+        PemsBay.read(folder)
 
 
 def test_the_pickled_graph_is_never_read(folder):
     (folder / "adj_mx_bay.pkl").write_bytes(pickle.dumps([1]))
     with pytest.raises(InputError, match=r"adj_mx_bay\.pkl: a pickle .* give the \.csv"):
-        pems_bay.read(folder, adjacency=folder / "adj_mx_bay.pkl")
+        PemsBay.read(folder, adjacency=folder / "adj_mx_bay.pkl")
 
 
 def test_records_may_have_no_checksum_but_the_authors_tables_have():
-    records, *tables = pems_bay.SOURCES
+    records, *tables = PemsBay.SOURCES
     assert records.checksum is None
     assert all(table.checksum.startswith("sha256:") for table in tables)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube
-from data_prep.profile import profile
+from data_prep.description import profile
 from data_prep.readers.frames import from_frame
 from stforecast.cli.info import describe
 from stforecast.cli.main import cli

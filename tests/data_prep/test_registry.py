@@ -182,4 +182,4 @@ def test_data_sets_are_modules_by_name():
         "los-loop", "metr-la", "milan", "newyork-taxi", "pems-bay", "pems03", "pems04", "pems07",
         "pems08", "sz-taxi", "table", "trentino",
     ]  # fmt: skip
-    assert DATA_SETS["metr-la"] is sys.modules["data_prep.sets.metr_la"]
+    assert DATA_SETS["milan"] is sys.modules["data_prep.sets.milan"]

@@ -6,12 +6,12 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
-from data_prep.sets import los_loop, sz_taxi
+from data_prep.sets.tgcn import LosLoop, SZTaxi
 
 SPEEDS = np.array([[64.375, 67.625], [0, 68.5], [60, 61], [30, 31], [33, 34], [36, 37.0]])
 SETS = {
-    "los": (los_loop, ["773869", "767541"], "2012-03-01", "5min", "mile/hour"),
-    "sz": (sz_taxi, ["90217", "90218"], "2015-01-01", "15min", "1"),
+    "los": (LosLoop, ["773869", "767541"], "2012-03-01", "5min", "mile/hour"),
+    "sz": (SZTaxi, ["90217", "90218"], "2015-01-01", "15min", "1"),
 }
 
 
@@ -77,7 +77,7 @@ def test_files_that_do_not_fit(tmp_path, name, file, text, message):
 
 
 def test_the_other_set_in_the_folder_is_not_taken(tmp_path, name):
-    other = {"los": sz_taxi, "sz": los_loop}[name]
+    other = {"los": SZTaxi, "sz": LosLoop}[name]
     with pytest.raises(InputError, match=r"no (los|sz)_speed\.csv in this folder"):
         other.read(tmp_path)
     (tmp_path / "adj.pkl").write_bytes(b"")
@@ -86,6 +86,6 @@ def test_the_other_set_in_the_folder_is_not_taken(tmp_path, name):
 
 
 def test_files_are_fetched_at_a_fixed_commit():
-    sources = (*los_loop.SOURCES, *sz_taxi.SOURCES)
+    sources = (*LosLoop.SOURCES, *SZTaxi.SOURCES)
     assert all("/219a2346f5bf68d54d91a948e7a41a08f9edc46b/" in source.url for source in sources)
     assert [source.name for source in sources if source.checksum is None] == ["sz_speed.csv"]

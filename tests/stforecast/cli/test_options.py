@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import PositiveInt
 
-from data_prep.base.docstrings import entries, help_text, title
 from data_prep.base.errors import InputError
-from data_prep.base.registry import Found, Registry
+from data_prep.base.registry import Found, Registry, entries, help_text, title
 from stforecast.cli.commands import SectionedCommand, Subcommands
 from stforecast.cli.options import from_dataclass, from_function, peek
 from stforecast.federated.core.options import Share

@@ -3,8 +3,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.data.calendar import CALENDAR_INPUTS, calendar_inputs, holiday_inputs
-from stforecast.data.clock import Calendar
+from stforecast.data.clock import CALENDAR_INPUTS, Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
 

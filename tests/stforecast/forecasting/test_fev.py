@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import xarray as xr
 
+from data_prep.base.errors import InputError
 from stforecast.forecasting.fev import export_fev
 from stforecast.forecasting.runs import run
 
@@ -44,3 +46,21 @@ def test_windows_of_the_task_are_those_of_the_forecasts(ran, tmp_path):
             np.testing.assert_array_equal(row["predictions"], of_cell["y_hat"])
             np.testing.assert_array_equal(row["0.05"], of_cell["lower"])
             np.testing.assert_array_equal(row["0.95"], of_cell["upper"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ds: ds.isel(time=slice(ds.sizes["time"] // 2)),
+        lambda ds: ds.isel(cell=slice(None, None, -1)).assign_coords(cell=ds["cell"]),
+        lambda ds: ds.assign(internet=ds["internet"] * 1.01),
+    ],
+    ids=["shorter", "cells exchanged", "one per cent more"],
+)
+def test_other_data_than_those_of_the_run_are_refused(change, ran, cube_path, tmp_path):
+    with xr.open_dataset(cube_path, engine="h5netcdf") as ds:
+        changed = change(ds.load())
+    changed.to_netcdf(cube_path, engine="h5netcdf")
+    with pytest.raises(InputError, match=r"has changed since .*run was run"):
+        export_fev(ran, tmp_path / "task")
+    assert not (tmp_path / "task").exists()

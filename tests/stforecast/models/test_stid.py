@@ -9,8 +9,8 @@ from torch import nn
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.data.calendar import calendar_inputs
 from stforecast.data.clients import Cells
+from stforecast.data.clock import calendar_inputs
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.population import Population
 from stforecast.models.stid import STID, STIDOptions, TimeOfDay
