@@ -3,7 +3,8 @@
 A `Coordinator` reaches the nodes only through a `Link`. Clients are numbered from the start; a node
 that joins reports the numbers of its clients. The first round waits for all clients. After that, a
 node may disconnect, return, join late or send an invalid answer: the round continues with the
-others, and a warning is logged.
+others, and a warning is logged. With `slow_share` it also continues without the slowest, see
+`stforecast.federated.nodes.late_answers`.
 
 No single node decides which round is the best, and so which models are kept: see
 `stforecast.federated.nodes.membership`.

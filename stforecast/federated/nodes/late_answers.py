@@ -83,16 +83,14 @@ class LateAnswers:
             asked: the messages that they answer.
             state: the present state.
         """
-        if not self.method.training.slow_share:
-            return dict(answers)
         current = {}
         for node, answer in answers.items():
-            check_names(self.method, state, answer.ids, answer.upload)
-            message, ids, late = asked[node], answer.ids, state.round - asked[node].about["round"]
-            upload = answer.upload
+            upload, ids, late = answer.upload, answer.ids, state.round - asked[node].about["round"]
+            if self.method.training.slow_share and len(ids):
+                check_names(self.method, state, ids, upload)
             if late and len(ids):
-                rows = ids - self.membership.numbers[node].start
-                change = {name: t - message.payload[name][rows] for name, t in upload.items()}
+                rows, began = ids - self.membership.numbers[node].start, asked[node].payload
+                change = {name: t - began[name][rows] for name, t in upload.items()}
                 upload = moved(self.method, state, ids, change, late)
                 self._tell(node, late, state.round)
             current[node] = dataclasses.replace(answer, upload=upload, late=late)
