@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import local_time, observed, services_of
+from data_prep.notices import counters_among
 
 SLAB = 2**22
 """Number of values to read at once."""
@@ -120,8 +121,9 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
     Returns:
         `cells_seen` of all cells; `missing`, `zeros`: shares of all values, and of those present;
         `missing_cells`, `missing_days`: the worst ones with their shares; `constant`: cells with
-        one value; `stuck`: steps in spans of a quarter of a day or more without a change, zeros
-        aside, with the longest; `outliers` and `shifts`: their number and the largest;
+        one value; `counters`: those that run on like a counter, if most do; `stuck`: steps in
+        spans of a quarter of a day or more without a change, zeros aside, with the longest;
+        `outliers` and `shifts`: their number and the largest;
         `daily`, `weekly`: the share of a cell's variance that the mean of each time of day, and of
         each time of the week, explains; None where the time is too short.
 
@@ -151,6 +153,7 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
         "missing_cells": _worst(1 - known.mean(axis=0), cells),
         "missing_days": _worst(by_day, dates),
         "constant": [str(cell) for cell in cells[(spread == 0) & (known.sum(axis=0) > 1)]],
+        "counters": [str(cell) for cell in counters_among(values, cells)],
         "stuck": _stuck(values, max(4, per_day // 4), times, cells),
         "outliers": _outliers(values, times, cells),
         "shifts": _shifts(values, times, cells),

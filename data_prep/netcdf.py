@@ -66,14 +66,54 @@ def hdf5_target(path: Path) -> Iterator[_DeferredErrorFile]:
             raise file.failure
 
 
+class _OpenItems(h5py.File):  # type: ignore[misc]  # h5py has no types
+    """A file whose items stay open: h5netcdf looks each up some dozen times, which takes long."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._items: dict[str, Any] = {}
+        super().__init__(*args, **kwargs)
+
+    def __getitem__(self, name: Any) -> Any:
+        key = name.strip("/") if isinstance(name, str) else "/"
+        if not key:
+            return self
+        if "/" in key:  # In a group, which would not tell when it is deleted, or a reference.
+            return super().__getitem__(name)
+        if key not in self._items:
+            self._items[key] = super().__getitem__(key)
+        return self._items[key]
+
+    def __delitem__(self, name: str) -> None:
+        self._items.pop(name.strip("/"), None)
+        super().__delitem__(name)
+
+
 @contextmanager
 def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
     """Yield a new netCDF4 file, open for writing; an `OSError` is raised at the end."""
-    formats = ("v110", "v110")
-    with hdf5_target(path) as file, h5netcdf.File(file, "w", libver=formats) as target:
+    settings: dict[str, Any] = {"libver": ("v110", "v110"), "track_order": True}
+    with (
+        hdf5_target(path) as file,
+        _OpenItems(file, "w", **settings) as items,
+        h5netcdf.File(items, "w") as target,
+    ):
         yield target
-        target._h5file.visititems(_fix_length_of_texts)
-        _fix_length_of_texts("/", target._h5file)
+        items.visititems(_fix_length_of_texts)
+        _fix_length_of_texts("/", items)
+
+
+def open_netcdf(path: Path, **options: Any) -> xr.Dataset:
+    """Open a netCDF4 file lazily, as `xarray.open_dataset` does with the same options."""
+    file = _OpenItems(path)
+    try:
+        source = h5netcdf.File(file, "r", decode_vlen_strings=True, phony_dims="access")
+        ds = xr.open_dataset(H5NetCDFStore(source), **options)
+    except BaseException:
+        file.close()
+        raise
+    ds.set_close(file.close)
+    ds.encoding["source"] = str(path.absolute())
+    return ds
 
 
 def _fix_length_of_texts(name: str, item: h5py.Group | h5py.Dataset) -> None:

@@ -41,13 +41,12 @@ def warn_of_oddities(
         return
     day = max(FEWEST, round(pd.Timedelta(days=1) / abs(times[1] - times[0])))
     known = np.isfinite(values)
-    rising = [cells[cell] for cell in range(values.shape[1]) if _is_running(values[:, cell])]
-    if rising and 2 * len(rising) > known.any(axis=0).sum():
+    if (rising := counters_among(values, cells)).size:
         log.warning(
             "%s: looks like a counter that runs on: it hardly ever falls in %s, such as cell %s; "
             "%s",
             name,
-            counted(len(rising), "cell"),
+            counted(rising.size, "cell"),
             rising[0],
             Words(
                 "prepare its increments with {resample} {agg:increase}",
@@ -72,6 +71,13 @@ def warn_of_oddities(
         f"cell {cells[cell]} at {times[last[cell]]}, {counted(early[cell], 'step')} before others"
         for cell in np.flatnonzero((early >= day) & known.any(axis=0))
     ])  # fmt: skip
+
+
+def counters_among(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Return the cells whose values, `(steps, cells)`, run on like a counter's, if most do."""
+    running = np.array([_is_running(series) for series in values.T], dtype=bool)
+    most = 2 * running.sum() > np.isfinite(values).any(axis=0).sum()
+    return cells[running] if most else cells[:0]
 
 
 def _is_running(values: np.ndarray) -> bool:

@@ -25,8 +25,8 @@ ARROW = (".feather", ".arrow", ".ipc")
 
 TEXTS = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".xz", ".bz2")
-JSON_LINES = (".jsonl", ".ndjson")
-BINARY = (".parquet", *ARROW, ".h5", ".hdf5", *JSON_LINES)
+JSON = (".json", ".jsonl", ".ndjson")
+BINARY = (".parquet", *ARROW, ".h5", ".hdf5", *JSON)
 """Ends of the names of files whose columns have types."""
 
 SUFFIXES = (
@@ -38,6 +38,11 @@ SUFFIXES = (
 def names_table(path: str) -> bool:
     """Return whether a file is a table by the end of its name, in letters of any case."""
     return path.lower().endswith(SUFFIXES)
+
+
+def is_table_in_folder(path: str) -> bool:
+    """Return whether a file of a folder is a table; JSON often describes the tables beside it."""
+    return names_table(path) and not path.lower().endswith(".json")
 
 
 TIMES = frozenset({

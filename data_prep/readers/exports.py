@@ -10,7 +10,7 @@ import glob
 import logging
 import re
 import zipfile
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -26,12 +26,13 @@ from data_prep.readers.columns import (
     SUFFIXES,
     TEXTS,
     Origin,
+    is_table_in_folder,
     names_table,
 )
 from data_prep.readers.delimited import Dialect, may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
 from data_prep.readers.time_columns import drop_rows, find_times, times_down
-from data_prep.readers.time_parts import fill_dates, join_times, read_serials
+from data_prep.readers.time_parts import fill_labels, join_times, read_serials
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
     Decimal,
@@ -66,7 +67,8 @@ def files_of(path: Path) -> list[Path]:
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
     shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    files = [p for p in shown if names_table(p.name)]
+    named = is_table_in_folder if path.is_dir() else names_table
+    files = [p for p in shown if named(p.name)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}, or a folder of them")
     _say_left_out(path, [p.name for p in shown if p not in files])
@@ -139,7 +141,7 @@ def read_export(
             `"services"`.
     """
     if isinstance(path, pd.DataFrame):
-        read = [_read_frame(path, time)]
+        read = [_read_frame(path, time, keys)]
         path = Path(read[0].name)
     else:
         read = _read_parts(path, time, keys, dialect)
@@ -158,11 +160,12 @@ def read_export(
     return to_pandas(table), time if joined is None else joined, origin
 
 
-def _read_frame(df: pd.DataFrame, time: str) -> _Read:
+def _read_frame(df: pd.DataFrame, time: str, keys: Container[str]) -> _Read:
     origin = Origin(as_text=True)
     table = read_serials(from_pandas(df), time, origin)
     times = find_times(table, time, origin, header=True)
-    return _Read(origin.name, *drop_rows(table, times, origin), times)
+    table, origin = drop_rows(table, times, origin)
+    return _Read(origin.name, fill_labels(table, times, keys, origin), origin, times)
 
 
 def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -> list[_Read]:
@@ -175,7 +178,9 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
             if part.sheet and not (origin.timed and len(table)):
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
                 continue
-            origin = dataclasses.replace(origin, name=part.name)
+            several = part.sheet and any(other.path != part.path for other in parts)
+            name = f"{part.path.name}, {part.name}" if several else part.name
+            origin = dataclasses.replace(origin, name=name)
         table, origin = times_down(read_serials(table, time, origin), origin)
         times = read[0].times if read else []
         if not times or not set(times) <= set(table.columns):
@@ -184,7 +189,8 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")
         table, origin = drop_rows(table, times, origin)
-        read.append(_Read(part.name, fill_dates(table, times, origin), origin, times))
+        table = fill_labels(table, times, keys, origin)
+        read.append(_Read(part.name, table, origin, times))
     if not read:
         raise InputError(f"{path.name}: no sheet has a table with times; ", Words("choose {sheet}"))
     return read
@@ -211,12 +217,13 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
                 f"{path.name}: {one.name} has its times in {one.times}, {first.name} in "
                 f"{first.times}; give tables of one form"
             )
-    read = _named_without_units(read)
+    read = _stacked_by(_named_without_units(read), lambda one: one.name, path, layout)
     first = read[0]
     texts = [c for c in first.table.columns if first.table[c].dtype == pl.String]
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.table.columns) == set(first.table.columns) for one in read)
     if not same:
+        read = _stacked_by(read, lambda one: frozenset(one.table.columns), path, layout)
         return _joined(read, [k for k in keys if all(k in o.table.columns for o in read)], path)
     sets = [one.table.select(keys).unique() for one in read]
     together = pl.concat(sets, how="vertical_relaxed")
@@ -261,6 +268,19 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
     )
 
 
+def _stacked_by(
+    read: Sequence[_Read], form: Callable[[_Read], Hashable], path: Path, layout: str
+) -> list[_Read]:
+    """Return one table for each form, such as the sheets of a name in daily workbooks."""
+    forms: dict[Hashable, list[_Read]] = {}
+    for one in read:
+        forms.setdefault(form(one), []).append(one)
+    if len(forms) == 1:
+        return list(read)
+    whole = [own[0] if len(own) == 1 else combine(own, path, layout) for own in forms.values()]
+    return [one._replace(name=own[0].name) for one, own in zip(whole, forms.values(), strict=True)]
+
+
 def _named_without_units(read: Sequence[_Read]) -> Sequence[_Read]:
     """Return tables whose columns have no unit in their names where files differ only in units."""
     names = [{without_unit(c): c for c in one.table.columns} for one in read]
@@ -287,7 +307,7 @@ def _stem(name: str) -> str:
 
 
 def _names_of(read: Sequence[_Read]) -> str:
-    return some([_stem(one.name) for one in read], 8)
+    return some(list(dict.fromkeys(_stem(one.name) for one in read)), 8)
 
 
 def _stacked(read: Sequence[_Read], path: Path) -> _Read:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import datetime
 import zipfile
@@ -17,7 +18,7 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.readers import delimited
-from data_prep.readers.columns import ARROW, JSON_LINES, SUFFIXES, Origin, names_table
+from data_prep.readers.columns import ARROW, JSON, SUFFIXES, Origin, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
@@ -152,10 +153,10 @@ def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
 
 DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
-_HOW |= dict.fromkeys(JSON_LINES, "as JSON lines") | dict.fromkeys(ARROW, "as Arrow")
+_HOW |= dict.fromkeys(JSON, "as JSON") | dict.fromkeys(ARROW, "as Arrow")
 _HOW |= dict.fromkeys(SUFFIXES_OF_FRAMES, "as HDF5")
 PANDAS = {
-    ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel", ".json": "read_json",
+    ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel",
     ".xml": "read_xml", ".html": "read_html", ".orc": "read_orc", ".dta": "read_stata",
     ".sav": "read_spss", ".sas7bdat": "read_sas", ".xpt": "read_sas",
 }  # fmt: skip
@@ -201,8 +202,8 @@ def read_file(
     with reading(path.name, _HOW.get(ending, "as a table"), "save it again"), _without_panic():
         if ending in (".parquet", *ARROW):
             table, origin = _read_columns(path)
-        elif ending in JSON_LINES:
-            table, origin = _read_json_lines(path)
+        elif ending in JSON:
+            table, origin = _read_json(path)
         elif ending in SUFFIXES_OF_FRAMES:
             table, origin = read_hdf(path)
         elif ending == ".xlsx":
@@ -269,12 +270,18 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
     return plain.collect(), Origin(path.name, "row", 1, is_file=True)
 
 
-def _read_json_lines(path: Path) -> tuple[pl.DataFrame, Origin]:
-    """Read a file with an object in each line, whose names are columns."""
+def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
+    """Read a list of objects, or an object in each line; names joined by points are columns."""
     check_size(4 * path.stat().st_size, path.name)
-    table = pl.read_ndjson(path, infer_schema_length=None)
+    with path.open("rb") as file:
+        is_list = file.read(LINES).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
+    read = pl.read_json if is_list else pl.read_ndjson
+    table = read(path, infer_schema_length=None)
+    while objects := [name for name, dtype in table.schema.items() if dtype == pl.Struct]:
+        table = table.unnest(objects, separator=".")
+        delimited.check_columns(table.width, path.name)
     _check_schema(table.schema, path)
-    return table, Origin(path.name, "line", 1, is_file=True)
+    return table, Origin(path.name, "record" if is_list else "line", 1, is_file=True)
 
 
 def _check_schema(schema: pl.Schema, path: Path) -> None:

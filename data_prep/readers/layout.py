@@ -195,7 +195,7 @@ def _find_cell(df: pd.DataFrame, time: str, origin: Origin) -> str | None:
 def say_cell(df: pd.DataFrame, joined: str, origin: Origin) -> None:
     """Log the column of cells, or those joined by a comma, with ids as the file has them."""
     parts = cells_of(df, joined)
-    first = np.flatnonzero(~df[parts].duplicated())
+    first = np.flatnonzero(~df[parts].duplicated() & df[parts].notna().all(axis="columns"))
     ids = df[parts].iloc[first[:SHOWN_CELLS]].convert_dtypes()
     shown = origin.of_rows(first[:SHOWN_CELLS])
     for part in parts:

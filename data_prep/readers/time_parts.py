@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import polars as pl
@@ -63,26 +63,29 @@ def _are_serials(days: np.ndarray) -> bool:
     return bool(of_minutes and days.min() >= SERIALS[0] and days.max() < SERIALS[1])
 
 
-def fill_dates(table: pl.DataFrame, times: Sequence[str], origin: Origin) -> pl.DataFrame:
-    """Write dates that stand once for several rows, as in a pivot table, in each of them.
+def fill_labels(
+    table: pl.DataFrame, times: Sequence[str], keys: Container[str], origin: Origin
+) -> pl.DataFrame:
+    """Write dates, times and cells that stand once above their rows, as in a pivot table, in each.
 
-    They do so if the times of day rise from each date to the next.
+    A column of such labels is blank in half of the rows or more, its neighbouring labels differ,
+    and below each of them no two rows are alike in the times and cells to its right.
 
-    >>> table = pl.DataFrame({"Date": ["2024-01-01", None, "2024-01-02"], "Hour": [0, 1, 0]})
-    >>> fill_dates(table, ["Date", "Hour"], Origin())["Date"].to_list()
-    ['2024-01-01', '2024-01-01', '2024-01-02']
+    >>> table = pl.DataFrame({"Cell": ["A", None, "B", None], "Hour": [0, 1, 0, 1]})
+    >>> fill_labels(table, ["Hour"], ["Cell"], Origin())["Cell"].to_list()
+    ['A', 'A', 'B', 'B']
     """
-    if len(times) != 2 or not len(table):
-        return table
-    date, clock = (table[name] for name in times)
-    if not date.null_count() or clock.null_count() or date[0] is None:
-        return table
-    hours = _clock([clock])
-    falls = (hours.slice(1) <= hours.slice(0, len(hours) - 1)).to_numpy()
-    if (falls & date.is_null().to_numpy()[1:]).any():
-        return table
-    log.info("%s: column %r has each date once, above rows of its day", origin.name, times[0])
-    return table.with_columns(date.forward_fill())
+    ordered = [c for c in table.columns if c in times or c in keys]
+    for i in reversed(range(len(ordered) - 1)):
+        labels, right = table[ordered[i]], ordered[i + 1 :]
+        if 2 * labels.null_count() < len(labels) or not len(labels) or labels[0] is None:
+            continue
+        known = labels.drop_nulls()
+        below = table.select(right).with_columns(labels.is_not_null().cum_sum().alias(""))
+        if (known.slice(1) != known.slice(0, len(known) - 1)).all() and below.is_unique().all():
+            log.info("%s: column %r has each label once, above its rows", origin.name, labels.name)
+            table = table.with_columns(labels.forward_fill())
+    return table
 
 
 def join_times(table: pl.DataFrame, times: Sequence[str]) -> tuple[pl.DataFrame, str | None]:

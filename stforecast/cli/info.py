@@ -162,6 +162,8 @@ def _table(path: Path) -> Description:
     parts = [info_data.cube_text(about), *problems, info_data.profile_text(profiles)]
     words = ["--allow-gaps"] if "allow_gaps" in options else []
     words += ["--duplicates", "mean"] if "duplicates" in options else []
+    if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
+        words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
     about |= {"profile": profiles, "problems": problems}
     text = "\n\n".join([*parts, info_data.preview(ds)])
     return Description("table", about, text, _forecast(path, about, words), ds)

@@ -71,6 +71,9 @@ def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
         "zeros": f"{_percent(found['zeros'])} of the values" if found["zeros"] else "",
         "constant": f"{counted(len(found['constant']), 'cell')}: {some(found['constant'], 5)}"
         if found["constant"] else "",
+        "counter": f"runs on in {counted(len(found['counters']), 'cell')}, such as "
+        f"{found['counters'][0]}: --agg increase forecasts its increments"
+        if found["counters"] else "",
         "stuck": f"{counted(stuck['spans'], 'span')} without a change, the longest "
         f"{counted(stuck['longest'], 'step')} of cell {stuck['cell']} from {stuck['first'][:16]}"
         if stuck["spans"] else "",

@@ -14,7 +14,7 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.readers.columns import names_table
+from data_prep.readers.columns import is_table_in_folder, names_table
 from data_prep.readers.frames import TableOptions, counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
 
@@ -79,7 +79,7 @@ def is_table(data: object) -> bool:
         return isinstance(data, pd.DataFrame)
     path = os.fspath(data)
     if Path(path).is_dir():
-        return any(names_table(file.name) for file in Path(path).iterdir())
+        return any(is_table_in_folder(file.name) for file in Path(path).iterdir())
     return names_table(path) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 

@@ -48,8 +48,7 @@ def append(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[xr.Dataset,
     begin = int(at[0])
     if begin > 0 and (gap := begin - history.sizes["time"]) > 0:
         notes.append(
-            f"{counted(gap, 'step')} between the history's end and {new.indexes['time'][0]} are "
-            "missing"
+            f"{counted(gap, 'step')} missing between the history's end and {new.indexes['time'][0]}"
         )
     merged, changed, n_before = history.reindex(time=to), 0, history.sizes["time"]
     inside = at >= 0

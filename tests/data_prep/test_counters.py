@@ -46,6 +46,10 @@ def test_the_option_that_the_notice_names_gives_the_increments(tmp_path, capsys)
         np.testing.assert_array_equal(ds["octets"], TRUE[:-1])
         np.testing.assert_array_equal(ds["time"], STEPS[:-1].as_unit("ns"))
     assert "runs on" not in capsys.readouterr().err
+    cli.main(["info", str(path)], standalone_mode=False, obj={})
+    shown = capsys.readouterr().out
+    assert "counter    runs on in 2 cells, such as edge0" in shown
+    assert f"snmp.csv {options} --horizon 24" in shown
 
 
 @pytest.mark.parametrize(("bits", "first"), [(32, 2**32 - 10**8), (64, 2**64 - 10**8), (64, 2**63)])

@@ -6,6 +6,7 @@ Each is read to the last value, or refused with one line whose option works when
 import datetime
 import gzip
 import io
+import json
 import logging
 import lzma
 import re
@@ -480,18 +481,18 @@ def a_file_each(folder, what):
     return folder / "all", truth
 
 
-def book(folder, sheets, merge=()):
+def book(folder, sheets, merge=(), name="book.xlsx"):
     openpyxl = pytest.importorskip("openpyxl")
     made = openpyxl.Workbook()
     made.remove(made.active)
-    for name, rows in sheets.items():
-        sheet = made.create_sheet(name)
+    for title, rows in sheets.items():
+        sheet = made.create_sheet(title)
         for row in rows:
             sheet.append(row)
         for area in merge:
             sheet.merge_cells(area)
-    made.save(folder / "book.xlsx")
-    return folder / "book.xlsx"
+    made.save(folder / name)
+    return folder / name
 
 
 @case()
@@ -522,6 +523,26 @@ def excel_with_two_rows_of_merged_names(folder):
         rows.append([t.to_pydatetime(), *(float(truth.values[s].loc[t, c]) for c in truth.cells
                                           for s in LTE)])  # fmt: skip
     return book(folder, {"Data": rows}, ["A1:A2", "B1:C1", "D1:E1"]), truth
+
+
+@case(("services",), ("regions",))
+def excel_workbooks_of_days(folder, kind):
+    """A workbook a day, whose sheets are services of the same cells, or cells of a region."""
+    cells = [f"{region}{i}" for region in "NS" for i in range(7)]
+    truth = Truth({"DL": 0, "UL": 0} if kind == "services" else {"value": 0}, cells)
+    if kind == "services":
+        sheets = truth.values
+    else:
+        sheets = {region: truth.wide.filter(like=region) for region in "NS"}
+    (folder / "days").mkdir()
+    for i in range(0, 72, 24):
+        rows = {
+            name: [["time", *f.columns],
+                   *([t.to_pydatetime(), *r] for t, *r in f[i:i + 24].itertuples())]
+            for name, f in sheets.items()
+        }  # fmt: skip
+        book(folder / "days", rows, name=f"day_{i}.xlsx")
+    return folder / "days", truth
 
 
 @case()
@@ -951,6 +972,20 @@ def pivot_table(folder):
     return book(folder, {"Pivot": [*rows, ["Grand Total", None, 1, 2, 3, 6]]}), truth
 
 
+@case(["cell", "time"], ["time", "cell"], ["date", "cell", "hour"], ["cell", "date", "hour"])
+def labels_above_their_rows(folder, *order):
+    """The outline of a pivot table: each label once, above rows of those to its right."""
+    truth = Truth({"value": 0}, ["Alpha", "Beta", "Gamma"])
+    times = truth.long["time"].dt
+    parts = {"date": times.strftime("%Y-%m-%d"), "hour": times.strftime("%H:00")}
+    frame = truth.long.assign(**parts)
+    frame = frame.sort_values([*order])[[*order, "value"]]
+    again = [frame[[*order[:i]]].duplicated() for i in range(1, len(order))]
+    for label, repeated in zip(order, again, strict=False):
+        frame.loc[repeated, label] = None
+    return save(folder, frame.to_csv(index=False)), truth
+
+
 @case()
 def pivot_table_without_years(folder):
     """Merged months and days do not tell the year, which the message asks for."""
@@ -981,6 +1016,17 @@ def annotated_by_influx(folder, n_fields):
             text += f"{value},{field},{cell}\r\n"
         text += "\r\n"
     return save(folder, text), truth
+
+
+@case()
+def json_of_an_interface(folder):
+    """A list of objects with objects in them, as web services answer."""
+    truth = Truth({"counts.car": 0, "counts.truck": 0}, ["G1", "G2"])
+    rows = [
+        {"gate": {"id": c}, "ts": int(t.timestamp() * 1000), "counts": {"car": a, "truck": b}}
+        for t, c, a, b in truth.long.values.tolist()
+    ]
+    return save(folder, json.dumps(rows, indent=1), "gates.json"), truth
 
 
 @case((".jsonl",), (".ndjson",))
