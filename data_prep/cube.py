@@ -32,7 +32,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose, no_file, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import ALLOWANCE, check_expansion, check_size, most_from
-from data_prep.netcdf import dump, dump_blocks, netcdf_target
+from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, names_table
 from data_prep.readers.hdf5 import open_hdf5
@@ -217,7 +217,7 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     with open_hdf5(path, "as netCDF4", remedy) as file:
         check_axes(file, path)
     with reading(path, "as netCDF4", remedy):
-        ds = xr.open_dataset(path, engine="h5netcdf", decode_timedelta=False, phony_dims="access")
+        ds = open_netcdf(path, decode_timedelta=False)
         # xarray does not write that a name with a space is one of a coordinate.
         ds = ds.set_coords([name for name, v in ds.data_vars.items() if v.dims == ("cell",)])
         return check_cube(ds, str(path))

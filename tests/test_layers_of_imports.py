@@ -26,9 +26,9 @@ def module_name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(tree, package):
-    """Dotted names of everything imported anywhere in a module of `package`."""
-    for node in ast.walk(tree):
+def imported(nodes, package):
+    """Dotted names of everything imported by some nodes of a module of `package`."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -77,10 +77,11 @@ def forbidden_call(node):
 
 def violations(tree, module, package):
     """What a module does that it must not, one line each."""
-    for name in imported(tree, package):
+    nodes = list(ast.walk(tree))
+    for name in imported(nodes, package):
         if reason := forbidden_import(name, module):
             yield f"{module} imports {name}: {reason}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and (reason := forbidden_call(node)):
             yield f"{module}:{node.lineno} {ast.unparse(node)}: {reason}"
 
@@ -92,10 +93,10 @@ def read(path):
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     tree = ast.parse(path.read_text())
     found = list(violations(tree, module, package))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+    for node in tree.body:
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             node.body = []
-    return found, set(imported(tree, package))
+    return found, set(imported(ast.walk(tree), package))
 
 
 def imports_of(path, modules):

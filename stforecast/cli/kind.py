@@ -203,8 +203,8 @@ class ForecastKind(Kind[ForecastRun]):
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""
-        with open_cube(job.data) as cube:
-            choose_service(cube, job.settings.get("service"), name_of(job.data))
+        changed = job.data.stat().st_mtime_ns if job.data.is_file() else 0
+        _check_service(job.data, changed, job.settings.get("service"))
 
     def identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the cube's path."""
@@ -287,6 +287,13 @@ class ForecastKind(Kind[ForecastRun]):
             lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
         errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())
         return {**lines, "split": str(about["split"]), "errors": errors}
+
+
+@cache
+def _check_service(data: Path, changed: int, service: str | None) -> None:
+    """Refuse a missing cube or service, once for all runs that read the same."""
+    with open_cube(data) as cube:
+        choose_service(cube, service, name_of(data))
 
 
 @cache

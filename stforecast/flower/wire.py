@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -98,6 +98,8 @@ class GridLink:
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid
+        self._asked: dict[str, tuple[int, float, threading.Event]] = {}
+        self._found: SimpleQueue[Any] = SimpleQueue()
         self._knocked: dict[str, tuple[int, float, threading.Event]] = {}
         self._heard: SimpleQueue[Any] = SimpleQueue()
 
@@ -106,34 +108,56 @@ class GridLink:
         return set(self.grid.get_node_ids())
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Send all messages and wait for the answers of nodes that are still connected.
+        """Send all messages and wait for the answers of nodes that are still connected."""
+        self._forget(self._busy())
+        self._found = SimpleQueue()
+        return self.ask_some(messages, timeout, len(messages))
+
+    def ask_some(
+        self, messages: Mapping[int, Message], timeout: float, enough: int
+    ) -> dict[int, Message | str]:
+        """Send all messages and wait for as many answers, also to earlier messages.
 
         Flower waits for minutes for a node that announced an answer and does not send the rest of
         it. So each node's answer is waited for in a thread of its own, and such a node delays
         nobody beyond `timeout`.
         """
-        waiting = self._push(messages, timeout)
-        found: SimpleQueue[Any] = SimpleQueue()
-        ended, pause = threading.Event(), max(POLL, len(waiting) / MOST_LOOKS)
-        for i in waiting:
-            self._listen(i, pause, found, ended)
-        answers: dict[int, Message | str] = {}
+        asked, answers = self._asked, dict[int, Message | str]()
+        self._forget(messages.keys())
         end = time.monotonic() + timeout
-        while waiting and time.monotonic() < end:
+        new = {i: (n, end, threading.Event()) for i, n in self._push(messages, timeout).items()}
+        asked |= new
+        pause = max(POLL, len(asked) / MOST_LOOKS)
+        for i, (_, _, ended) in new.items():
+            self._listen(i, pause, self._found, ended)
+        while asked:
+            waits = len(answers) < enough
             try:
-                reply = found.get(timeout=pause)
+                reply = self._found.get(waits, pause)
             except Empty:
-                here = self.nodes()
-                waiting = {i: node for i, node in waiting.items() if node in here}
+                if not waits:
+                    break
+                now = time.monotonic()
+                silent = {node for node, end, _ in asked.values() if end < now}
+                self._forget(silent | (self._busy() - self.nodes()))
                 continue
             if isinstance(reply, Exception):
-                ended.set()
+                self._forget(self._busy())
                 raise reply
-            node = waiting.pop(reply.metadata.reply_to_message_id, None)
-            if node is not None:
-                answers[node] = _read(reply)
-        ended.set()
+            if found := asked.pop(reply.metadata.reply_to_message_id, None):
+                answers[found[0]] = _read(reply)
         return answers
+
+    def _busy(self) -> set[int]:
+        """Return the nodes whose answers are waited for."""
+        return {node for node, _, _ in self._asked.values()}
+
+    def _forget(self, nodes: Collection[int]) -> None:
+        """End the waiting for the answers of these nodes."""
+        for i, (node, _, ended) in list(self._asked.items()):
+            if node in nodes:
+                ended.set()
+                del self._asked[i]
 
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Send messages without waiting; return the answers that have come to earlier ones."""

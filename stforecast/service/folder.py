@@ -23,13 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
+import h5py
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.files import file_lock
 from data_prep.cube import open_cube, write_cube
-from data_prep.netcdf import dump, netcdf_target
+from data_prep.netcdf import dump, netcdf_target, read_netcdf
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.federated.runs.model_files import IN_SERVICE
 from stforecast.federated.runs.run_folder import read_csv, write_csv
@@ -109,8 +110,8 @@ def read_state(folder: Path) -> ServiceState:
         standing = UpdateStanding(**json.loads((folder / "state.json").read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
-        with xr.open_dataset(folder / "issued.nc", engine="h5netcdf") as ds:
-            issued = ds.load()
+        with h5py.File(folder / "issued.nc") as file:
+            issued = read_netcdf(file)
         return ServiceState(history, issued, standing, read_csv(folder / "service.csv", ()))
 
 

@@ -19,6 +19,7 @@ from data_prep.cube import (
     write_chunks,
     write_cube,
 )
+from data_prep.netcdf import open_netcdf, read_netcdf
 
 TIMES = pd.date_range("2013-10-31T23:00", periods=3, freq="h")
 
@@ -53,6 +54,23 @@ def test_says_what_a_reader_must_know():
     assert json.loads(ds.attrs["source_checksums"]) == {"a": "md5:1", "b": "md5:2"}
     assert ds["lon"].attrs["units"] == "degrees_east"
     assert ds["lat"].attrs["units"] == "degrees_north"
+
+
+def test_files_are_read_as_xarray_reads_them(tmp_path):
+    texts = {"cell": np.array(["a b", "Römer"]), "time_zone": "Europe/Rome"}
+    more = {"name": ("cell", ["", "x"]), "road": (("cell", "cell_to"), np.eye(2))}
+    path = write_cube(
+        small_cube(**texts).assign(more).assign_attrs(n=3, one="1"), tmp_path / "a.nc"
+    )
+    with xr.open_dataset(path, engine="h5netcdf") as opened:
+        expected = opened.load()
+    with open_netcdf(path) as opened, h5py.File(path) as file:
+        for found in (opened.load(), read_netcdf(file)):
+            xr.testing.assert_identical(found, expected)
+            assert found.encoding["source"] == expected.encoding["source"]
+            for name, v in expected.variables.items():
+                assert found[name].dtype == v.dtype
+                assert found[name].encoding.get("units") == v.encoding.get("units")
 
 
 @pytest.mark.parametrize("cell", [np.array([7, 5060]), np.array(["773869", "007"])])

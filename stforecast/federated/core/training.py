@@ -60,8 +60,9 @@ class Training(CheckedOptions):
         participation: share α of the clients that take part in a round.
         full_start: all clients take part in the first round (FUELS, section 3.3.2).
         slow_share: share of simulated slow clients, for which the server does not wait: their
-            uploads arrive later (FedBuff); 0 waits for all. Methods that average models only.
-        slow_rounds: rounds that a slow client takes.
+            uploads arrive later (FedBuff); 0 waits for all. Methods that average models only. On
+            nodes it is the share of nodes for which a round does not wait.
+        slow_rounds: rounds that a simulated slow client takes.
         mixing: weight α with which the server mixes each upload into its model, one after another
             (FedAsync); 0 averages the uploads of a round. Methods that average models only.
         staleness: exponent a of the weight (1 + τ)^-a of an upload that began τ rounds ago, or

@@ -105,7 +105,7 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
     training = method.training
     late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
     if training.slow_share or training.mixing:
-        _check_names(method, state, ids, upload)
+        check_names(method, state, ids, upload)
     if training.mixing:
         for name in (MIXED, BEGAN):
             state.received.setdefault(name, torch.zeros(len(state.clients), dtype=torch.long))
@@ -119,7 +119,8 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
     return ids, _mixed(method, state, ids, upload) if training.mixing and len(ids) else upload
 
 
-def _check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
+def check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
+    """Refuse uploads of the clients `ids` that are more than a model."""
     began = method.broadcast(state.server, _as_participants(state, ids))
     if further := sorted(upload.keys() - (began.keys() & {*method.population.names})):
         raise InputError(
@@ -147,9 +148,7 @@ def _due(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:
     waiting = {name: state.received[LATE + name][ids] for name in upload}
     if method.training.mixing:
         return waiting
-    present = method.broadcast(state.server, _as_participants(state, ids))
-    weight = float(lateness_weight(method.training, torch.tensor(method.training.slow_rounds - 1)))
-    return {name: _moved(present[name], t, weight) for name, t in waiting.items()}
+    return moved(method, state, ids, waiting, method.training.slow_rounds - 1)
 
 
 def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:
@@ -171,11 +170,22 @@ def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payloa
     return models
 
 
-def _moved(present: Tensor, difference: Tensor, weight: float) -> Tensor:
-    """Return a model moved by a difference; counters, which are integers, by all of it."""
-    if present.is_floating_point():
-        return torch.add(present, difference, alpha=weight)
-    return present + difference
+def moved(method: Method, state: State, ids: Tensor, differences: Payload, delay: int) -> Payload:
+    """Return w + s(τ) (w_i - w') for clients that are τ rounds late; counters move by all of it.
+
+    Args:
+        method: the method.
+        state: the present state, with the server's w.
+        ids: `(n,)` ids of the clients.
+        differences: w_i - w', by which they changed the model that they began from.
+        delay: τ.
+    """
+    present = method.broadcast(state.server, _as_participants(state, ids))
+    weight = float(lateness_weight(method.training, torch.tensor(delay)))
+    return {
+        name: torch.add(present[name], t, alpha=weight if t.is_floating_point() else 1)
+        for name, t in differences.items()
+    }
 
 
 def _as_participants(state: State, ids: Tensor) -> Participants:

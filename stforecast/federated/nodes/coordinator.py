@@ -3,7 +3,8 @@
 A `Coordinator` reaches the nodes only through a `Link`. Clients are numbered from the start; a node
 that joins reports the numbers of its clients. The first round waits for all clients. After that, a
 node may disconnect, return, join late or send an invalid answer: the round continues with the
-others, and a warning is logged.
+others, and a warning is logged. With `slow_share` it also continues without the slowest, see
+`stforecast.federated.nodes.late_answers`.
 
 No single node decides which round is the best, and so which models are kept: see
 `stforecast.federated.nodes.membership`.
@@ -18,6 +19,8 @@ than in one process, and early stopping ends the run one round later.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import logging
 import math
 import secrets
@@ -36,6 +39,7 @@ from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
 from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
+from stforecast.federated.nodes.late_answers import LateAnswers
 from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.membership import (
     Membership,
@@ -126,7 +130,9 @@ class Coordinator:
         run: Mapping[str, Any] | None = None,
         begin: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.method, self.link, self.begin = method, link, begin
+        self.method, self.link, self.begin = copy.copy(method), link, begin
+        # Simulated slow clients would be late by so many rounds; nodes are late by themselves.
+        self.method.training = dataclasses.replace(method.training, slow_rounds=1)
         self.folder, self.identity = folder, dict(run or {})
         found = newest_sound(folder, self.identity) if folder else None
         self.token: str = found.notes["token"] if found else secrets.token_hex(8)
@@ -134,8 +140,9 @@ class Coordinator:
         self.membership = Membership(link, n_clients, self.patience, self.token, owners)
         state = State(Clients({}, {}, {}, self.membership.sizes), {}, round=0, seed=seed)
         self.server = Server(
-            method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
+            self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
+        self.late = LateAnswers(self.method, link, self.membership)
         if self.server.uplink.delta_coding:
             raise InputError("nodes may lose an upload, so they do not support delta_coding")
         self.sums: NodeSums | None = None
@@ -190,14 +197,16 @@ class Coordinator:
         start, server = time.perf_counter(), self.server
         if self.sums and not server.state.round and len(self.membership.numbers) < FEWEST:
             raise InputError("a single node is connected; secure aggregation needs at least two")
+        n_awaited = self.late.awaited
         self.membership.await_any(server.state.round)
         self._tell_few()
         participants = server.participants().ids
-        here = [i for numbers in self.membership.numbers.values() for i in numbers]
+        free = self.membership.numbers.keys() - self.late.busy()
+        here = [i for node in free for i in self.membership.numbers[node]]
         self.uploads += 1
         answers, merged = self._merged(self._ask_round(participants))
         self._record_score(answers)
-        self.membership.settle()
+        self.membership.settle(self.late.busy())
         if merged is None:
             self._n_empty += 1
             if self._n_empty == MOST_EMPTY:
@@ -228,7 +237,7 @@ class Coordinator:
                 bytes_down=self._sent,
                 bytes_up=sum(a.bytes_up for a in trained.values()),
                 seconds=time.perf_counter() - start,
-                failed=n_asked - n_trained,
+                failed=n_awaited + n_asked - self.late.awaited - n_trained,
             )
         )
         self._sent = 0
@@ -314,7 +323,10 @@ class Coordinator:
         """Ask the nodes to train the participants; return the usable answers."""
         state, messages = self.server.state, {}
         session = self.sums.begin() if self.sums else {}
+        busy = set() if self._end else self.late.busy()
         for node, numbers in self.membership.numbers.items():
+            if node in busy:
+                continue
             ids = torch.tensor(numbers)
             to = Participants(ids, self.membership.sizes[ids], state.round)
             payload = self.method.broadcast(state.server, to)
@@ -323,11 +335,10 @@ class Coordinator:
             about = {"task": "round", "run": self.token, "round": state.round, "train": train}
             messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)
             self._sent += total_bytes(payload)
-        found = self._ask(messages)
+        found = self.late.ask(messages, wait=bool(self._end))
         answers: dict[int, Answer] = {}
-        for node, message in messages.items():
+        for node, (message, of_node) in found.items():
             try:
-                of_node = found.get(node, f"no answer in {self.patience.answer:g} s")
                 asked = message.about["train"]
                 answers[node] = (
                     check_advert(of_node, asked)
@@ -336,7 +347,9 @@ class Coordinator:
                 )
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
-        return self._summed(self._without_outliers(self._without_odd_shapes(answers)))
+        asked_of = {node: message for node, (message, _) in found.items()}
+        usable = self.late.up_to_date(self._without_odd_shapes(answers), asked_of, state)
+        return self._summed(self._without_outliers(usable))
 
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Return the answers; under secure aggregation that of all together, unless it is lost."""
@@ -363,9 +376,6 @@ class Coordinator:
         if node == EVERYBODY:
             return range(len(self.membership.sizes))
         return self.membership.numbers[node]
-
-    def _ask(self, messages: Mapping[int, Message]) -> dict[int, Message | str]:
-        return self.link.ask(messages, self.patience.answer) if messages else {}
 
     def _leave_out(self, node: int, reason: str, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
@@ -406,7 +416,7 @@ class Coordinator:
         sums = {
             node: Reported(*a.score, len(of_node[node]))
             for node, a in answers.items()
-            if a.score[1]
+            if a.score[1] and not a.late
         }
         scores = {of_node[node].start: of for node, of in sums.items()}
         reports = self.server.reports
@@ -420,7 +430,8 @@ class Coordinator:
         """Send the nodes the number of the best round; each keeps its own models."""
         about = {"task": "finish", "run": self.token, "best": self.server.best_round}
         about |= self.sums.begin() if self.sums else {}
-        answers = self._ask({node: Message(about) for node in self.membership.numbers})
+        messages = {node: Message(about) for node in self.membership.numbers}
+        answers = self.link.ask(messages, self.patience.answer) if messages else {}
         check = check_finish_advert if self.sums else check_finish
         finished: dict[int, Finished] = {}
         for node in self.membership.numbers:

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -359,16 +359,17 @@ class Membership:
         self._struck[node] = reason if sent else ""
         return self.strikes[node]
 
-    def settle(self) -> None:
+    def settle(self, busy: Collection[int] = ()) -> None:
         """Leave out nodes with too many strikes; those without a new one have none any more.
 
+        Those that are `busy` with an earlier round keep theirs.
         A silent node that comes back is left out again at its next silence, each time for twice as
         long before it is asked again, so that a slow node costs ever less time.
         """
         most = self.patience.strikes
         for node in list(self.numbers):
             if node not in self._struck:
-                if self.strikes.pop(node, 0):
+                if node not in busy and self.strikes.pop(node, 0):
                     known = event("answered", node=node)
                     log.info("%s answers again", self.name(node), extra=known)
             elif 0 < most <= self.strikes[node]:

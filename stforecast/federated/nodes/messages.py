@@ -69,6 +69,16 @@ class Link(Protocol):
         """Return each node's answer, or why it has none; those silent for `timeout` s may miss."""
         ...
 
+    def ask_some(
+        self, messages: Mapping[int, Message], timeout: float, enough: int
+    ) -> dict[int, Message | str]:
+        """Return as soon as so many nodes have answered, these messages or those of calls before.
+
+        Missing answers may come with a later call, until `timeout` seconds have passed, the node is
+        sent another message, or `ask` is called. A link whose nodes answer at once asks them.
+        """
+        return self.ask(messages, timeout) if messages else {}
+
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Send messages without waiting; return the answers that have come, also to earlier ones.
 
@@ -98,6 +108,7 @@ class Answer:
         score: total and count of the validation score before training.
         bytes_up: bytes of the upload.
         keys: the node's public keys for the sum, under secure aggregation.
+        late: number of rounds since the one that it answers.
     """
 
     ids: Tensor
@@ -107,6 +118,7 @@ class Answer:
     score: tuple[float, float]
     bytes_up: int
     keys: PublicKeys | None = None
+    late: int = 0
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:

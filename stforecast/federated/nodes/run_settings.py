@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Protocol, Self
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.core.training import FURTHER_RATES
+from stforecast.federated.core.training import FURTHER_RATES, Training
+from stforecast.federated.engine.stragglers import check_lateness
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.node_sums import check_sums
@@ -167,13 +168,7 @@ class FederationSettings(ABC):
                 f"{config.method} does not train in rounds of clients, so nodes cannot run it; ",
                 Words("choose another {method}"),
             )
-        if config.training.slow_share or config.training.mixing:
-            raise InputError(
-                Words(
-                    "slow clients are simulated in one process only; leave out {slow_share} and "
-                    "{mixing}"
-                )
-            )
+        self._check_lateness(config.training)
         config.robust.check(method)
         if config.uplink.private and (
             method.sends_counts
@@ -195,6 +190,27 @@ class FederationSettings(ABC):
             )
         if self.secure:
             check_sums(method, config.uplink, config.robust)
+
+    def _check_lateness(self, training: Training) -> None:
+        """Check that uploads may arrive late, if the server does not wait for the slowest nodes."""
+        if training.mixing:
+            raise InputError(
+                Words("nodes send models that are averaged, not mixed in turn; leave out {mixing}")
+            )
+        if not training.slow_share:
+            return
+        if training.slow_rounds != Training.slow_rounds:
+            raise InputError(
+                Words("nodes are late by themselves, not simulated to be; leave out {slow_rounds}")
+            )
+        if self.secure:
+            raise InputError(
+                Words(
+                    "the masks of {secure_aggregation} cancel only in the sum of one round, so no "
+                    "upload may arrive late; leave out {slow_share} or {secure_aggregation}"
+                )
+            )
+        check_lateness(self.build_method())
 
     def continued(self, after: str, out: Path, rounds: int) -> Self:
         """Return the settings of some further rounds at the learning rate of refits."""

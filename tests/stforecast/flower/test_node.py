@@ -209,14 +209,24 @@ def test_an_unknown_task_is_refused(federation):
         ("fuels", {"engine": "ray"}, "engine is 'ray': each node trains its clients in one pr"),
         ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
-        ("fedavg", {"slow_share": 0.3}, "slow clients are simulated in one process only"),
-        ("fedavg", {"mixing": 0.6}, "slow clients are simulated in one process only"),
+        ("fedavg", {"slow_share": 0.3, "slow_rounds": 3}, "late by themselves, not simulated"),
+        ("fedavg", {"mixing": 0.6}, "averaged, not mixed in turn; leave out mixing"),
+        ("fedproto", {"slow_share": 0.3}, "fedproto averages no models"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
     run = RunSettings(resolve(method, **settings), 3, Patience(), str(tmp_path))
     with pytest.raises(InputError, match=reason):
         RunSettings.from_run_config(run.as_run_config())
+
+
+def test_secure_sums_and_late_uploads_exclude_each_other(tmp_path):
+    config = resolve("fedavg", slow_share=0.3)
+    run = RunSettings(config, 3, Patience(), str(tmp_path), secure=SecureSums())
+    with pytest.raises(InputError, match="cancel only in the sum of one round"):
+        RunSettings.from_run_config(run.as_run_config())
+    alone = RunSettings(config, 3, Patience(), str(tmp_path))
+    assert RunSettings.from_run_config(alone.as_run_config()) == alone
 
 
 def test_more_clients_than_there_are_never_suffice(tmp_path):

@@ -144,6 +144,11 @@ class Grid:
         self.looks = 0
         self.pushed, self.all_pushed = {}, []
         self.sent = threading.Event()
+        self.replies = {
+            "m1": (False, wire.pack(Message({"hello": 1}))),
+            "m2": (True, None),
+            "m3": (False, flwr.RecordDict({})),
+        }
 
     def get_node_ids(self):
         self.looks += 1
@@ -156,15 +161,10 @@ class Grid:
         return new
 
     def pull_messages(self, ids):
-        replies = {
-            "m1": (False, wire.pack(Message({"hello": 1}))),
-            "m2": (True, None),
-            "m3": (False, flwr.RecordDict({})),
-        }
         if "m5" in ids:
             self.sent.wait()
-        for i in set(ids) & replies.keys():
-            failed, content = replies[i]
+        for i in set(ids) & self.replies.keys():
+            failed, content = self.replies[i]
             yield types.SimpleNamespace(
                 metadata=types.SimpleNamespace(reply_to_message_id=i),
                 has_error=lambda failed=failed: failed,
@@ -192,6 +192,30 @@ def test_a_node_that_announces_an_answer_and_sends_none_holds_nobody(monkeypatch
     answers = wire.GridLink(grid).ask({n: Message({}) for n in (5, 1, 2)}, timeout=1.0)
     assert answers.keys() == {1, 2}
     grid.sent.set()
+
+
+def test_answers_that_are_late_come_with_a_later_call(monkeypatch, task_identity):
+    monkeypatch.setattr(wire, "POLL", 0.01)
+    grid = Grid()
+    grid.replies["m5"] = (False, wire.pack(Message({"hello": 5})))
+    link = wire.GridLink(grid)
+    assert link.ask_some({n: Message({}) for n in (1, 5)}, 60, enough=1).keys() == {1}
+    assert link.ask_some({1: Message({})}, 60, enough=1).keys() == {1}
+    grid.sent.set()
+    assert link.ask_some({}, 60, enough=1) == {5: Message({"hello": 5})}
+    assert link.ask_some({}, 60, enough=1) == {}
+
+
+def test_a_node_that_is_asked_anew_or_silent_has_no_late_answer(monkeypatch, task_identity):
+    monkeypatch.setattr(wire, "POLL", 0.01)
+    grid = Grid()
+    link = wire.GridLink(grid)
+    assert link.ask_some({n: Message({}) for n in (1, 5)}, 60, enough=1).keys() == {1}
+    assert link.ask_some({5: Message({})}, 0.1, enough=1) == {}
+    assert link.ask_some({n: Message({}) for n in (1, 5)}, 60, enough=1).keys() == {1}
+    assert link.ask({2: Message({})}, 60).keys() == {2}
+    grid.sent.set()
+    assert link.ask_some({}, 60, enough=1) == {}
 
 
 def test_a_knock_waits_for_nobody_and_hears_answers_later(monkeypatch, task_identity):
