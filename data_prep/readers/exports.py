@@ -239,6 +239,11 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
             ]
             return _joined(named_values, keys, path)
         return _stacked(read, path)
+    if len({one.name for one in read}) < len(read):
+        raise InputError(
+            f"{path.name}: {first.origin.name} and {read[1].origin.name} have the same times and "
+            "columns; give files of different days, or name their cells apart"
+        )
     if layout == "services" or (
         layout == "auto" and (n_services == len(values) or len(values) < 2)
     ):
