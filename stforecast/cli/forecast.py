@@ -147,7 +147,7 @@ def forecast_command(
     click.echo(f"{files[1]}: busy hour and peak of each cell")
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")
-    again = ["stforecast", "predict", str(out / RUN), "--history", "NEWER.nc"]
+    again = ["stforecast", "predict", str(out / RUN), "--history", f"NEWER{data.suffix}"]
     again += ["--out", "forecast.csv"] + (["--events", "NEWER.csv"] if "events" in chosen else [])
     click.echo(f"model and test results in {out / RUN}")
     click.echo(f"\nnext: {shlex.join(again)}")
