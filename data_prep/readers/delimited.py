@@ -340,15 +340,15 @@ class _Body:
             skip_lines=self.skip,
             new_columns=self.names,
             infer_schema=not as_text,
-            null_values=MISSING,
             raise_if_empty=False,
             schema_overrides={} if as_text else {n: pl.String for n in self.names if n in keys},
         )
-        try:
+        try:  # Marks of missing values make Polars three times as slow, and are rare.
             table = read(infer_schema_length=INFERRED)
+            if _has_marks(table):
+                table = read(infer_schema_length=INFERRED, null_values=MISSING)
         except pl.exceptions.PolarsError:
-            self._odd_lines()
-            table = read(infer_schema_length=None)
+            table = self._parse_oddities(read)
         if not len(table.columns):
             table = pl.DataFrame(
                 {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)
@@ -357,6 +357,14 @@ class _Body:
             # Polars fills a short row with nulls, so the last field of such a row is null.
             self._odd_lines()
         return table
+
+    def _parse_oddities(self, read: Callable[..., pl.DataFrame]) -> pl.DataFrame:
+        """Return a table whose later fields are of other kinds than the first, if its lines fit."""
+        try:
+            return read(infer_schema_length=INFERRED, null_values=MISSING)
+        except pl.exceptions.PolarsError:
+            self._odd_lines()
+            return read(infer_schema_length=None, null_values=MISSING)
 
     def column(self, content: bytes | None, name: str, n_rows: int | None) -> pl.Series:
         """Return the first rows of a column, or all, as they are written, `(rows,)`."""
@@ -377,6 +385,15 @@ class _Body:
             return b'"' in content
         with self.path.open("rb") as file:
             return any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
+
+
+def _has_marks(table: pl.DataFrame) -> bool:
+    """Return whether texts or numbers stand for missing values."""
+    return any(
+        column.is_in(MISSING).any() if column.dtype == pl.String
+        else column.dtype.is_float() and column.is_nan().any()
+        for column in table.iter_columns()
+    )  # fmt: skip
 
 
 def is_note(row: Sequence[str]) -> bool:

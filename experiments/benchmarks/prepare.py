@@ -196,8 +196,8 @@ def _table_by_info(path: Path) -> object:
 
 
 def _table_by_polars(path: Path) -> object:
-    rows = pl.read_csv(path, try_parse_dates=True)
-    return [rows.pivot("cell", index="time", values=name) for name in rows.columns[2:]]
+    rows = pl.read_csv(path, try_parse_dates=True, schema_overrides={"cell": pl.Categorical})
+    return rows.pivot("cell", index="time", values=rows.columns[2:])
 
 
 def _table_by_pandas(path: Path) -> object:
