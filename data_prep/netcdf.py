@@ -187,7 +187,9 @@ def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | No
     with warnings.catch_warnings():
         # A cube's coordinates of cells are known by their dimension, whatever their names.
         warnings.filterwarnings("ignore", ".*has a space in its name", xr.SerializationWarning)
-        ds.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
+        # Axes first, or h5netcdf would write each twice.
+        ordered = xr.Dataset(coords=ds.coords, attrs=ds.attrs).assign(ds.data_vars)
+        ordered.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
 
 
 Shape = tuple[int, ...]

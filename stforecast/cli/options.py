@@ -169,14 +169,17 @@ def _click_type(hint: Any) -> click.ParamType | None:
         return _click_type(inner)
     if typing.get_origin(hint) is Annotated:
         return _click_type(hint.__origin__)
-    known: dict[Any, click.ParamType] = {
-        bool: click.BOOL,
-        int: click.INT,
-        float: click.FLOAT,
-        str: click.STRING,
-        Path: click.Path(path_type=Path),
-    }
-    return known[hint]
+    return TYPES[hint]
+
+
+TYPES: Mapping[Any, click.ParamType] = {
+    bool: click.BOOL,
+    int: click.INT,
+    float: click.FLOAT,
+    str: click.STRING,
+    Path: PATH,
+}
+"""Types of options by those of parameters."""
 
 
 class SuggestingChoice(click.Choice[str]):

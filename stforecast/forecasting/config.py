@@ -54,7 +54,7 @@ class DataOptions(CheckedOptions):
             samples of all its cells.
         outliers: readings of more than ten times what is usual in their cell, such as spikes and
             counters that were reset: missing (they count as missing) or keep; see
-            `stforecast.data.outliers`.
+            `stforecast.data.scaling`.
         lower_limit: lowest possible value in the data's units; no forecast and no bound is below
             it. By default 0 if no training value is below 0, as for counts, traffic and speeds.
         upper_limit: highest possible value, such as 100 for per cent; by default none.

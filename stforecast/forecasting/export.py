@@ -23,7 +23,7 @@ from data_prep.base.files import atomic_path
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.outliers import IN_A_ROW
+from stforecast.data.scaling import IN_A_ROW
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP

@@ -24,8 +24,8 @@ from stforecast.data.clients import Partition
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
-from stforecast.data.outliers import warn_of_unbelieved
 from stforecast.data.prepared import PreparedSeries, prepare
+from stforecast.data.scaling import warn_of_unbelieved
 from stforecast.data.series import as_series
 from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer

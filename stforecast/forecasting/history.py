@@ -15,8 +15,7 @@ from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
 from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
-from stforecast.data.outliers import warn_of_unbelieved
-from stforecast.data.scaling import Limits
+from stforecast.data.scaling import Limits, warn_of_unbelieved
 from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside

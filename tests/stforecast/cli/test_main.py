@@ -552,15 +552,17 @@ def commands():
             yield (name,), command
 
 
-@pytest.mark.parametrize("words", [w for w, _ in commands()], ids=" ".join)
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_that_lists_its_options(stforecast, words, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     code, out, err = stforecast(*words, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: stforecast {' '.join(words)} ")
     assert max(map(len, out.splitlines())) <= 100
-    command = dict(commands())[words]
-    for option in (p for p in command.params if isinstance(p, click.Option)):
+    for option in (p for p in COMMANDS[words].params if isinstance(p, click.Option)):
         described = re.search(rf"^  {option.opts[0]}(?![\w-]).*(\n {{3,}}\S.*)*", out, re.M).group()
         assert option.help
         assert " ".join(option.help.split()) in " ".join(described.split())

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stforecast.data.outliers import IN_A_ROW, NO_LIMIT, believed, largest_believed
+from stforecast.data.scaling import IN_A_ROW, NO_LIMIT, believed, largest_believed
 
 
 def traffic(seed=0, sigma=0.6):
