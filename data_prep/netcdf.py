@@ -21,17 +21,6 @@ import numpy as np
 import xarray as xr
 from xarray.backends import H5NetCDFStore
 
-from data_prep.readers.hdf5 import check_array, text_of
-
-HIDDEN = {
-    "CLASS", "DIMENSION_LIST", "NAME", "REFERENCE_LIST", "_NCProperties", "_Netcdf4Coordinates",
-    "_Netcdf4Dimid",
-}  # fmt: skip
-"""Attributes by which netCDF4 knows dimensions and itself."""
-
-BARE = "This is a netCDF dimension but not a netCDF variable"
-"""Name of a dimension without values."""
-
 KEPT = ("units", "calendar", "dtype")
 """Parts of a coordinate's encoding that stay as its file had them."""
 
@@ -125,42 +114,6 @@ def open_netcdf(path: Path, **options: Any) -> xr.Dataset:
     ds.set_close(file.close)
     ds.encoding["source"] = str(path.absolute())
     return ds
-
-
-def read_netcdf(file: h5py.File) -> xr.Dataset:
-    """Read an open netCDF4 file whole, as `open_netcdf` and `load` do in three times the time.
-
-    It reads what this package writes: named dimensions, and variables at the top.
-    """
-    found = {
-        name: _read_variable(item, file.filename)
-        for name, item in file.items()
-        if isinstance(item, h5py.Dataset)
-        and not text_of(item.attrs.get("NAME", "")).startswith(BARE)
-    }
-    variables, about, names = xr.conventions.decode_cf_variables(found, _attributes(file))
-    ds = xr.Dataset(variables, attrs=about).set_coords(names & variables.keys())
-    ds.encoding["source"] = file.filename
-    return ds
-
-
-def _read_variable(item: h5py.Dataset, origin: str) -> xr.Variable:
-    dims = [(item if item.is_scale else axis[0]).name.strip("/") for axis in item.dims]
-    is_text = h5py.check_string_dtype(item.dtype) and item.dtype.kind == "O"
-    check_array(item, origin)
-    values = item.asstr()[()].astype(str) if is_text else item[()]
-    return xr.Variable(dims, values, _attributes(item))
-
-
-def _attributes(item: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """Return attributes as h5netcdf does: texts as such, arrays of one value as this value."""
-    return {key: _plain(item.attrs[key]) for key in item.attrs if key not in HIDDEN}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray) and len(value) == 1:
-        value = value[0]
-    return text_of(value) if isinstance(value, bytes | h5py.Empty) else value
 
 
 def _fix_length_of_texts(name: str, item: h5py.Group | h5py.Dataset) -> None:

@@ -31,7 +31,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, reading
 from data_prep.cube import check_axes, check_values
-from data_prep.netcdf import open_netcdf, read_netcdf
+from data_prep.netcdf import open_netcdf
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
@@ -66,10 +66,7 @@ SMALL = 2**21
 def _open(path: Path) -> xr.Dataset:
     with open_hdf5(path, "as netCDF4", AGAIN) as file:
         check_axes(file, path)
-        return _checked(open_netcdf(path), path)
-
-
-def _checked(ds: xr.Dataset, path: Path) -> xr.Dataset:
+        ds = open_netcdf(path)
     for name in ("y_hat", "y"):
         if name not in ds or ds[name].dims != ("cell", "time", "horizon"):
             raise InputError(f"{path}: no {name!r} with dimensions (cell, time, horizon); {AGAIN}")
@@ -85,9 +82,8 @@ def without_bounds(forecasts: xr.Dataset) -> xr.Dataset:
 @lru_cache(maxsize=64)
 def _loaded(path: Path, changed: int, size: int) -> xr.Dataset:
     """Return what a file holds; another time of change or size is another file."""
-    with open_hdf5(path, "as netCDF4", AGAIN) as file:
-        check_axes(file, path)
-        return _checked(read_netcdf(file), path)
+    with _open(path) as ds, reading(str(path), "whole", AGAIN):
+        return ds.load()
 
 
 @dataclass(frozen=True)

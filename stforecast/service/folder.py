@@ -23,14 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
-import h5py
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.files import file_lock
 from data_prep.cube import open_cube, write_cube
-from data_prep.netcdf import dump, netcdf_target, read_netcdf
+from data_prep.netcdf import dump, netcdf_target, open_netcdf
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.federated.runs.model_files import IN_SERVICE
 from stforecast.federated.runs.run_folder import read_csv, write_csv
@@ -110,8 +109,8 @@ def read_state(folder: Path) -> ServiceState:
         standing = UpdateStanding(**json.loads((folder / "state.json").read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
-        with h5py.File(folder / "issued.nc") as file:
-            issued = read_netcdf(file)
+        with open_netcdf(folder / "issued.nc") as ds:
+            issued = ds.load()
         return ServiceState(history, issued, standing, read_csv(folder / "service.csv", ()))
 
 
