@@ -84,6 +84,7 @@ PARTS: dict[str, Part] = {
     "secure sums": ("performance.md", guides.secure_sum_table),
     "image steps": ("performance.md", guides.images_table),
     "readers": ("performance.md", guides.prepare_table),
+    "readers of a table": ("performance.md", guides.own_table),
     "city": ("performance.md", guides.city_page_table),
     "growth with the paper's sizes": ("performance.md", guides.papers_growth_table),
     "raw to report": ("performance.md", guides.raw_to_report_table),

@@ -201,6 +201,18 @@ def prepare_table() -> str:
     return _measured(told, found, table(found["rows"], COLUMNS), end)
 
 
+def own_table() -> str:
+    """Tabulate the seconds of readers of a table of one's own."""
+    from experiments.benchmarks.prepare import COLUMNS
+
+    found = _results("prepare-table")
+    told = (
+        f"A long table of {found['file_mb']:,.0f} MB with three services, to arrays of time and "
+        f"cell; the best of {counted(found['repeat'], 'turn')} by processor time. "
+    )
+    return _measured(told, found, table(found["rows"], COLUMNS))
+
+
 def secure_sum_table() -> str:
     """Tabulate what secure aggregation costs nodes and server."""
     from experiments.benchmarks.nodes import secure_table
