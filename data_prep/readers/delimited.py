@@ -14,6 +14,7 @@ import logging
 import lzma
 import re
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -343,12 +344,15 @@ class _Body:
             raise_if_empty=False,
             schema_overrides={} if as_text else {n: pl.String for n in self.names if n in keys},
         )
-        try:  # Marks of missing values make Polars three times as slow, and are rare.
+        table = None  # Marks of missing values are rare, and make Polars three times as slow.
+        with suppress(pl.exceptions.PolarsError):
             table = read(infer_schema_length=INFERRED)
-            if _has_marks(table):
+        if table is None or _has_marks(table):
+            try:
                 table = read(infer_schema_length=INFERRED, null_values=MISSING)
-        except pl.exceptions.PolarsError:
-            table = self._parse_oddities(read)
+            except pl.exceptions.PolarsError:
+                self._odd_lines()
+                table = read(infer_schema_length=None, null_values=MISSING)
         if not len(table.columns):
             table = pl.DataFrame(
                 {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)
@@ -357,14 +361,6 @@ class _Body:
             # Polars fills a short row with nulls, so the last field of such a row is null.
             self._odd_lines()
         return table
-
-    def _parse_oddities(self, read: Callable[..., pl.DataFrame]) -> pl.DataFrame:
-        """Return a table whose later fields are of other kinds than the first, if its lines fit."""
-        try:
-            return read(infer_schema_length=INFERRED, null_values=MISSING)
-        except pl.exceptions.PolarsError:
-            self._odd_lines()
-            return read(infer_schema_length=None, null_values=MISSING)
 
     def column(self, content: bytes | None, name: str, n_rows: int | None) -> pl.Series:
         """Return the first rows of a column, or all, as they are written, `(rows,)`."""

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 
-from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.fedaghn import OWN, SEEN, SHARPNESS, FedAghn, FedAghnOptions
 from stforecast.federated.methods.solo import Solo
@@ -107,16 +106,6 @@ def test_a_client_alone_trains_as_without_a_federation(federate):
         federation.run()
         params.append(federation.state.clients.params)
     torch.testing.assert_close(*params, rtol=0, atol=0)
-
-
-def test_clients_predict_with_their_own_models(federate):
-    federation = federate(aghn(), (8, 8, 8))
-    federation.run_round()
-    (batch, found), *_ = predictions(federation.method, federation.state, federation.validation)
-    own, x = federation.state.clients.params, batch["x"]
-    hidden = torch.tanh(torch.baddbmm(own["encoder.0.bias"][:, None], x, own["encoder.0.weight"]))
-    expected = torch.baddbmm(own["head.bias"][:, None], hidden, own["head.weight"])
-    torch.testing.assert_close(found, expected)
 
 
 def test_those_who_never_took_part_weigh_nothing_and_new_clients_get_the_mean(federate):

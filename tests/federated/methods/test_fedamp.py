@@ -8,6 +8,7 @@ import torch
 
 from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import Participants
+from stforecast.federated.methods.fedaghn import FedAghn, FedAghnOptions
 from stforecast.federated.methods.fedamp import MIXTURE, FedAmp, FedAmpOptions, mixture
 from stforecast.federated.methods.solo import Solo
 
@@ -84,8 +85,9 @@ def test_without_the_weight_clients_train_alone(federate, module):
     torch.testing.assert_close(*params, rtol=0, atol=0)
 
 
-def test_clients_predict_with_their_own_models(federate):
-    federation = federate(amp(), (8, 8, 8))
+@pytest.mark.parametrize("method", [amp(), partial(FedAghn, options=FedAghnOptions())])
+def test_clients_predict_with_their_own_models(federate, method):
+    federation = federate(method, (8, 8, 8))
     federation.run_round()
     (batch, found), *_ = predictions(federation.method, federation.state, federation.validation)
     own, x = federation.state.clients.params, batch["x"]
