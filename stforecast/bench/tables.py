@@ -9,16 +9,18 @@ import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
 from data_prep.base.files import atomic_path
-from stforecast.bench.figures import Gallery
 from stforecast.bench.run_groups import R
 from stforecast.federated.runs.run_folder import Run, write_csv
+
+if TYPE_CHECKING:  # matplotlib is slow to import.
+    from stforecast.bench.figures import Gallery
 
 MOST_DECIMALS = 6
 """Maximum number of decimals of a number next to a bar."""
