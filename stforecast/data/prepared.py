@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from stforecast.data.clients import Partition, one_per_cell, partition_cells, say
 from stforecast.data.clock import Calendar, day_slots
@@ -104,8 +105,24 @@ class PreparedSeries:
         return cut
 
     def targets(self, starts: np.ndarray) -> Targets:
-        """Return z-scored targets of the windows whose first targets are `starts`."""
-        return target_windows(self.z, starts, self.window)
+        """Return z-scored targets of the windows whose first targets are `starts`.
+
+        Those of windows one step apart are views: copies take `horizon` times the series' memory.
+        """
+        horizon = self.window.horizon
+        inside = len(starts) and starts[0] >= 0 and starts[-1] + horizon <= len(self.z)
+        if not inside or (np.diff(starts) != 1).any():
+            return target_windows(self.z, starts, self.window)
+        some = slice(starts[0], starts[-1] + 1)
+        y, mask = (sliding_window_view(by_cell, horizon, 1)[:, some] for by_cell in self._observed)
+        return y, mask
+
+    @cached_property
+    def _observed(self) -> Targets:
+        """Return each step as a target of one step, `(cells, steps)`."""
+        one_ahead = dataclasses.replace(self.window, horizon=1)
+        y, mask = target_windows(self.z, np.arange(len(self.z)), one_ahead)
+        return y[..., 0], mask[..., 0]
 
     @cached_property
     def validation_targets(self) -> Targets:

@@ -7,7 +7,7 @@ from stforecast.data.clock import day_slots
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
+from stforecast.data.windows import make_windows, target_windows
 
 WINDOW = WindowSpec(horizon=2, impute="ffill", period=24)
 
@@ -47,6 +47,18 @@ def test_gaps_are_filled_once(data, monkeypatch):
     for part in (data.split.train, data.split.validation, data.split.test):
         data.windows(part, with_next=part is data.split.train)
     assert len(filled) == 1
+
+
+def test_targets_of_windows_one_step_apart_are_views(data):
+    starts = data.split.test
+    for part in (starts, starts[::2]):
+        for found, copied in zip(
+            data.targets(part), target_windows(data.z, part, WINDOW), strict=True
+        ):
+            np.testing.assert_array_equal(found, copied)
+            assert found.dtype == copied.dtype
+    y, _ = data.targets(starts)
+    assert np.shares_memory(y[:, 0, 1], y[:, 1, 0])
 
 
 def test_windows_whose_targets_reach_into_the_test_part_calibrate_nothing(series):
