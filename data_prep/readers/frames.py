@@ -333,11 +333,8 @@ def _to_read_hour_twice(
 ) -> Words | None:
     """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
 
-    Args:
-        times: times of the rows as they were read.
-        same: `(rows,)` equal numbers for rows of the same time and cell.
-        zone: zone of times with an offset, else None.
-        options: a time zone, if one was given.
+    `same` `(rows,)` are equal numbers for rows of the same time and cell; `zone` is that of times
+    with an offset.
     """
     repeated = times[pd.Series(same).duplicated().to_numpy()]
     if zone is not None or not may_be_shown_twice(repeated, options.time_zone or None):

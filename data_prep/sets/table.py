@@ -145,9 +145,6 @@ def read(
         duplicates: Treatment of several rows for one time and cell, before --resample: "error",
             "sum" or "mean".
 
-    Returns:
-        The cube.
-
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """

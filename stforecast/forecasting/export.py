@@ -174,11 +174,6 @@ class Weekly(NamedTuple):
 class Graph(nn.Module):
     """What `export_onnx` writes, in torch.
 
-    Args:
-        model: the model.
-        predictor: its trained method.
-        n_steps: steps of the history.
-
     Shapes:
         history: `(steps, cells)`, clock: `(steps + horizon,)`; returns forecasts and bounds
         `(horizon, cells)`, see `graph_inputs`.

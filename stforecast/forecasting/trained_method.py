@@ -258,10 +258,8 @@ class TrainedMethod:
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
     """Build the configured method with a new model.
 
-    Args:
-        config: settings.
-        clients: the cells of each client; none if each cell is a client, or for a server, which
-            does not know them.
+    `clients` are the cells of each; none if each cell is a client, or for a server, which does not
+    know them.
     """
     window = config.window
     task = ForecastTask(window.period, config.loss, window)
@@ -365,13 +363,7 @@ def federate(
 ) -> Federation:
     """Build the federation of a method and its clients' samples, before the first round.
 
-    Args:
-        config: settings.
-        method: the method, with its model.
-        data: the series.
-        train: `(windows,)` first target steps of the training windows.
-        validation: `(windows,)` those of the validation windows; may be empty.
-        make_trainer: see `Federation`; by default the clients are in this process.
+    `train` and `validation` are first target steps `(windows,)`, of which the latter may be empty.
     """
     samples = client_samples(method, data, train, validation)
     return Federation(

@@ -96,11 +96,7 @@ def shares_of(weights: Tensor) -> Tensor:
 def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
     """Keep the uploads of slow clients; return those of fast ones and what arrives in this round.
 
-    Args:
-        method: the method.
-        state: the state before the aggregation; its `received` changes.
-        ids: `(n,)` increasing ids of the clients that trained.
-        upload: their uploads.
+    `ids` are increasing. `received` of the state, which is that before the aggregation, changes.
     """
     training = method.training
     late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
