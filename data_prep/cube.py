@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import h5py
 import numpy as np
@@ -38,7 +38,8 @@ from data_prep.readers.columns import LARGEST, names_table
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import zone_name
 
-CLOCKS = ("utc", "local")
+Clock = Literal["utc", "local"]
+CLOCKS = get_args(Clock)
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
 

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,8 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     )
 
 
-DUPLICATES = ("error", "sum", "mean")
+Duplicates = Literal["error", "sum", "mean"]
+DUPLICATES = get_args(Duplicates)
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
 ABOUT = ("title", "source", "license", "units", "zero_is_missing", "checksums")

@@ -25,7 +25,7 @@ from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
@@ -340,8 +340,7 @@ def _without_copies(method: Method, state: State) -> State:
     """Return a state without the clients' copies of the shared model, if the method needs none."""
     if method.remembers:
         return state
-    everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
+    received = method.broadcast(state.server, state.participants())
     own = {name: t for name, t in state.clients.params.items() if name not in received}
     return dataclasses.replace(state, clients=dataclasses.replace(state.clients, params=own))
 

@@ -143,10 +143,6 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
     """Join sets with the same classes; each adds its own domains.
 
     Grey sets are converted to RGB if any set is RGB.
-
-    Args:
-        sets: at least one.
-        size: height and width of all images; None if they are equal already.
     """
     first, *others = sets if size is None else [s.resized(size) for s in sets]
     name = "+".join(s.name for s in sets)

@@ -288,11 +288,7 @@ class Partitioner(CheckedOptions, ABC):
 
     @abstractmethod
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Return the ids of the training images of each of the pool's clients.
-
-        Raises:
-            InputError: if the division is impossible; gives the numbers.
-        """
+        """Return the ids of the training images of each of the pool's clients."""
 
     def split(self, images: ImageSet, seed: int = 0) -> Partition:
         """Divide a set.

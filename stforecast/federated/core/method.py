@@ -303,7 +303,7 @@ def predictions_of(
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
     at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
     own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
-    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    payload = method.broadcast(state.server, state.participants(ids))
     averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
     if way == "averaged":
         own |= {name: payload[name] for name in averaged}

@@ -20,11 +20,7 @@ from stforecast.federated.kernels.functions import add_by_key
 
 
 class PrototypeMeans:
-    """Running mean of the features of each key, without another pass over the data.
-
-    Args:
-        n_keys: number of keys.
-    """
+    """Running mean of the features of each key, without another pass over the data."""
 
     def __init__(self, n_keys: int) -> None:
         self.n_keys = n_keys
@@ -32,12 +28,7 @@ class PrototypeMeans:
         self._counts: Tensor | None = None
 
     def add(self, features: Tensor, keys: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            features: `(clients, batch, d)`; no gradient flows into the means.
-            keys: `(clients, batch)`, each below `n_keys`.
-        """
+        """Add features `(clients, batch, d)`, without gradient, of keys `(clients, batch)`."""
         n, _, d = features.shape
         if self._sums is None or self._counts is None:
             self._sums = features.new_zeros(n, self.n_keys, d)

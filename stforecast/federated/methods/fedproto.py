@@ -71,8 +71,8 @@ class FedProto(Method):
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round.
 
-        Returns:
-            `prototypes` `(clients, keys, d)`; `known` `(clients, keys)`: whether the key has one.
+        They are `prototypes` `(clients, keys, d)`; `known` `(clients, keys)` is whether the key has
+        one.
         """
         return repeated(server, len(to.ids))
 
