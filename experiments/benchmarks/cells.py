@@ -159,6 +159,8 @@ LINEAR = {"model": "linear", **LAGS, **GRU}
 
 NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ADAPTED: ("fedlean", {}, {}),
+    "fedlean without the pretrained network": ("fedlean", {"pretrained": "none"}, {}),
+    "pretrained, as it is": ("pretrained", {}, {}),
     "FedAvg of linear maps, as it is": ("fedavg", LINEAR, {}),
     "FedAvg of linear maps, fine-tuned": ("fedavg", LINEAR, {"fine_tune": 5}),
     "FedRep, adapted head": ("fedrep", GRU, {}),
@@ -287,7 +289,7 @@ def new_tables(rows: Iterable[Mapping[str, Any]]) -> str:
 
     errors = _by_days("MSE with days of history:", (*NEW, REFIT), error)
     title = f"% that `{ADAPTED}` is above, with days of history:"
-    return f"{errors}\n\n{_by_days(title, (REFIT, *list(NEW)[1:4], ALONE), above)}"
+    return f"{errors}\n\n{_by_days(title, (REFIT, *list(NEW)[1:6], ALONE), above)}"
 
 
 def _by_days(title: str, names: Iterable[str], of: Callable[[str, int], Estimate | None]) -> str:
