@@ -217,7 +217,8 @@ def adapted(
 ) -> pd.DataFrame | None:
     """Return forecasts `(test steps, new cells)`; None if the method needs more days."""
     per_day = 24
-    known = on_air(table, new, test - days * per_day)[new]
+    # A table of new cells alone has no reading on their first day, so an old one stands beside.
+    known = on_air(table, new, test - days * per_day)[[table.columns[0], *new]]
     begin = test - max(days, 1) * per_day
     try:
         model = fitted.adapt(known.iloc[begin:test], days, **options if days else {})

@@ -222,12 +222,12 @@ class TrainedMethod:
 
         usual = self.usual_weights(calendar.step)
         found = weights(known, usual, series, starts, window, calendar)
-        own = found[..., None].astype(np.float32)
+        of_each = found[..., None].astype(np.float32)
         mixed, *experts = np.split(outputs, n_own, axis=-1)
-        for weight, expert in zip(own, experts, strict=False):
+        for weight, expert in zip(of_each, experts, strict=False):
             mixed = mixed + weight * (expert - mixed)
         levels = mixed.reshape(*mixed.shape[:2], -1, n_levels)
-        for weight, other in zip(own[n_own - 1 :], others(starts), strict=True):
+        for weight, other in zip(of_each[n_own - 1 :], others(starts), strict=True):
             levels = levels + (weight * (other - levels[..., middle]))[..., None]
         return np.asarray(levels, np.float32).reshape(mixed.shape)
 
