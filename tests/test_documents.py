@@ -65,7 +65,7 @@ SHORTER = {
     },
     "docs/images.md": {
         "--rounds 20": "--rounds 1",
-        "--method pfpl": "--method pfpl --clients 3",
+        "--method pfpl": "--method pfpl --clients 3 --shots 20",
         "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
         "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",
         "--backbone VIT.safetensors --input-size 112": (

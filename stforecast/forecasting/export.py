@@ -29,11 +29,8 @@ from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.federated.core.method import EXPERTS
-from stforecast.federated.core.state import Participants
-from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.mixture import PER_HORIZON, in_turn
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
 from stforecast.metrics.interval import pair_coverages
@@ -53,7 +50,7 @@ def check_exportable(model: FittedModel) -> TrainedMethod:
     Raises:
         InputError: saying why the model cannot be a graph.
     """
-    window, predictor = model.config.window, latest(model)
+    window, predictor = model.config.window, model.latest
     reasons = {
         f"{model.config.method} is no network": not isinstance(predictor, TrainedMethod),
         "its clients have several cells": not model.clients.by_cell,
@@ -79,15 +76,9 @@ def _refused(reason: str) -> InputError:
     )
 
 
-def latest(model: FittedModel) -> Predictor:
-    """Return what forecasts after the data: of a model that was refitted, its last state."""
-    predictor = model.predictor
-    return predictor.models[-1] if isinstance(predictor, Rolling) else predictor
-
-
 def fewest_steps(model: FittedModel) -> int:
     """Return the length of a history by default: what windows, mixture and profile read."""
-    window, week, predictor = model.config.window, WEEK // model.step, latest(model)
+    window, week, predictor = model.config.window, WEEK // model.step, model.latest
     mixed = isinstance(predictor, TrainedMethod) and predictor.usual_weights(model.step)
     steps = window.reach + (week + window.horizon if mixed else 0)
     return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
@@ -174,11 +165,6 @@ class Weekly(NamedTuple):
 
 class Graph(nn.Module):
     """What `export_onnx` writes, in torch.
-
-    Args:
-        model: the model.
-        predictor: its trained method.
-        n_steps: steps of the history.
 
     Shapes:
         history: `(steps, cells)`, clock: `(steps + horizon,)`; returns forecasts and bounds
@@ -432,8 +418,8 @@ class Graph(nn.Module):
         """Return a network's outputs, `(cells, windows, outputs)`."""
         method, state = predictor.method, predictor.snapshot
         method.population.train(False)
-        clients, ids = state.clients, torch.arange(len(self.model.cells))
-        payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+        clients, everyone = state.clients, state.participants(torch.arange(len(self.model.cells)))
+        payload = method.broadcast(state.server, everyone)
         own: dict[str, Tensor] = {**clients.params, **clients.buffers, **clients.memory}
         return method.predict(own, payload, x, view or method.views[0])
 

@@ -27,7 +27,7 @@ from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
@@ -302,10 +302,8 @@ class TrainedMethod:
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
     """Build the configured method with a new model.
 
-    Args:
-        config: settings.
-        clients: the cells of each client; none if each cell is a client, or for a server, which
-            does not know them.
+    `clients` are the cells of each; none if each cell is a client, or for a server, which does not
+    know them.
     """
     window = config.window
     task = ForecastTask(window.period, config.loss, window)
@@ -386,8 +384,7 @@ def _without_copies(method: Method, state: State) -> State:
     """Return a state without the clients' copies of the shared model, if the method needs none."""
     if method.remembers:
         return state
-    everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
+    received = method.broadcast(state.server, state.participants())
     own = {name: t for name, t in state.clients.params.items() if name not in received}
     return dataclasses.replace(state, clients=dataclasses.replace(state.clients, params=own))
 
@@ -409,13 +406,7 @@ def federate(
 ) -> Federation:
     """Build the federation of a method and its clients' samples, before the first round.
 
-    Args:
-        config: settings.
-        method: the method, with its model.
-        data: the series.
-        train: `(windows,)` first target steps of the training windows.
-        validation: `(windows,)` those of the validation windows; may be empty.
-        make_trainer: see `Federation`; by default the clients are in this process.
+    `train` and `validation` are first target steps `(windows,)`, of which the latter may be empty.
     """
     samples = client_samples(method, data, train, validation)
     return Federation(

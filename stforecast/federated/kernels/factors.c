@@ -27,6 +27,8 @@ enum { TILE = 16, ROWS = 2 * TILE, VECS = 3 };
 #else
 enum { TILE = 1, ROWS = BYTES == 64 ? 8 : 4, VECS = 3 };
 #endif
+/* Rows of a block of two vectors, which are a cache line of AVX2: as many sums, fewer loads. */
+enum { TALL = BYTES == 32 ? 6 : ROWS };
 
 /* Number of factors of a sum of `depth` values. */
 INLINE ptrdiff_t factors_of(ptrdiff_t depth)

@@ -58,8 +58,10 @@ static ptrdiff_t furnish(struct room *r, const struct perceptron *n, REAL *memor
     return next - memory;
 }
 
+typedef uint32_t draws __attribute__((vector_size(LANES * sizeof(uint32_t))));
+
 /* A hash whose every bit depends on all bits (Wellons, Ellis: hash-prospector). */
-INLINE uint32_t mixed(uint32_t x)
+INLINE draws mixed(draws x)
 {
     x = (x ^ x >> 16) * 0x21f0aaadu;
     x = (x ^ x >> 15) * 0xd35a2d97u;
@@ -76,13 +78,14 @@ struct drops {
 static void bend(ptrdiff_t size, REAL *restrict a, REAL *restrict slope, const REAL *bias,
                  const struct drops *d, uint32_t at)
 {
-    REAL keep[LANES];
-    for (ptrdiff_t k = 0; k < size; k += LANES) {
-        for (int j = 0; j < LANES; j++) {
-            uint32_t draw = mixed(mixed((at + (uint32_t)(k + j)) ^ d->seed[0]) + d->seed[1]);
-            keep[j] = draw < d->below ? (REAL)0 : d->scale;
-        }
-        vec x = load(a + k) + load(bias + k), s = sigmoid(x), kept = load(keep);
+    draws unit;
+    for (int j = 0; j < LANES; j++)
+        unit[j] = at + j;
+    for (ptrdiff_t k = 0; k < size; k += LANES, unit += LANES) {
+        draws draw = mixed(mixed(unit ^ d->seed[0]) + d->seed[1]);
+        lanes keep = __builtin_convertvector(draw >= d->below, lanes);
+        vec x = load(a + k) + load(bias + k), s = sigmoid(x);
+        vec kept = (vec)(keep & (lanes)all(d->scale));
         store(a + k, kept * x * s);
         store(slope + k, kept * (s + x * s * (1 - s)));
     }

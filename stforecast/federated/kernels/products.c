@@ -18,11 +18,11 @@ INLINE vec multiply_add(vec sum, factor left, factors right)
  * a[i, k] is at a + i a_row + k a_step; the vector b[k, v] at b + k b_step + v b_vec. */
 INLINE void block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_t a_row,
                   ptrdiff_t a_step, const factor *b, ptrdiff_t b_step, ptrdiff_t b_vec,
-                  vec sums[ROWS][VECS], struct fetch *fetch)
+                  vec sums[][VECS], struct fetch *fetch)
 {
     ptrdiff_t line = fetch->done < fetch->parts ? LINE : 0;
     const char *ahead = line ? next_lines(fetch, depth) : (const char *)a;
-    vec s[ROWS][VECS] = {{{0}}};
+    vec s[TALL][VECS] = {{{0}}};
     for (ptrdiff_t k = 0; k < depth; k++) {
         __builtin_prefetch(ahead + k * line, 0, 2);
         factors right[VECS];
@@ -50,7 +50,7 @@ INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const factor *a, 
                           ptrdiff_t a_step, const factor *b, ptrdiff_t n, REAL *c, int add,
                           struct fetch *fetch)
 {
-    vec sums[ROWS][VECS];
+    vec sums[TALL][VECS];
     block(rows, vecs, depth, a, a_row, a_step, b, n, LANES, sums, fetch);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
@@ -66,6 +66,8 @@ INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const factor *a, ptr
                     struct fetch *fetch)
 {
     ptrdiff_t i = 0, rows = rows_at_once(m);
+    for (; vecs == 2 && TALL > ROWS && m - i >= TALL && m - i != 2 * ROWS; i += TALL)
+        product_block(TALL, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
     for (; i + rows <= m; i += rows)
         product_block(rows, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
     for (; i < m; i += rows_at_end(m - i))
@@ -79,10 +81,11 @@ static void product(ptrdiff_t m, ptrdiff_t depth, ptrdiff_t n, const factor *a, 
                     ptrdiff_t a_step, const factor *b, REAL *c, int add, struct fetch *fetch)
 {
     ptrdiff_t j = 0;
-    for (; j + VECS * LANES <= n; j += VECS * LANES)
-        columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
-    if (n - j == 2 * LANES)
+    if (TALL == ROWS || n % (2 * LANES))
+        for (; j + VECS * LANES <= n; j += VECS * LANES)
+            columns(VECS, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
+    for (; j + 2 * LANES <= n; j += 2 * LANES)
         columns(2, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
-    else if (n - j == LANES)
+    if (n - j == LANES)
         columns(1, m, depth, a, a_row, a_step, b + j, n, c + j, add, fetch);
 }
