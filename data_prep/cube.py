@@ -210,9 +210,10 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     with open_hdf5(path, "as netCDF4", remedy) as file:
         check_axes(file, path)
     with reading(path, "as netCDF4", remedy):
-        ds = open_netcdf(path, decode_timedelta=False)
+        file = open_netcdf(path, decode_timedelta=False)
         # xarray does not write that a name with a space is one of a coordinate.
-        ds = ds.set_coords([name for name, v in ds.data_vars.items() if v.dims == ("cell",)])
+        ds = file.set_coords([name for name, v in file.data_vars.items() if v.dims == ("cell",)])
+        ds.set_close(file.close)
         return check_cube(ds, str(path))
 
 

@@ -113,6 +113,9 @@ NOT_RUN = {
             "these cells have no columns; tests of data/covariates do"
         ),
     },
+    "docs/pretrained.md": {
+        "python -m experiments.pretrain": "ten minutes; test_pretrain.py trains a little",
+    },
     "docs/federation.md": {
         "ssh-keygen": "OpenSSH's; tests of experiments/local_flower.py make keys",
         "stforecast federate serve": "a server that stays; tests of strangers start it",

@@ -97,7 +97,7 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
         trained,
         snapshot=State(clients, server, state.round, state.seed),
         clients=one_per_cell(ids.numpy()),
-        former=None,
+        former=trained.former and _join(trained.former, data, ids, rounds),
     )
 
 

@@ -32,7 +32,12 @@ days of training.
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
    The network's loss makes forecasts medians. With `forecast` mean, the correction's intercept is
    hardly penalised, so a client's forecasts have the mean of its values, and so do their sums.
-5. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
+5. Last, the forecasts of a network that was trained on simulated traffic alone, see
+   `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
+   many kinds, which helps most where the training part is short or the horizon long. The client
+   computes them from its own readings, and nothing is sent. Of more than 300 cells, whose own data
+   teach more, it is left out, as it takes long. It forecasts no means.
+6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
    them, a few more rounds train f, and clients correct the maps anew.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
@@ -210,6 +215,9 @@ class FedLeanOptions(CheckedOptions):
         forecast: `median`: near the value that half of the readings exceed, for a small MAE;
             `mean`: sums over cells and days are right where readings are skewed, such as counts
             with bursts, for a plan of volume.
+        pretrained: `mixed`: medians of up to 300 cells are mixed with the forecasts of a network
+            that was trained on simulated traffic (`stforecast.baselines.pretrained`), for each cell
+            by the errors of its last seven days that are known; `none`: they are not.
     """
 
     ridge: PositiveFloat = 1.0
@@ -217,6 +225,7 @@ class FedLeanOptions(CheckedOptions):
     rounds_per_cell: PositiveInt = 5
     participants: PositiveInt = 100
     forecast: Literal["median", "mean"] = "median"
+    pretrained: Literal["mixed", "none"] = "mixed"
 
 
 class FedLean(FedAvg):
@@ -410,6 +419,11 @@ class FedLean(FedAvg):
     def has_experts(self) -> bool:
         """Whether one map reads the profile and one does not."""
         return len(self._n_inputs) > 1
+
+    @property
+    def mixes_pretrained(self) -> bool:
+        """Whether forecasts are mixed with those of the pretrained network."""
+        return self.options.pretrained == "mixed" and self.options.forecast == "median"
 
     @property
     def _n_inputs(self) -> tuple[int, ...]:

@@ -190,6 +190,11 @@ class Method:
         """Whether the view `EXPERTS` has two forecasts, to be mixed by errors that are known."""
         return False
 
+    @property
+    def mixes_pretrained(self) -> bool:
+        """Whether forecasts are mixed with those of the pretrained network, by known errors."""
+        return False
+
     def validates(self, round: int) -> bool:
         """Return whether to validate after a round, numbered from 1; the last one must be."""
         return True

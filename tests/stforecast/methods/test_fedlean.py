@@ -5,6 +5,7 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
+from stforecast.baselines.pretrained import Past, WallClock, forecasts
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
@@ -16,7 +17,7 @@ from stforecast.models import MODELS
 SPLIT = "days:15,3,3"
 SMALL = {
     "profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2,
-    "refit": "never",
+    "refit": "never", "pretrained": "none",
 }  # fmt: skip
 
 
@@ -245,8 +246,8 @@ def test_the_profile_helps_where_weeks_repeat():
     settings = {"split": "days:49,7,14", "horizon": 12}
     errors = {}
     for name, method, own in (
-        ("none", "fedlean", {"profile": "none", "rounds": 1}),
-        ("auto", "fedlean", {"rounds": 1}),
+        ("none", "fedlean", {"profile": "none", "rounds": 1, "pretrained": "none"}),
+        ("auto", "fedlean", {"rounds": 1, "pretrained": "none"}),
         ("habit", "historical_average", {}),
     ):
         m = Forecaster(method, **settings, **own).fit(table).evaluate()
@@ -254,6 +255,44 @@ def test_the_profile_helps_where_weeks_repeat():
         errors[name] = whole[whole.split == "test"].value.iloc[-1]
     assert errors["auto"] < 0.5 * errors["none"]
     assert errors["auto"] < 1.5 * errors["habit"], "a plain mean must not be far better"
+
+
+def test_the_pretrained_network_is_mixed_in_by_known_errors(table):
+    """Its weight is a third of the least-squares one of seven days, and two thirds of .45."""
+    own, mixed = (
+        Forecaster("fedlean", **{**SMALL, "rounds": 2, "pretrained": pretrained}).fit(table)
+        for pretrained in ("none", "mixed")
+    )
+    data = prepare(as_series(table), own.config.window, SPLIT, "cell")
+    start, calendar = int(data.split.test[-1]), data.series.calendar
+    origins = np.arange(start - 2 - 168 + 1, start - 2 + 1)
+    past = Past(torch.tensor(data.z), WallClock.of(calendar))
+
+    def both(starts):
+        ours = own._evaluations["last"].model.predictor.predict(data.z, starts, calendar)
+        return ours, forecasts(past, starts, 2)
+
+    ours, theirs = both(origins)
+    y = data.z[origins[:, None] + np.arange(2)].transpose(2, 0, 1)
+    change, error = theirs - ours, y - ours
+    weight = ((change * error).sum((1, 2)) / (change**2).sum((1, 2)) + 2 * 0.45) / 3
+    ours, theirs = both(np.array([start]))
+    expected = ours + weight.clip(0, 1)[:, None, None] * (theirs - ours)
+    found = mixed._evaluations["last"].model.predictor.predict(data.z, np.array([start]), calendar)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(found - ours).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "most", "step"),
+    [({}, 2, "1h"), ({"forecast": "mean"}, 300, "1h"), ({}, 300, "7min")],
+    ids=["of more cells", "of means", "of a step that it does not know"],
+)
+def test_the_pretrained_network_is_left_out(table, settings, most, step, monkeypatch):
+    monkeypatch.setattr("stforecast.forecasting.trained_method.MOST_CELLS", most)
+    forecaster = Forecaster("fedlean", **{**SMALL, "rounds": 1, "pretrained": "mixed", **settings})
+    predictor = forecaster.fit(table)._evaluations["last"].model.predictor
+    assert not predictor.usual_weights(pd.Timedelta(step))
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
