@@ -42,7 +42,7 @@ days of training.
    clients differ depends on the data. So in the repeated round, a client also sends how much
    squared error corrections with each of `PENALTIES` would have saved in the windows since the last
    fit, and all clients take the penalty of the largest sum: residuals of the windows that trained f
-   are too small to tell. Less than a day is not asked, as it tells little of other hours.
+   are too small to tell. Windows of less than a day are not asked: they tell little of other hours.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -495,7 +495,7 @@ class FedLean(FedAvg):
     def _saved(self, cohort: Cohort, payload: Payload) -> Tensor:
         """Return the squared error that corrections of the last fit save in windows since then.
 
-        Those of less than a day, `period`, count as 0: they say little of other hours.
+        Fewer windows than begin in a day, `period`, count as 0: they say little of other hours.
 
         Returns:
             `(clients, penalties)` means over all windows, less that of the first penalty.
@@ -516,7 +516,7 @@ class FedLean(FedAvg):
             own = self._corrections(self._factor(products.clone(), penalty), moments)
             saved.append((own * (2 * error - known @ own)).sum((1, 2)))
         found = torch.stack(saved, dim=1) - saved[0][:, None]
-        too_few = place[-1] + 1 - learnt < window.period
+        too_few = place[-1] + 1 - since < window.period
         return found.masked_fill(too_few.to(found.device), 0)
 
     def _factor(self, products: Tensor, penalty: float) -> Tensor:

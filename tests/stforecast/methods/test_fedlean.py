@@ -371,7 +371,7 @@ def test_less_than_a_day_of_new_windows_keeps_the_penalty(table, hours, chosen):
 
 
 def test_later_refits_add_what_they_see_to_the_choice_of_the_penalty(table):
-    _, _, *daily = refitted(table, refit="daily", split="days:15,2,4")
+    _, _, *daily = refitted(table, refit="daily", split="days:15,2,4", horizon=1)
     sums = [model.server[SAVED] for model in daily]
     assert len(sums) == 3
     seen = [after - before for before, after in pairwise(sums)]
