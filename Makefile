@@ -1,4 +1,4 @@
-# make demo | test | docs | bench | federation-demo | test-flower | test-slow | test-machines |
+# make demo | test (types and quick) | docs | bench | federation-demo | test-flower | test-slow | test-machines |
 # lint | lock | audit: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -6,7 +6,7 @@ export MPLBACKEND ?= Agg
 # Else each process that a test starts compiles every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test docs bench federation-demo test-flower test-slow test-machines lint lock audit clean
+.PHONY: setup demo test types quick docs bench federation-demo test-flower test-slow test-machines lint lock audit clean
 
 setup: .venv/.installed
 
@@ -18,10 +18,16 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m experiments.demo --out demo
 
+# Types take two minutes of one core in a fresh clone: the tests run beside them.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --no-print-directory -j2 types quick
+
+types: setup
 	$(BIN)/mypy
+
+quick: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 # Search needs a server: .venv/bin/python -m mkdocs serve

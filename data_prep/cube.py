@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import h5py
 import numpy as np
@@ -38,7 +38,8 @@ from data_prep.readers.columns import LARGEST, names_table
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import zone_name
 
-CLOCKS = ("utc", "local")
+Clock = Literal["utc", "local"]
+CLOCKS = get_args(Clock)
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
 
@@ -121,15 +122,7 @@ def make_cube(
 
 
 def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
-    """Return `ds` if it is a valid cube.
-
-    Args:
-        ds: any data set.
-        origin: its name in errors, usually its path.
-
-    Raises:
-        InputError: if it is not.
-    """
+    """Return `ds` if it is a valid cube; errors call it `origin`, usually its path."""
     remedy = "write one with `stforecast prepare`"
     for dim in ("time", "cell"):
         if dim not in ds.dims or dim not in ds.coords:
@@ -217,9 +210,10 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     with open_hdf5(path, "as netCDF4", remedy) as file:
         check_axes(file, path)
     with reading(path, "as netCDF4", remedy):
-        ds = open_netcdf(path, decode_timedelta=False)
+        file = open_netcdf(path, decode_timedelta=False)
         # xarray does not write that a name with a space is one of a coordinate.
-        ds = ds.set_coords([name for name, v in ds.data_vars.items() if v.dims == ("cell",)])
+        ds = file.set_coords([name for name, v in file.data_vars.items() if v.dims == ("cell",)])
+        ds.set_close(file.close)
         return check_cube(ds, str(path))
 
 
@@ -271,15 +265,7 @@ def write_cube(ds: xr.Dataset, path: str | os.PathLike[str]) -> Path:
 def write_read(
     read: Callable[..., xr.Dataset], raw: Path, out: Path, *, progress: bool = False, **options: Any
 ) -> Path:
-    """Write what a data set's `read` returns, for its `prepare`.
-
-    Args:
-        read: function of the records and options.
-        raw: its records.
-        out: the cube to write, a .nc file.
-        progress: no effect; the records are read at once.
-        **options: options of `read`.
-    """
+    """Write what a data set's `read` returns for its records and options, for its `prepare`."""
     ds = read(raw, **options)
     for name in services_of(ds):
         values = observed(ds, name).to_numpy()
@@ -300,18 +286,7 @@ def step_of(ds: xr.Dataset) -> pd.Timedelta:
 
 
 def observed(ds: xr.Dataset, variable: str) -> xr.DataArray:
-    """Return the values of one variable, NaN where nothing was recorded.
-
-    Args:
-        ds: a cube.
-        variable: name of the variable.
-
-    Returns:
-        `(time, cell)`, in the variable's units.
-
-    Raises:
-        InputError: if the cube has no such variable; lists those it has.
-    """
+    """Return the values of one variable `(time, cell)`, NaN where nothing was recorded."""
     names = services_of(ds)
     if variable not in names:
         raise choose("service", variable, names)
@@ -352,9 +327,6 @@ def write_chunks(
             `(step, cell)`; steps that no chunk covers become NaN.
         path: file to write.
         steps_per_chunk: time steps of a chunk in the file, ideally those of a chunk of values.
-
-    Returns:
-        `path`.
     """
     path = Path(path)
     check_cube(description, str(path))

@@ -22,9 +22,6 @@ SHOWN = 5
 def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
     """Describe a cube in plain numbers and texts, as JSON can hold them.
 
-    Args:
-        ds: a cube; each value is read once, a part at a time.
-
     Returns:
         `title`, `source`, `license`, `time_zone`, `clock`; `first` and `last` step in local time,
         `steps` and `step_minutes`; `cells` and `first_cells`; `places` and `roads`, whether they

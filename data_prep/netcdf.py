@@ -19,7 +19,7 @@ import h5netcdf
 import h5py
 import numpy as np
 import xarray as xr
-from xarray.backends import H5NetCDFStore
+from xarray.backends import CachingFileManager, H5NetCDFStore
 
 KEPT = ("units", "calendar", "dtype")
 """Parts of a coordinate's encoding that stay as its file had them."""
@@ -102,16 +102,26 @@ def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
         _fix_length_of_texts("/", items)
 
 
+class _OpenFile(h5netcdf.File):  # type: ignore[misc]  # h5netcdf has no types
+    """A file that is read, whose items stay open."""
+
+    def __init__(self, path: str, mode: str) -> None:
+        self._open_items = _OpenItems(path, mode)
+        super().__init__(self._open_items, mode, decode_vlen_strings=True, phony_dims="access")
+
+    def close(self) -> None:
+        super().close()
+        self._open_items.close()
+
+
 def open_netcdf(path: Path, **options: Any) -> xr.Dataset:
     """Open a netCDF4 file lazily, as `xarray.open_dataset` does with the same options."""
-    file = _OpenItems(path)
+    manager = CachingFileManager(_OpenFile, str(path.absolute()), mode="r")
     try:
-        source = h5netcdf.File(file, "r", decode_vlen_strings=True, phony_dims="access")
-        ds = xr.open_dataset(H5NetCDFStore(source), **options)
+        ds = xr.open_dataset(H5NetCDFStore(manager), **options)
     except BaseException:
-        file.close()
+        manager.close()
         raise
-    ds.set_close(file.close)
     ds.encoding["source"] = str(path.absolute())
     return ds
 

@@ -90,12 +90,7 @@ def _is_running(values: np.ndarray) -> bool:
 
 
 def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:
-    """Return the first and last steps of long spans of zeros if other zeros are rare.
-
-    Args:
-        values: `(steps,)`, NaN where missing.
-        day: steps of the shortest span that is long.
-    """
+    """Return the first and last steps of long spans of zeros if other zeros are rare."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], values == 0, [0]])))
     spans = edges.reshape(-1, 2)
     lengths = spans[:, 1] - spans[:, 0]

@@ -125,16 +125,7 @@ class LocalFlower:
         key: Path | None = None,
         paths: Sequence[str] = (),
     ) -> None:
-        """Start a node with `stforecast node`, as its owner would.
-
-        Args:
-            name: name of the node.
-            data: its cube.
-            first_client: number of its first client.
-            *more: further arguments.
-            key: its private key, with authentication.
-            paths: as for `start`.
-        """
+        """Start a node with `stforecast node`, as its owner would."""
         trust = [f"--root-certificates={self.keys.authority}"] if self.keys else ["--insecure"]
         trust += [f"--key={key}"] if key else []
         node = ["-m", "stforecast", "node", f"--superlink={self.address}", f"--data={data}"]
@@ -257,14 +248,9 @@ def follow(
     seconds: float = 900.0,
     scenes: Mapping[int, Callable[[], str | None]] | None = None,
 ) -> dict[str, Any]:
-    """Show the server's log until the run is done.
+    """Show the server's log until the run is done; `scenes` are played once it reports their round.
 
-    Args:
-        flower: the processes.
-        run: Flower's number of the run.
-        out: the server's folder.
-        seconds: maximum time to wait.
-        scenes: what to do once the log reports a round; a text is the run's new number.
+    The text of a scene is the run's new number.
 
     Returns:
         The server's `federation.json`.

@@ -152,12 +152,7 @@ def call_all(
 
 
 def errors_by_name(table: pd.DataFrame, selection: str) -> dict[str, float]:
-    """Return the errors over all cells and steps, by split and metric: `test/mse`.
-
-    Args:
-        table: result of `Forecaster.evaluate`.
-        selection: the selection of the model to keep.
-    """
+    """Return the errors over all cells and steps, by split and metric: `test/mse`."""
     found = pooled(table[table["selection"] == selection])
     names = found["split"] + "/" + found["metric"]
     return dict(zip(names, found["value"].astype(float), strict=True))

@@ -17,6 +17,9 @@ from data_prep.base import progress
 
 # Tests are tiny: two threads wait for each other longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.fsync = lambda handle: (
+    None
+)  # No test outlives the machine; disks take 10 ms, ten thousand times.
 
 try:
     from hypothesis import settings

@@ -65,7 +65,7 @@ SHORTER = {
     },
     "docs/images.md": {
         "--rounds 20": "--rounds 1",
-        "--method pfpl": "--method pfpl --clients 3",
+        "--method pfpl": "--method pfpl --clients 3 --shots 20",
         "--data mnist+usps+syn-generated --images FOLDER": "--data digits8x8 --clients 3",
         "--domains mnist:7,usps:5,syn-generated:8 --shots 40": "--shots 10",
         "--backbone VIT.safetensors --input-size 112": (
@@ -112,6 +112,9 @@ NOT_RUN = {
         "stforecast run --data milan.nc --service internet --static": (
             "these cells have no columns; tests of data/covariates do"
         ),
+    },
+    "docs/pretrained.md": {
+        "python -m experiments.pretrain": "ten minutes; test_pretrain.py trains a little",
     },
     "docs/federation.md": {
         "ssh-keygen": "OpenSSH's; tests of experiments/local_flower.py make keys",

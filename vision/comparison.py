@@ -53,6 +53,11 @@ class ModelRow:
         return self.group.named(*self.group.runs[0].tags_of(self.view))
 
     @property
+    def accuracy(self) -> float:
+        """Mean over its runs of the accuracy after the last round."""
+        return float(np.mean([run.accuracy("last", self.view) for run in self.group.runs]))
+
+    @property
     def is_reference(self) -> bool:
         """Return whether its method is a reference for the others, such as chance."""
         return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == REFERENCE
@@ -130,10 +135,7 @@ def compare_accuracies(
 
 def _best(rows: Sequence[ModelRow]) -> ModelRow:
     candidates = [row for row in rows if not row.is_reference] or rows
-    return max(
-        candidates,
-        key=lambda row: np.mean([run.accuracy("last", row.view) for run in row.group.runs]),
-    )
+    return max(candidates, key=lambda row: row.accuracy)
 
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:

@@ -97,9 +97,6 @@ class Learner:
             after_round: called with each round's report, e.g. to draw a progress bar.
             checkpointer: writes checkpoints and resumes from the newest one.
 
-        Returns:
-            The fitted learner itself.
-
         Raises:
             InputError: if files are missing or damaged or the partition is impossible.
         """

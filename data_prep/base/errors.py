@@ -197,14 +197,6 @@ def check_regular(path: Path, what: str, remedy: str | Words) -> None:
     """Raise if a path exists but is not a file, such as a folder or a dangling link.
 
     Reading a named pipe would block forever. A path that does not exist is accepted.
-
-    Args:
-        path: path of a file, or of a link to one.
-        what: description of the file.
-        remedy: what to do.
-
-    Raises:
-        InputError: if the path is not a file; names what was found.
     """
     if not path.is_file() and os.path.lexists(path):
         raise no_file(path, what, remedy)
@@ -227,11 +219,6 @@ def reading(origin: object, how: str, remedy: str | Words) -> Iterator[None]:
 
     Parsers raise many types for a damaged file: HDF5 `RuntimeError`, zip archives `EOFError`, deep
     JSON `RecursionError`, absurd sizes `MemoryError`. Keep the context narrow.
-
-    Args:
-        origin: the file.
-        how: such as `"as JSON"`.
-        remedy: what to do.
 
     Raises:
         InputError: for any exception; an `InputError` raised within is passed on unchanged.

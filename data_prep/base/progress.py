@@ -29,12 +29,6 @@ def doing(text: str) -> None:
 def parts(total: int, what: str, unit: str, *, progress: bool) -> Iterator[Callable[..., None]]:
     """Show how many of several parts are done and how long the others still take.
 
-    Args:
-        total: number of parts.
-        what: what is done with them.
-        unit: what one is called.
-        progress: whether to show a bar.
-
     Yields:
         A function to call when a part begins, with its name or "".
     """

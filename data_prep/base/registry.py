@@ -72,11 +72,7 @@ class Registry(Mapping[str, T]):
         return len(self.found())
 
     def find(self, name: str) -> T:
-        """The entry of that name.
-
-        Raises:
-            InputError: listing the names if there is none.
-        """
+        """The entry of that name; without one, the `InputError` lists the names."""
         return find(self.kind, name, self)
 
     def found(self) -> Mapping[str, Found]:
@@ -136,16 +132,7 @@ FOREIGN: set[str] = set()
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """The entry of that name.
-
-    Args:
-        kind: what an entry is called.
-        name: what the user typed.
-        known: entries by name.
-
-    Raises:
-        InputError: listing the names if there is none.
-    """
+    """The entry of that name; without one, the `InputError` lists the names."""
     if name not in known:
         raise choose(kind, name, known)
     return known[name]

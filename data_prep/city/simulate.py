@@ -203,9 +203,6 @@ def simulate(
         start: first day, as YYYY-MM-DD.
         progress: whether to show a progress bar.
 
-    Returns:
-        The raw files, one per day.
-
     Raises:
         InputError: if an argument is out of range or `out` already holds raw files.
     """

@@ -95,13 +95,7 @@ def read_delimited(
 
     It may be packed by gzip, xz or bzip2, and have titles above the names. Columns of `keys` stay
     text. Empty lines, and notes where the rows have times, are left out and named; other lines with
-    too few or too many fields are refused.
-
-    Args:
-        path: the file.
-        keys: columns to keep as text.
-        dialect: how it is written.
-        content: what to read instead of the file's content.
+    too few or too many fields are refused. `content` is read instead of the file's own.
     """
     content = _unpacked(path) if content is None else content
     try:

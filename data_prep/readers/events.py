@@ -134,12 +134,7 @@ def ask_for_events(
 ) -> InputError | None:
     """Return an error that shows how to count events or add them up; None if no row looks like one.
 
-    Args:
-        error: what is wrong if each row is a record of an even step.
-        df: the table.
-        found: what its columns were taken for.
-        cell: the given column of cells, or `"cell"`.
-        origin: where its rows stand.
+    `error` is what is wrong if each row is a record of an even step.
     """
     time = found.time
     sign = _sign_of_event(df, time)

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -82,7 +82,8 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     )
 
 
-DUPLICATES = ("error", "sum", "mean")
+Duplicates = Literal["error", "sum", "mean"]
+DUPLICATES = get_args(Duplicates)
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
 ABOUT = ("title", "source", "license", "units", "zero_is_missing", "checksums")
@@ -333,11 +334,8 @@ def _to_read_hour_twice(
 ) -> Words | None:
     """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
 
-    Args:
-        times: times of the rows as they were read.
-        same: `(rows,)` equal numbers for rows of the same time and cell.
-        zone: zone of times with an offset, else None.
-        options: a time zone, if one was given.
+    `same` `(rows,)` are equal numbers for rows of the same time and cell; `zone` is that of times
+    with an offset.
     """
     repeated = times[pd.Series(same).duplicated().to_numpy()]
     if zone is not None or not may_be_shown_twice(repeated, options.time_zone or None):

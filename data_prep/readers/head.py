@@ -146,13 +146,7 @@ def _goes_on(rows: Sequence[Sequence[str]], width: int) -> bool:
 
 
 def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
-    """Return what stands above the data in the first rows of a table.
-
-    Args:
-        rows: fields of each row.
-        name: name of the file.
-        unit: what its rows are called, such as "line".
-    """
+    """Return what stands above the data in the first rows of a table."""
     width, _ = usual_width(rows)
     data = [i for i, row in enumerate(rows) if is_data(row, width)]
     alone = [i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)]

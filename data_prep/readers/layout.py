@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,8 @@ from data_prep.readers.written_times import CLOCK_LIKE, are_times
 log = logging.getLogger(__name__)
 
 CELL = "cell"
-LAYOUTS = ("auto", "long", "wide", "services", "cells-above", "services-above")
+Form = Literal["auto", "long", "wide", "services", "cells-above", "services-above"]
+LAYOUTS = get_args(Form)
 SHOWN = 12
 
 

@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -62,7 +62,8 @@ def even_step(times: np.ndarray) -> int | None:
     return usual if even else None
 
 
-AGGREGATES = ("sum", "mean", "count", "total", "increase")
+Aggregate = Literal["sum", "mean", "count", "total", "increase"]
+AGGREGATES = get_args(Aggregate)
 DAY = pd.Timedelta("1D")
 MANY_LACKING = 20
 """Records that a span without any lacks at least, at the usual rate, if it is a gap."""

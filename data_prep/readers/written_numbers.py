@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Container, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ from data_prep.readers.columns import (
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
 
 Decimal = Literal["auto", "point", "comma"]
-DECIMALS = ("auto", "point", "comma")
+DECIMALS = get_args(Decimal)
 
 _POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.

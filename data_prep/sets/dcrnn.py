@@ -159,9 +159,6 @@ class Dcrnn:
                 hold the mean of their observed speeds, NaN if there are none.
             allow_gaps: Leave NaN at missing time steps instead of refusing the file.
 
-        Returns:
-            The cube.
-
         Raises:
             InputError: if a file is invalid; names it.
         """

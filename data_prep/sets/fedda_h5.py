@@ -65,9 +65,6 @@ def prepare(
         time_zone: IANA name of the place's time zone, for calendar features.
         progress: No effect; the file is read at once.
 
-    Returns:
-        The path of the cube.
-
     Raises:
         InputError: if the file is invalid; names the file and the data set in it.
     """
@@ -114,9 +111,6 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
         path: the .h5 file to write.
         fill_missing: replacement for missing values (NaN, and 0 where it means missing); FedDA
             uses 0.0. None refuses missing values.
-
-    Returns:
-        The path of the file.
 
     Raises:
         InputError: if the layout cannot hold the cube.

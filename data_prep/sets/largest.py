@@ -78,9 +78,6 @@ def read(
         zero_is_missing: Treat 0 as missing, as the benchmark's errors do.
         allow_gaps: Leave NaN at missing time steps instead of refusing the files.
 
-    Returns:
-        The cube.
-
     Raises:
         InputError: if a file is invalid; names it.
     """

@@ -229,9 +229,6 @@ class TrafficMatrices:
                 Longer steps hold the mean traffic of the available matrices.
             progress: Show a progress bar.
 
-        Returns:
-            The cube.
-
         Raises:
             InputError: if a file is invalid, or there is none; names it.
         """

@@ -79,9 +79,6 @@ class Pems:
                 hold the mean of what was observed in their 5 minutes.
             zero_is_missing: Treat 0 as missing, as the masked errors of most papers do.
 
-        Returns:
-            The cube.
-
         Raises:
             InputError: if a file is invalid; names it.
         """

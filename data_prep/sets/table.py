@@ -38,7 +38,6 @@ import re
 from collections.abc import Sequence
 from functools import partial, reduce
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -48,27 +47,29 @@ from pandas.api.types import is_numeric_dtype
 
 from data_prep.base.errors import InputError, Words, choose, some
 from data_prep.base.files import checksum
-from data_prep.cube import services_of, write_read
+from data_prep.cube import Clock, services_of, write_read
 from data_prep.preparation import as_attribute
 from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
 from data_prep.readers.delimited import Dialect
 from data_prep.readers.events import COUNT, ask_for_events, find_records
 from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import to_pandas, whole_numbers
-from data_prep.readers.frames import TableOptions, from_frame, from_long, keep_cells
+from data_prep.readers.frames import Duplicates, TableOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import (
     CELL,
     LAYOUTS,
+    Form,
     Layout,
     cells_of,
     find_layout,
     no_time,
     unfold,
 )
-from data_prep.readers.resampling import Resampling, step_length
+from data_prep.readers.resampling import Aggregate, Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
+from data_prep.readers.written_numbers import Decimal
 from data_prep.readers.written_times import date_formats
 
 SOURCES: tuple[()] = ()
@@ -79,7 +80,7 @@ log = logging.getLogger(__name__)
 def read(
     raw: Path | pd.DataFrame,
     *,
-    layout: Literal["auto", "long", "wide", "services", "cells-above", "services-above"] = "auto",
+    layout: Form = "auto",
     time: str = TIME,
     cell: str = CELL,
     values: str | None = None,
@@ -88,20 +89,20 @@ def read(
     start: str | None = None,
     step: str | None = None,
     no_header: bool = False,
-    decimal: Literal["auto", "point", "comma"] = "auto",
+    decimal: Decimal = "auto",
     sheet: str | None = None,
     encoding: str | None = None,
     sites: str | None = None,
     crs: str | None = None,
     resample: str | None = None,
-    agg: Literal["sum", "mean", "count", "total", "increase"] | None = None,
+    agg: Aggregate | None = None,
     name: str = "value",
     units: str = "1",
     time_zone: str | None = None,
-    clock: Literal["utc", "local"] = "utc",
+    clock: Clock = "utc",
     zero_is_missing: bool = False,
     allow_gaps: bool = False,
-    duplicates: Literal["error", "sum", "mean"] = "error",
+    duplicates: Duplicates = "error",
 ) -> xr.Dataset:
     """Read a table as a cube.
 
@@ -144,9 +145,6 @@ def read(
         allow_gaps: Leave NaN where a row is missing instead of refusing the table.
         duplicates: Treatment of several rows for one time and cell, before --resample: "error",
             "sum" or "mean".
-
-    Returns:
-        The cube.
 
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.

@@ -72,9 +72,6 @@ class Tgcn:
                 Longer steps hold the mean of the speeds.
             zero_is_missing: Treat 0 as missing.
 
-        Returns:
-            The cube.
-
         Raises:
             InputError: if a file is invalid; names it.
         """

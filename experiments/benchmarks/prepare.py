@@ -187,14 +187,6 @@ def generate_table(path: Path, n_cells: int, n_hours: int) -> None:
     pl.DataFrame(columns).write_csv(path)
 
 
-def _table_by_ours(path: Path) -> object:
-    return read_own_table(path)
-
-
-def _table_by_info(path: Path) -> object:
-    return describe(path)
-
-
 def _table_by_polars(path: Path) -> object:
     # A pivot of thousands of cells takes minutes; no row is missing.
     rows = pl.read_csv(path, try_parse_dates=True).sort("time", "cell")
@@ -224,13 +216,13 @@ def prepare_table(
     frame.in_own_process(generate_table, raw, cells, hours)
     size = raw.stat().st_size / 1e6
     readers = {
-        "stforecast": _table_by_ours,
-        "stforecast info": _table_by_info,
+        "stforecast": read_own_table,
+        "stforecast info": describe,
         "plain polars": _table_by_polars,
         "plain pandas": _table_by_pandas,
     }
     turns = frame.in_turns(
-        {n: partial(frame.in_own_process, measure_table, r, raw) for n, r in readers.items()},
+        {n: partial(frame.in_own_process, measure_reader, r, raw) for n, r in readers.items()},
         repeat,
     )
     raw.unlink()
@@ -238,12 +230,6 @@ def prepare_table(
     for name, found in turns.items():
         results.add({"reader": name, **min(found, key=lambda c: c.cpu)._asdict()})
     return f"a table of {size:.0f} MB\n{frame.table(results.rows, COLUMNS)}"
-
-
-def measure_table(reader: Callable[[Path], object], raw: Path) -> Cost:
-    """Measure one reader of a table in this process."""
-    _, wall, cpu = frame.timed(reader, raw)
-    return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)
 
 
 class Cost(NamedTuple):
@@ -255,9 +241,9 @@ class Cost(NamedTuple):
     peak: float | None = None
 
 
-def measure_reader(reader: Callable[[Path, Path], Path], raw: Path, out: Path) -> Cost:
-    """Measure one reader in this process."""
-    _, wall, cpu = frame.timed(reader, raw, out)
+def measure_reader(reader: Callable[..., object], *paths: Path) -> Cost:
+    """Measure one reader in this process, with the paths that it takes."""
+    _, wall, cpu = frame.timed(reader, *paths)
     return Cost(cpu, wall, peak=frame.own_memory("VmHWM") / 1024)
 
 

@@ -88,9 +88,6 @@ class Baseline(ABC):
             calendar: the series' wall clock.
             adjacency: `(cells, cells)` weights of the roads from row to column, if known.
 
-        Returns:
-            The fitted forecaster.
-
         Raises:
             InputError: if the series or the calendar does not suit the forecaster.
         """

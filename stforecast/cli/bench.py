@@ -173,15 +173,12 @@ def parse_setting(text: str) -> tuple[str, Any]:
     >>> parse_setting("lr=0.1"), parse_setting("weights=inverse")
     (('lr', 0.1), ('weights', 'inverse'))
     """
-    import tomllib
+    from stforecast.forecasting.sweep import parse_value
 
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, value
+    return name, parse_value(value)
 
 
 FIGURES = ["horizon", "hours"]

@@ -36,6 +36,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
     options.check_cubes(args)
     from stforecast.baselines import BASELINES
+    from stforecast.federated.core.options import sections_of
     from stforecast.forecasting.config import defaults, sections
 
     method = options.peek(args, "--method", DEFAULT_METHOD)
@@ -55,9 +56,9 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
         "method_options": f"Options of {method}",
         "model_options": f"Options of {model}{unused}",
     }
-    return {
-        titles[s]: options.from_dataclass(t, made_for) for s, t in sections(method, model).items()
-    }
+    found = sections(method, model)
+    sections_of(method, found)
+    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found.items()}
 
 
 DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")

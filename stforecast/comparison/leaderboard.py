@@ -292,13 +292,8 @@ def compare(
 ) -> list[Leaderboard]:
     """Compare runs, those of each data set, service and horizon by themselves.
 
-    Of methods with several models, the first is compared.
-
-    Args:
-        runs: finished runs.
-        metric: error to compare, as in `metrics.csv`.
-        reference: label of the runs that the others are compared with, or `SEASONAL`; by default
-            those of the lowest error in each task.
+    Of methods with several models, the first is compared. `metric` and `reference` are as for
+    `leaderboard`, the latter by label.
 
     Raises:
         InputError: if runs of one task were tested on different targets, the metric is unknown, or

@@ -20,7 +20,7 @@ from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
 from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
-from stforecast.forecasting.results import ForecastRun, units_of
+from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
 
@@ -172,7 +172,7 @@ def _test_part(run: ForecastRun) -> tuple[str, ...]:
     """Return the facts that errors in one table must share."""
     settings = [str(run.settings[name]) for name in SAME_TEST]
     facts = {"split": str(run.settings["split"]), **run.facts()}
-    return (run.about["data"], *facts.values(), *settings)
+    return (str(data_of(run.about).resolve()), *facts.values(), *settings)
 
 
 def _section(

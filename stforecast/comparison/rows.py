@@ -21,7 +21,7 @@ from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
-from stforecast.metrics.metric import mean
+from stforecast.metrics.metric import joined_sums, mean
 
 
 def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
@@ -184,10 +184,12 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
         if all((metric, errors.SEASONAL) in part.sums for part in whole):
             sums[metric][errors.SEASONAL] = _joined([whole], metric, errors.SEASONAL)
     targets = whole[0].targets
-    places = [targets[name].to_numpy() for name in ("lon", "lat") if name in targets]
-    locations = np.stack(places, axis=1) if places else None
-    days = _days(whole).unique()
-    return TaskErrors(sums, targets["cell"].to_numpy(), days, locations, tuple(incomplete))
+    cells, days, places = (
+        targets["cell"].to_numpy(),
+        _days(whole).unique(),
+        errors.locations(targets),
+    )
+    return TaskErrors(sums, cells, days, places, tuple(incomplete))
 
 
 def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
@@ -226,14 +228,7 @@ def _summed(
         }
         blocks.append({key: one.by_day() for key, one in found.items()})
         days = next(iter(found.values())).days
-    sums = {
-        key: (
-            np.concatenate([block[key][0] for block in blocks]),
-            np.concatenate([block[key][1] for block in blocks]),
-        )
-        for key in blocks[0]
-    }
-    part = _Part(sums, forecasts[["y", *scales]], days)
+    part = _Part(joined_sums(blocks), forecasts[["y", *scales]], days)
     if leads:
         first[run.fold] = part
     return part

@@ -55,15 +55,7 @@ def anchors(
 ) -> np.ndarray:
     """Return the anchor of each target, known at the window's start.
 
-    Args:
-        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
-        starts: `(windows,)` first target steps; may be the step just after the series.
-        horizon: number of target steps.
-        target: change, day or week.
-        calendar: the series' wall clock.
-
-    Returns:
-        `(cells, windows, horizon)` float32.
+    The arguments, and what is returned, are those of `repeat_season`.
     """
     season = season_of_anchors(target, calendar.step)
     return repeat_season(series, starts, horizon, season, calendar)

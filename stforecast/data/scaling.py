@@ -15,7 +15,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
     from stforecast.data.series import Series
 
-SCOPES = ("cell", "global")
+Scope = Literal["cell", "global"]
+SCOPES = get_args(Scope)
 
 FACTOR = 10.0
 """Least limit, in 90 % quantiles of the sizes of a cell's readings."""

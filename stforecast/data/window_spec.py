@@ -114,6 +114,9 @@ LAGS = rf"({LAG}(, *{LAG})*|{AUTO}|{AUTO_DAYS})?"
 MOST_STEPS = 10**6
 """Maximum of any setting of a window in steps: nine years of steps of five minutes."""
 
+Impute = Literal["none", "ffill", "newest", "last-week"]
+"""Rules for missing inputs, see `WindowSpec.impute`."""
+
 Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
 """A number of steps, or none."""
 
@@ -186,7 +189,7 @@ class WindowSpec(CheckedOptions):
         PositiveInt, Le(1000), ReadIf("inputs names services", lambda s: bool(s["inputs"]))
     ] = 3
     static: str = ""
-    impute: Literal["none", "ffill", "newest", "last-week"] = "none"
+    impute: Impute = "none"
     profile: Literal["none", "week", "auto"] = "none"
     target: Target = LEVEL
 

@@ -20,6 +20,7 @@ never imputed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -30,19 +31,9 @@ from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.clock import Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import WeeklyProfile
-from stforecast.data.window_spec import BESIDE, WindowSpec
+from stforecast.data.window_spec import BESIDE, Impute, WindowSpec
 
-IMPUTE = {
-    "none": "nothing: it becomes 0.0, the training mean of a z-score",
-    "ffill": "the cell's last reading before it",
-    "newest": (
-        "the cell's last reading before it, or, an hour later, its weekly profile, if windows read "
-        "it; where there is none, the window's newest input"
-    ),
-    "last-week": "the cell's last reading of the same weekday and time",
-}
-"""Every rule and its replacement of a missing input."""
-
+IMPUTE = get_args(Impute)
 
 RECENT = pd.Timedelta(hours=1)
 """Age up to which the last reading is better than the weekly profile."""
@@ -174,7 +165,7 @@ def fill_gaps(
 ) -> np.ndarray:
     """Fill the gaps of a series `(steps, cells)` by the rule `impute` of the windows.
 
-    With `profile`, its `profile_of`, the rule `newest` takes that in long gaps, see `IMPUTE`.
+    With `profile`, its `profile_of`, the rule `newest` takes that in long gaps, see `WindowSpec`.
     """
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")

@@ -29,12 +29,6 @@ def check_model(
 
     It is if its MASE over all cells is at most `most_mase`: 1 is the error of the day before.
 
-    Args:
-        model: folder of a saved model or of its run.
-        data: data of the model's cells.
-        days: days to forecast, each step of them as if they were to come.
-        most_mase: highest MASE.
-
     Raises:
         InputError: if the data are too short, or lack a cell, or no error can be computed.
     """
@@ -69,12 +63,6 @@ def train_alone(
 
     The last days are left out of training. The new model must have a lower MASE on them, beyond an
     interval over the days; then it learns them, too.
-
-    Args:
-        model: folder of the saved model or of its run, which changes.
-        data: data of the model's cells, with new steps at their end.
-        days: days of the trial.
-        level: confidence of the interval.
 
     Raises:
         InputError: if the data are too short, or the model was trained on the last days.

@@ -47,7 +47,6 @@ from stforecast.federated.methods.two_models import PERSONAL
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod, build_method, client_samples
 from stforecast.models import MODELS
 
@@ -98,7 +97,7 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
         trained,
         snapshot=State(clients, server, state.round, state.seed),
         clients=one_per_cell(ids.numpy()),
-        former=None,
+        former=trained.former and _join(trained.former, data, ids, rounds),
     )
 
 
@@ -185,8 +184,7 @@ def _rows(old: Clients, new: Clients, ids: Tensor) -> Clients:
 def fine_tuned(trained: TrainedMethod, epochs: int) -> TrainedMethod:
     """Return a method with one global model as `fedavg_ft`: new clients fit it, others keep it."""
     method, state = trained.method, trained.snapshot
-    everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
+    received = method.broadcast(state.server, state.participants())
     names = set(method.population.names)
     one_model = method.views == ("global",) and names <= received.keys()
     if trained.config.clients != "cell" or not one_model:
@@ -318,9 +316,7 @@ def _adapted(
     model: FittedModel, data: PreparedSeries, ids: np.ndarray, options: AdaptOptions
 ) -> tuple[Config, Predictor]:
     """Return the settings and the predictor of the cells `ids`."""
-    predictor = model.predictor
-    if isinstance(predictor, Rolling):
-        predictor = predictor.models[-1]
+    predictor = model.latest
     if isinstance(predictor, TrainedMethod):
         if options.fine_tune:
             if not options.days:

@@ -19,6 +19,7 @@ from stforecast.comparison.errors import (
     SEASONAL,
     ModelErrors,
     hourly_errors,
+    locations,
     model_errors,
     variables,
 )
@@ -112,8 +113,7 @@ class Backtest:
         of benchmarks' tables, of 95 % (`stforecast.bench.statistics.bootstrap`).
         """
         first = self.results[0].forecasts
-        places = [first[name].to_numpy() for name in ("lon", "lat") if name in first]
-        groups = neighbours(np.stack(places, axis=1) if places else None)
+        groups = neighbours(locations(first))
         known = all(SEASONAL in variables(result.forecasts) for result in self.results)
         method = str(first.attrs["method"])
         models = {method: None, **({SEASONAL: SEASONAL} if known else {})}
@@ -141,9 +141,8 @@ class Backtest:
         """Return a row of the summary: the estimate, and the error on each fold."""
         estimate = self.estimates[name]
         if name == SKILL:
-            shares = [100 * end for end in (estimate.value, estimate.low, estimate.high)]
             title = f"skill in MAE against {SEASONAL}, %"
-            return {"": title, "all days [95 %]": str(Estimate(*shares))}
+            return {"": title, "all days [95 %]": str(estimate.times(100))}
         units = str(self.results[0].forecasts["y"].attrs["units"])
         title = error_title(name, "data units" if units == "1" else units)
         folds = {

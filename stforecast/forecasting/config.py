@@ -21,7 +21,7 @@ from stforecast.baselines import BASELINES
 from stforecast.bench import LOCAL, RAY
 from stforecast.data.anchors import Target
 from stforecast.data.clients import check_clients
-from stforecast.data.scaling import Limits
+from stforecast.data.scaling import Limits, Scope
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core import options
 from stforecast.federated.core.options import CheckedOptions, ReadIf, Settings
@@ -62,7 +62,7 @@ class DataOptions(CheckedOptions):
 
     service: str | None = None
     split: str = "fuels"
-    scale: Literal["cell", "global"] = "cell"
+    scale: Scope = "cell"
     clients: str = "cell"
     outliers: Literal["missing", "keep"] = "missing"
     lower_limit: float | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -33,7 +33,7 @@ from stforecast.forecasting.model import FittedModel
 from stforecast.intervals.bands import Bands, clip, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.metrics.metric import Scale, Sums
+from stforecast.metrics.metric import Scale, Sums, joined_sums
 from stforecast.metrics.point import ROWS, error_sums, interval_sums, tabulated
 
 
@@ -310,7 +310,10 @@ class Evaluation:
             scaled.append(error_sums(y_hat, y, mask, of_scores))
             y_hat, y = self.raw(y_hat, some), self.raw(y, some)
             raw.append(error_sums(y_hat, y, mask, scale=scale))
-        return [(_joined(scaled), {}), (_joined(raw), {n: m.raw_name for n, m in METRICS.items()})]
+        return [
+            (joined_sums(scaled), {}),
+            (joined_sums(raw), {n: m.raw_name for n, m in METRICS.items()}),
+        ]
 
     def _interval_errors(self) -> list[NamedSums]:
         bands, _ = self._calibrated
@@ -323,24 +326,13 @@ class Evaluation:
             own = own.map(partial(self.raw, some=some))
             raw.append(interval_sums(own, self.raw(y, some), mask, coverage, scale))
         names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
-        known, further = _joined(scaled), _joined(raw)
+        known, further = joined_sums(scaled), joined_sums(raw)
         further = {n: sums for n, sums in further.items() if names[n] not in known}
         return [(known, {}), (further, names)]
 
 
 NamedSums = tuple[dict[str, Sums], dict[str, str]]
 """Sums of metrics, and the names of these in tables."""
-
-
-def _joined(parts: Sequence[dict[str, Sums]]) -> dict[str, Sums]:
-    """Join the sums of blocks of cells."""
-    return {
-        name: (
-            np.concatenate([part[name][0] for part in parts]),
-            np.concatenate([part[name][1] for part in parts]),
-        )
-        for name in parts[0]
-    }
 
 
 def on_new_data(model: FittedModel, series: Series) -> Evaluation:
@@ -352,8 +344,7 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
             f"reads and {window.horizon} that it forecasts; give longer data"
         )
     starts, none = np.arange(window.reach, n_steps - window.horizon + 1), np.array([], dtype=int)
-    split, z = Split(none, none, starts, slice(0, 0)), model.scaler.transform(series.values)
-    return Evaluation(model, PreparedSeries(series, window, split, model.scaler, z, model.clients))
+    return Evaluation(model, model.prepared(series, Split(none, none, starts, slice(0, 0))))
 
 
 def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
@@ -405,10 +396,8 @@ def forecasts_dataset(
 ) -> xr.Dataset:
     """Return the forecasts of the test part by all selections.
 
-    Args:
-        evaluations: by selection.
-        select: the model's own selection.
-        found: what stands for the `forecast_values` of all cells, for a description alone.
+    `select` is the own selection of the model. For a description alone, `found` stands for the
+    `forecast_values` of all cells.
     """
     chosen = evaluations[select]
     data, config = chosen.data, chosen.config

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
@@ -28,11 +29,8 @@ from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.federated.core.method import EXPERTS
-from stforecast.federated.core.state import Participants
-from stforecast.forecasting.fit import Predictor
-from stforecast.forecasting.mixture import PER_HORIZON, PRIOR
+from stforecast.forecasting.mixture import PER_HORIZON, in_turn
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
 from stforecast.metrics.interval import pair_coverages
@@ -52,7 +50,7 @@ def check_exportable(model: FittedModel) -> TrainedMethod:
     Raises:
         InputError: saying why the model cannot be a graph.
     """
-    window, predictor = model.config.window, latest(model)
+    window, predictor = model.config.window, model.latest
     reasons = {
         f"{model.config.method} is no network": not isinstance(predictor, TrainedMethod),
         "its clients have several cells": not model.clients.by_cell,
@@ -78,18 +76,12 @@ def _refused(reason: str) -> InputError:
     )
 
 
-def latest(model: FittedModel) -> Predictor:
-    """Return what forecasts after the data: of a model that was refitted, its last state."""
-    predictor = model.predictor
-    return predictor.models[-1] if isinstance(predictor, Rolling) else predictor
-
-
 def fewest_steps(model: FittedModel) -> int:
     """Return the length of a history by default: what windows, mixture and profile read."""
-    window, week, predictor = model.config.window, WEEK // model.step, latest(model)
-    experts = isinstance(predictor, TrainedMethod) and predictor.method.has_experts
-    steps = window.reach + (week + window.horizon if experts else 0)
-    return int(max(steps, WEEKS * week if window.n_profile else 13))
+    window, week, predictor = model.config.window, WEEK // model.step, model.latest
+    mixed = isinstance(predictor, TrainedMethod) and predictor.usual_weights(model.step)
+    steps = window.reach + (week + window.horizon if mixed else 0)
+    return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
 
 
 def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, np.ndarray]:
@@ -174,11 +166,6 @@ class Weekly(NamedTuple):
 class Graph(nn.Module):
     """What `export_onnx` writes, in torch.
 
-    Args:
-        model: the model.
-        predictor: its trained method.
-        n_steps: steps of the history.
-
     Shapes:
         history: `(steps, cells)`, clock: `(steps + horizon,)`; returns forecasts and bounds
         `(horizon, cells)`, see `graph_inputs`.
@@ -190,11 +177,12 @@ class Graph(nn.Module):
         self.window, self.seconds = model.config.window, round(model.step.total_seconds())
         self.day, self.week = (int(span // model.step) for span in (DAY, WEEK))
         self.bounded = model.calibration is not None
+        self.usual = predictor.usual_weights(model.step)
         self.starts = [*self._origins(), n_steps]
 
     def _origins(self) -> range:
-        """Return the windows whose errors weigh the experts, as `mixture.weights` does."""
-        if not self.predictor._has_experts:
+        """Return the windows whose errors weigh what is mixed, as `mixture.weights` does."""
+        if not self.usual:
             return range(0)
         horizon = self.window.horizon
         every, known = max(1, horizon // PER_HORIZON), self.n_steps - horizon
@@ -210,7 +198,7 @@ class Graph(nn.Module):
         local = torch.div(clock, self.seconds, rounding_mode="floor")
         weekly = self._weekly(z, local, clock) if self.window.n_profile else None
         x, unknown = self._inputs(z, local, clock, weekly)
-        quantiles = self._quantiles(x, z, local, weekly)
+        quantiles = self._quantiles(x, z, local, clock, weekly)
         levels, last = self.predictor.levels, z[-1].nan_to_num(0.0)
         centre = quantiles[..., len(levels) // 2].double()
         found = [centre]
@@ -359,64 +347,79 @@ class Graph(nn.Module):
         entries = (ahead + way * moved).clamp(0, self.window.horizon - 1)
         return values.gather(2, entries.expand(values.shape))
 
-    def _quantiles(self, x: Tensor, z: Tensor, local: Tensor, weekly: Weekly | None) -> Tensor:
+    def _quantiles(
+        self, x: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
+    ) -> Tensor:
         """Return the quantiles of the last window, `(cells, horizon, levels)`."""
-        n_levels, predictor = self.model.config.loss.n_outputs, self.predictor
-        starts = torch.tensor(self.starts)
-        if predictor._has_experts:
-            assert weekly is not None
-            usual = self._at_targets(weekly.usual, starts, local).nan_to_num(0.0)
-            usual = self._reordered(usual, starts, local, -1)
-            found = self._mixed(x, z, local, usual)
-        else:
-            found = self._outputs(predictor, x[:, -1:], predictor.view)
-            found = found.reshape(len(found), -1, n_levels)
-        ordered = found.sort(dim=-1).values.permute(0, 2, 1)
-        starts = starts[-1:].expand(ordered.shape[1])
+        found = self._own(self.predictor, x[:, -1:])[:, 0]
+        if self.usual:
+            found = self._mixed(found, x[:, :-1], z, local, self._others(z, local, clock, weekly))
+        ordered = found[:, 0].sort(dim=-1).values.permute(0, 2, 1)
+        starts = torch.tensor(self.starts[-1:]).expand(ordered.shape[1])
         return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
 
-    def _mixed(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> Tensor:
-        """Return the mixture of both experts and the usual values, as `TrainedMethod._mixed`."""
-        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
-        outputs = self._outputs(self.predictor, x[:, -1:], EXPERTS)
-        first, second = outputs.reshape(len(outputs), 2, -1, n_levels).unbind(1)
-        of_second, of_usual = self._weights(x[:, :-1], z, local, usual[:, :-1])
-        mixed = first + of_second.float()[:, None, None] * (second - first)
-        moved = of_usual.float()[:, None] * (usual[:, -1] - mixed[..., middle])
-        return (mixed + moved[..., None]).float()
+    def _own(self, predictor: TrainedMethod, x: Tensor) -> Tensor:
+        """Return a network's experts, `(cells, windows, experts, horizon, levels)`."""
+        experts = predictor._has_experts
+        outputs = self._outputs(predictor, x, EXPERTS if experts else predictor.view)
+        n_levels = self.model.config.loss.n_outputs
+        return outputs.reshape(*outputs.shape[:2], 1 + experts, -1, n_levels)
 
-    def _weights(self, x: Tensor, z: Tensor, local: Tensor, usual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weights of the second expert and of the usual values, as `mixture.weights`."""
-        half = torch.full((z.shape[1],), 0.5, dtype=torch.float64)
+    def _others(
+        self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
+    ) -> list[Tensor]:
+        """Return what is mixed beside the network's experts, `(cells, windows, horizon)` each."""
+        starts, found = torch.tensor(self.starts), []
+        if self.predictor._has_experts:
+            assert weekly is not None
+            found.append(self._at_targets(weekly.usual, starts, local))
+        if self.predictor.mixes_pretrained(self.model.step):
+            wall = WallClock(
+                self.day,
+                lambda steps, lags: self._before(steps, lags, local),
+                lambda steps: clock[steps],
+            )
+            inputs = Past(z, wall).inputs(starts, torch.arange(1, self.window.horizon + 1))
+            found.append(Network.from_arrays(trained_arrays()).levels(inputs).float())
+        return [self._reordered(of.nan_to_num(0.0), starts, local, -1) for of in found]
+
+    def _mixed(
+        self, own: Tensor, x: Tensor, z: Tensor, local: Tensor, others: list[Tensor]
+    ) -> Tensor:
+        """Return the mixture of the last window's forecasts, as `TrainedMethod._mixed`."""
+        middle = len(self.predictor.levels) // 2
+        weights = self._weights(x, z, local, [of[:, :-1] for of in others]).float()
+        of_experts, of_others = weights[..., None].tensor_split([own.shape[1] - 1])
+        mixed = own[:, 0]
+        for weight, expert in zip(of_experts, own[:, 1:].unbind(1), strict=True):
+            mixed = mixed + weight[..., None] * (expert - mixed)
+        for weight, other in zip(of_others, others, strict=True):
+            mixed = mixed + (weight * (other[:, -1] - mixed[..., middle]))[..., None]
+        return mixed[:, None].float()
+
+    def _weights(self, x: Tensor, z: Tensor, local: Tensor, others: list[Tensor]) -> Tensor:
+        """Return the weights of all forecasts but the first, as `mixture.weights`."""
         if not x.shape[1]:
-            return half, torch.zeros_like(half)
-        n_levels, middle = self.model.config.loss.n_outputs, len(self.predictor.levels) // 2
-        both = self._outputs(self.predictor.former or self.predictor, x, EXPERTS)
-        both = both.reshape(*both.shape[:2], 2, -1, n_levels)[..., middle]
-        first, second = both.unbind(2)
+            usual = torch.tensor([of.weight for of in self.usual])
+            return usual[:, None].expand(-1, z.shape[1])
+        own = self._own(self.predictor.former or self.predictor, x)
+        first, *rest = own[..., len(self.predictor.levels) // 2].unbind(2)
         horizon, origins = self.window.horizon, torch.tensor(self.starts[:-1])
         y = z[origins[:, None] + torch.arange(horizon)].permute(2, 0, 1).float()
         y = self._reordered(y, origins, local, -1)
-        change, habit, error = (
-            torch.where(y.isnan(), 0.0, part - first).double() for part in (second, usual, y)
+        changes = torch.stack(
+            [torch.where(y.isnan(), 0.0, part - first).double() for part in (*rest, *others, y)]
         )
-        prior = PRIOR * self.week / (max(1, horizon // PER_HORIZON) * len(origins))
-
-        def total(one: Tensor, other: Tensor) -> Tensor:
-            return (one * other).sum((1, 2))
-
-        variance, shared = total(change, change), total(habit, change)
-        w = _weight(total(change, error), variance, prior, 0.5)
-        further = w * (w * variance - shared)
-        covariance = total(habit, error) - w * total(change, error) + further
-        return w, _weight(covariance, total(habit, habit) - w * shared + further, prior, 0.0)
+        products = (changes[:, None] * changes).sum((-2, -1))
+        weeks = self.week / (max(1, horizon // PER_HORIZON) * len(origins))
+        return in_turn(products, weeks, self.usual)
 
     def _outputs(self, predictor: TrainedMethod, x: Tensor, view: str | None) -> Tensor:
         """Return a network's outputs, `(cells, windows, outputs)`."""
         method, state = predictor.method, predictor.snapshot
         method.population.train(False)
-        clients, ids = state.clients, torch.arange(len(self.model.cells))
-        payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+        clients, everyone = state.clients, state.participants(torch.arange(len(self.model.cells)))
+        payload = method.broadcast(state.server, everyone)
         own: dict[str, Tensor] = {**clients.params, **clients.buffers, **clients.memory}
         return method.predict(own, payload, x, view or method.views[0])
 
@@ -444,14 +447,6 @@ def _scale(scale: ErrorScale, centre: Tensor, z: Tensor, last: Tensor, ahead: Te
     features = torch.stack([recent, deviation, centre, (centre - last[:, None]).abs()], dim=-1)
     standard = ((features - tensors["centre"]) / tensors["spread"]).clamp(-FURTHEST, FURTHEST)
     return (standard @ tensors["weights"]).exp()
-
-
-def _weight(covariance: Tensor, variance: Tensor, prior: float, drawn_to: float) -> Tensor:
-    """Return least-squares weights, as `mixture._weight`."""
-    sure = variance > 0
-    found = covariance + prior * variance * drawn_to
-    found = found / torch.where(sure, variance * (1 + prior), 1.0)
-    return torch.where(sure, found.clamp(0.0, 1.0), drawn_to)
 
 
 def _weekday(clock: Tensor) -> Tensor:

@@ -57,13 +57,7 @@ class Predictor(Protocol):
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast windows, each from the steps before it; of quantiles, the median.
 
-        Args:
-            series: `(steps, cells)`, z-scored, NaN where missing.
-            starts: `(windows,)` first target steps; may be the step just after the series.
-            calendar: the series' wall clock.
-
-        Returns:
-            `(cells, windows, horizon)` float32, z-scored.
+        Arguments and result are those of `stforecast.baselines.base.Baseline.predict`.
         """
         ...
 

@@ -1,16 +1,19 @@
-"""Mixture of two forecasts of each cell and its usual values, by the errors that are known already.
+"""Mixture of several forecasts of each cell, by the errors that are known already.
 
-Weights are the least-squares ones of the last seven days (Granger, Ramanathan, "Improved methods of
-combining forecasts", Journal of Forecasting 3, 1984), kept between 0 and 1: first that of the
-second forecast, drawn to one half, then that of the usual values in place of what this gives, drawn
-to 0. They depend on the cell's own readings before the window alone.
+One forecast after the other is mixed into those before it. Its weight is the least-squares one of
+the last seven days (Granger, Ramanathan, "Improved methods of combining forecasts", Journal of
+Forecasting 3, 1984), drawn to a usual one and kept between 0 and 1. Weights depend on the cell's
+own readings before the window alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
@@ -20,24 +23,33 @@ from stforecast.data.windows import training_targets
 PER_HORIZON = 4
 """Windows whose errors count, per horizon: those of each step would take long to forecast."""
 
-PRIOR = 0.2
-"""Weight of what a weight is drawn to, as a share of what a whole week of errors weighs."""
+
+class Usual(NamedTuple):
+    """What a weight is drawn to.
+
+    Attributes:
+        weight: the usual weight.
+        counts: what it counts as, as a share of what a whole week of errors counts.
+    """
+
+    weight: float
+    counts: float = 0.2
 
 
 def weights(
-    forecast: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    usual: Callable[[np.ndarray], np.ndarray],
+    forecasts: Callable[[np.ndarray], Sequence[np.ndarray]],
+    usual: Sequence[Usual],
     series: np.ndarray,
     starts: np.ndarray,
     spec: WindowSpec,
     calendar: Calendar,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of the second forecast and of the usual values, `(cells, windows)` each.
+) -> np.ndarray:
+    """Return the weights of all forecasts but the first, `(forecasts - 1, cells, windows)`.
 
     Args:
-        forecast: function of first target steps that returns both forecasts of these windows,
+        forecasts: function of first target steps that returns the forecasts of these windows,
             `(cells, windows, horizon)` each.
-        usual: the same of the usual values.
+        usual: what the weight of each but the first is drawn to.
         series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
         starts: `(windows,)` first target steps of the windows to forecast.
         spec: the windows' shape.
@@ -48,32 +60,45 @@ def weights(
     begin = max(spec.max_lag, known.min() + 1 - week)
     origins = np.arange(-(-begin // every) * every, known.max() + 1, every)
     if not len(origins):
-        shape = series.shape[1], len(starts)
-        return np.full(shape, 0.5), np.zeros(shape)
-    first, second = forecast(origins)
+        shape = len(usual), series.shape[1], len(starts)
+        return np.broadcast_to(np.reshape([of.weight for of in usual], (-1, 1, 1)), shape)
+    first, *others = forecasts(origins)
     y, mask = training_targets(series, origins, spec, calendar)
-    change, habit, error = (
-        np.where(mask, part - first, 0.0).astype(np.float64) for part in (second, usual(origins), y)
-    )
+    changes = [np.where(mask, part - first, 0.0).astype(np.float64) for part in (*others, y)]
     start, end = (np.searchsorted(origins, k, side="right") for k in (known - week, known))
-    prior = PRIOR * week / (every * np.maximum(end - start, 1))
+    weeks = week / (every * np.maximum(end - start, 1))
 
-    def known_sum(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def known_sum(one: np.ndarray, other: np.ndarray) -> Tensor:
         total = np.pad((one * other).sum(-1).cumsum(1), ((0, 0), (1, 0)))
-        return np.asarray(total[:, end] - total[:, start])
+        return torch.from_numpy(total[:, end] - total[:, start])
 
-    variance, shared = known_sum(change, change), known_sum(habit, change)
-    w = _weight(known_sum(change, error), variance, prior, 0.5)
-    # Sums over habit - w change and error - w change, which are relative to the mixture.
-    further = w * (w * variance - shared)
-    covariance = known_sum(habit, error) - w * known_sum(change, error) + further
-    return w, _weight(covariance, known_sum(habit, habit) - w * shared + further, prior, 0.0)
+    products = torch.stack(
+        [torch.stack([known_sum(one, other) for other in changes]) for one in changes]
+    )
+    return in_turn(products, torch.from_numpy(weeks), usual).numpy()
 
 
-def _weight(
-    covariance: np.ndarray, variance: np.ndarray, prior: np.ndarray, drawn_to: float
-) -> np.ndarray:
-    """Return least-squares weights; `prior` is a share of the variance."""
-    sure = variance > 0
-    found = (covariance + prior * variance * drawn_to) / np.where(sure, variance * (1 + prior), 1.0)
-    return np.where(sure, found.clip(0.0, 1.0), drawn_to)
+def in_turn(products: Tensor, weeks: Tensor | float, usual: Sequence[Usual]) -> Tensor:
+    """Return the weight of each forecast in a mixture of those before it, `(forecasts - 1, …)`.
+
+    Args:
+        products: `(forecasts, forecasts, …)` sums of products of differences from the first
+            forecast: those of the others, in their order, and of the targets.
+        weeks: by how many times a week has more windows than the sums.
+        usual: what each weight is drawn to.
+    """
+    found: list[Tensor] = []
+    shares = products[0, :0]  # of the forecasts that the mixture has so far
+    for k, (drawn_to, counts) in enumerate(usual):
+        # From the mixture, a forecast or target differs by its difference less the shares' ones.
+        factors = torch.cat([-shares, torch.ones_like(products[0, :1])])
+        both = factors[:, None] * factors
+        variance, covariance = (
+            (both * products[: k + 1, [*range(k), of]]).sum((0, 1)) for of in (k, len(usual))
+        )
+        sure, prior = variance > 0, counts * weeks
+        weight = covariance + prior * variance * drawn_to
+        weight = weight / torch.where(sure, variance * (1 + prior), 1.0)
+        found.append(torch.where(sure, weight.clamp(0.0, 1.0), drawn_to))
+        shares = torch.cat([shares * (1 - found[-1]), found[-1][None]])
+    return torch.stack(found)

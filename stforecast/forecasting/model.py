@@ -28,6 +28,7 @@ from stforecast.data.dates import WEEK, in_words
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits, Scaler
 from stforecast.data.series import LOCAL, Series, zeros
+from stforecast.data.splits import Split
 from stforecast.federated.runs import model_files
 from stforecast.federated.runs.model_files import AGAIN
 from stforecast.forecasting import history as histories
@@ -114,6 +115,16 @@ class FittedModel:
         """Number of steps back that it reads."""
         window = self.config.window
         return max(window.reach, season_of_anchors(window.target, self.step))
+
+    @property
+    def latest(self) -> Predictor:
+        """What forecasts after the data: of a model that was refitted, its last state."""
+        return self.predictor.models[-1] if isinstance(self.predictor, Rolling) else self.predictor
+
+    def prepared(self, series: Series, split: Split) -> PreparedSeries:
+        """Return a series of its cells, scaled as its training data were."""
+        z = self.scaler.transform(series.values)
+        return PreparedSeries(series, self.config.window, split, self.scaler, z, self.clients)
 
     def read(self, history: Data | Series, events: str | os.PathLike[str] | None = None) -> Series:
         """Read the series of its cells from a history; see `Forecaster.read`."""

@@ -54,14 +54,8 @@ def make_outlook(
 ) -> Outlook:
     """Forecast what follows a series of `Forecaster.read`.
 
-    Args:
-        forecaster: the model.
-        series: its history.
-        steps: steps to forecast; by default the horizon.
-        threshold: capacity or limit in the data's units, one or one of each cell.
-        paths: `planning.error_paths`, for probabilities over the whole span.
-        limits: lowest and highest value; by default the model's.
-        clock: clock of the times.
+    `paths` are those of `planning.error_paths`, for probabilities over the whole span; limits and
+    steps are by default those of the model.
     """
     lower, upper = limits or forecaster.limits
     # Probabilities follow from bounds that are not cut at the limits.

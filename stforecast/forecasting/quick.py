@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
-from stforecast.comparison.errors import SEASONAL, bias_in_words, naive_name, variables
+from stforecast.comparison.errors import SEASONAL, bias_in_words, local_times, naive_name, variables
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
@@ -271,10 +271,7 @@ def check_forecasts(forecasts: xr.Dataset) -> Check:
     }
     if known.any() and np.nansum(np.abs(y[known])):
         named["bias"] = float((found["mae"] - y)[known].sum() / np.abs(y[known]).sum())
-    times = pd.DatetimeIndex(forecasts.indexes["time"])
-    step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
-    zone = forecasts.attrs.get("time_zone")
-    if zone:
-        times = times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    times, step = local_times(forecasts)
+    times = times.tz_localize(None)
     last = times[-1] + step * (forecasts.sizes["horizon"] - 1)
     return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last, **named)

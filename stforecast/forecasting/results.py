@@ -209,9 +209,7 @@ def tested_paths(folder: Path) -> np.ndarray | None:
 def data_of(about: Mapping[str, Any]) -> Path:
     """Return the path of a run's cube, whatever the working folder.
 
-    Args:
-        about: contents of `run.json` or `settings.json`. Those of older versions hold only the path
-            as typed.
+    Files of older versions hold only the path as typed.
     """
     typed = Path(str(about["data"]))
     full = Path(str(about.get("data_path", typed)))

@@ -45,7 +45,7 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
     for text in texts:
         name, _, values = text.partition("=")
         name = name.replace("-", "_")
-        found = [_value(value.strip()) for value in values.split(",") if value.strip()]
+        found = [parse_value(value.strip()) for value in values.split(",") if value.strip()]
         if not name or len(found) < 2:
             raise InputError(
                 Words("{sweep}"), f" is {text!r}; give two values or more, like lr=0.001,0.01"
@@ -56,7 +56,8 @@ def parse_grid(texts: Iterable[str]) -> dict[str, list[Any]]:
     return grid
 
 
-def _value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Parse the value of a setting; what is not TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
+from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.bench import LOCAL
 from stforecast.data.anchors import with_anchors, without_anchors
 from stforecast.data.clients import Cells, Partition, stacked
@@ -25,20 +27,26 @@ from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
-from stforecast.forecasting.mixture import weights
+from stforecast.forecasting.mixture import Usual, weights
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import build_model
 
 BLOCK = 2**28
 """Bytes of inputs that are forecast at a time; several times as much is used to cut them."""
+
+MOST_CELLS = 300
+"""Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
+
+PRETRAINED = {True: Usual(0.1, 2.0), False: Usual(0.45, 2.0)}
+"""Weight of its forecasts, one step ahead and further."""
 
 WHOLE = 2**29
 """Most bytes of inputs that stay in memory; more are cut for a cohort at a time."""
@@ -90,8 +98,8 @@ class TrainedMethod:
         snapshot: states of clients and server after the selected round.
         clients: the client of each cell.
         view: name of the method's model that predicts; by default its first.
-        former: the model before refits, whose errors weigh experts: those of a refitted one are
-            small where it was trained. None without a refit, or without experts.
+        former: the model before refits, whose errors weigh what is mixed: those of a refitted one
+            are small where it was trained. None without a refit, or where nothing is mixed.
     """
 
     config: Config
@@ -143,15 +151,39 @@ class TrainedMethod:
     ) -> np.ndarray:
         """Forecast the quantiles of the clients `ids`, of whose cells alone the series is."""
         outputs = self._outputs(series, starts, calendar, ids)
-        if self._has_experts:
+        if self.usual_weights(calendar.step):
             outputs = self._mixed(outputs, series, starts, calendar, ids)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     @property
+    def _predicts(self) -> bool:
+        """Whether its model is the one that predicts by default."""
+        return self.view in (None, self.method.views[0])
+
+    @property
     def _has_experts(self) -> bool:
-        return self.method.has_experts and self.view in (None, self.method.views[0])
+        return self.method.has_experts and self._predicts
+
+    @property
+    def _weighs(self) -> bool:
+        """Whether known errors of the model weigh it."""
+        return self._has_experts or (self.method.mixes_pretrained and self._predicts)
+
+    def mixes_pretrained(self, step: pd.Timedelta) -> bool:
+        """Return whether its forecasts are mixed with those of the pretrained network."""
+        few = len(self.clients) <= MOST_CELLS
+        return self.method.mixes_pretrained and self._predicts and few and suits(step)
+
+    def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
+        """Return the usual weights of what is mixed with the forecasts, see `mixture.weights`.
+
+        These are a second expert, the weekly profile, and the pretrained network.
+        """
+        experts = [Usual(0.5), Usual(0.0)] if self._has_experts else []
+        own = [PRETRAINED[self.config.window.horizon == 1]] if self.mixes_pretrained(step) else []
+        return experts + own
 
     def _mixed(
         self,
@@ -161,31 +193,43 @@ class TrainedMethod:
         calendar: Calendar,
         ids: Tensor,
     ) -> np.ndarray:
-        """Mix the outputs of two experts and the weekly profile by their known errors.
+        """Mix the outputs, of two experts or one, with other forecasts by their known errors.
 
-        Of quantiles, the middle one counts, and the profile moves all alike.
+        These are the weekly profile, beside experts, and those of the pretrained network. Of
+        quantiles, the middle one counts, and other forecasts move all alike.
         """
         window, n_levels = self.config.window, self.config.loss.n_outputs
-        profile = profile_by_step(series, window.horizon, calendar).T
+        n_own, middle = 1 + self._has_experts, len(self.levels) // 2
+        further: list[Callable[[np.ndarray], np.ndarray]] = []
+        if self._has_experts:
+            profile = profile_by_step(series, window.horizon, calendar).T
+            further.append(lambda of: at_targets(profile, of, window.horizon, calendar))
+        if self.mixes_pretrained(calendar.step):
+            past = Past(torch.tensor(series), WallClock.of(calendar))
+            further.append(lambda of: forecasts(past, of, window.horizon))
 
-        def usual(origins: np.ndarray) -> np.ndarray:
-            levels = at_targets(profile, origins, window.horizon, calendar)
-            changes = without_anchors(levels, series, origins, window.target, calendar)
-            return on_wall_clock(np.nan_to_num(changes), origins, calendar)
+        def others(origins: np.ndarray) -> list[np.ndarray]:
+            levels = [forecast(origins) for forecast in further]
+            changes = [
+                without_anchors(of, series, origins, window.target, calendar) for of in levels
+            ]
+            return [on_wall_clock(np.nan_to_num(of), origins, calendar) for of in changes]
 
-        def middle(origins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            both = (self.former or self)._outputs(series, origins, calendar, ids)
-            levels = both.reshape(*both.shape[:2], -1, n_levels)
-            first, second = np.split(levels[..., len(self.levels) // 2], 2, axis=-1)
-            return first, second
+        def known(origins: np.ndarray) -> list[np.ndarray]:
+            own = (self.former or self)._outputs(series, origins, calendar, ids)
+            levels = own.reshape(*own.shape[:2], -1, n_levels)
+            return [*np.split(levels[..., middle], n_own, axis=-1), *others(origins)]
 
-        first, second = np.split(outputs, 2, axis=-1)
-        found = weights(middle, usual, series, starts, window, calendar)
-        of_second, of_usual = (w[..., None].astype(np.float32) for w in found)
-        mixed = first + of_second * (second - first)
+        usual = self.usual_weights(calendar.step)
+        found = weights(known, usual, series, starts, window, calendar)
+        of_each = found[..., None].astype(np.float32)
+        mixed, *experts = np.split(outputs, n_own, axis=-1)
+        for weight, expert in zip(of_each, experts, strict=False):
+            mixed = mixed + weight * (expert - mixed)
         levels = mixed.reshape(*mixed.shape[:2], -1, n_levels)
-        moved = of_usual * (usual(starts) - levels[..., len(self.levels) // 2])
-        return np.asarray(levels + moved[..., None], np.float32).reshape(mixed.shape)
+        for weight, other in zip(of_each[n_own - 1 :], others(starts), strict=True):
+            levels = levels + (weight * (other - levels[..., middle]))[..., None]
+        return np.asarray(levels, np.float32).reshape(mixed.shape)
 
     def _outputs(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
@@ -231,7 +275,7 @@ class TrainedMethod:
 
     def refitted(self, snapshot: State) -> TrainedMethod:
         """Return the method after a refit."""
-        former = (self.former or self) if self._has_experts else None
+        former = (self.former or self) if self._weighs else None
         kept = _without_copies(self.method, snapshot)
         return dataclasses.replace(self, snapshot=kept, former=former)
 
@@ -258,10 +302,8 @@ class TrainedMethod:
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
     """Build the configured method with a new model.
 
-    Args:
-        config: settings.
-        clients: the cells of each client; none if each cell is a client, or for a server, which
-            does not know them.
+    `clients` are the cells of each; none if each cell is a client, or for a server, which does not
+    know them.
     """
     window = config.window
     task = ForecastTask(window.period, config.loss, window)
@@ -342,8 +384,7 @@ def _without_copies(method: Method, state: State) -> State:
     """Return a state without the clients' copies of the shared model, if the method needs none."""
     if method.remembers:
         return state
-    everyone = Participants(torch.arange(len(state.clients)), state.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
+    received = method.broadcast(state.server, state.participants())
     own = {name: t for name, t in state.clients.params.items() if name not in received}
     return dataclasses.replace(state, clients=dataclasses.replace(state.clients, params=own))
 
@@ -365,13 +406,7 @@ def federate(
 ) -> Federation:
     """Build the federation of a method and its clients' samples, before the first round.
 
-    Args:
-        config: settings.
-        method: the method, with its model.
-        data: the series.
-        train: `(windows,)` first target steps of the training windows.
-        validation: `(windows,)` those of the validation windows; may be empty.
-        make_trainer: see `Federation`; by default the clients are in this process.
+    `train` and `validation` are first target steps `(windows,)`, of which the latter may be empty.
     """
     samples = client_samples(method, data, train, validation)
     return Federation(

@@ -20,7 +20,7 @@ from stforecast.data.series import Series
 from stforecast.data.splits import Split, first_training_start
 from stforecast.forecasting.evaluate import Evaluation
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.rolling import Refit, Rolling, fit_again, go_on
+from stforecast.forecasting.rolling import Refit, fit_again, go_on
 
 How = Literal["calibrated", "trained further", "trained anew"]
 """Ways to renew a model."""
@@ -64,8 +64,7 @@ def in_trial(model: FittedModel, series: Series, n_steps: int) -> PreparedSeries
     starts = np.arange(max(begin, model.reach), n - horizon + 1)
     validation, test = starts[starts < half], starts[starts >= half]
     split = Split(starts[:0], validation, test, slice(0, max(begin, 1)))
-    z = model.scaler.transform(series.values)
-    return PreparedSeries(series, model.config.window, split, model.scaler, z, model.clients)
+    return model.prepared(series, split)
 
 
 def calibrated(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
@@ -93,13 +92,9 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
             Words("give a longer history or fewer {days}"),
         )
     split = Split(known, known[:0], known[:0], slice(0, stop))
-    z = model.scaler.transform(series.values)
-    data = PreparedSeries(series, window, split, model.scaler, z, model.clients).until(stop)
-    predictor = model.predictor
-    if isinstance(predictor, Rolling):
-        predictor = predictor.models[-1]
+    data = model.prepared(series, split).until(stop)
     train: Refit = go_on if config.federated else fit_again
-    trained, _ = train(config, predictor, data, known)
+    trained, _ = train(config, model.latest, data, known)
     about = {**model.trained_on, "last": str(local_times[stop - 1])}
     further = dataclasses.replace(model, predictor=trained, trained_on=about)
     return calibrated(further, series, n_steps) if n_steps else further

@@ -50,12 +50,8 @@ def raw_bands(
 ) -> Bands:
     """Compute the bands of a forecaster before calibration.
 
-    Args:
-        predictor: the forecaster.
-        series: `(steps, cells)`, z-scored, NaN where missing.
-        starts: `(windows,)` first target steps.
-        calendar: the series' wall clock.
-        coverages: coverages for a forecaster without pairs of quantiles; its bands have zero width.
+    A forecaster without pairs of quantiles has bands of the `coverages`, of zero width. Series,
+    starts and calendar are those of its `predict`.
     """
     quantiles = predictor.quantiles(series, starts, calendar)
     centre = quantiles[..., quantiles.shape[-1] // 2]

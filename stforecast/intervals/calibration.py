@@ -80,11 +80,7 @@ class Calibration:
     ) -> Bands:
         """Calibrate bands; all coverages get the same radius.
 
-        Args:
-            bands: before calibration.
-            series: `(steps, cells)`, z-scored, NaN where missing.
-            starts: `(windows,)` first target steps; may be the step just after the series.
-            calendar: the series' wall clock.
+        Series, starts and calendar are those from which they were forecast.
         """
         radius = self.radius[:, None]
         if self.scale:

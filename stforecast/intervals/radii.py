@@ -88,12 +88,8 @@ def conformal_radius(known: np.ndarray, coverage: float) -> np.ndarray:
 def largest_known(known: np.ndarray, coming: np.ndarray) -> np.ndarray:
     """Return the largest score that is known at each test window.
 
-    Args:
-        known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.
-        coming: `(cells, windows, horizon)` scores of the test windows, one step apart.
-
-    Returns:
-        `(cells, windows + 1, horizon)`; -inf as long as none is known.
+    Scores are as for `tracked_radii`; the result is `(cells, windows + 1, horizon)`, -inf as long
+    as none is known.
     """
     first = np.fmax.reduce(known, axis=1, keepdims=True, initial=-np.inf)
     largest = np.fmax.accumulate(np.concatenate([first, coming], axis=1), axis=1)

@@ -32,8 +32,17 @@ days of training.
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
    The network's loss makes forecasts medians. With `forecast` mean, the correction's intercept is
    hardly penalised, so a client's forecasts have the mean of its values, and so do their sums.
-5. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
-   them, a few more rounds train f, and clients correct the maps anew.
+5. Last, the forecasts of a network that was trained on simulated traffic alone, see
+   `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
+   many kinds, which helps most where the training part is short or the horizon long. The client
+   computes them from its own readings, and nothing is sent. Of more than 300 cells, whose own data
+   teach more, it is left out, as it takes long. It forecasts no means.
+6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
+   them, a few more rounds train f, and clients correct the maps anew. Without a profile, how far
+   clients differ depends on the data. So in the repeated round, a client also sends how much
+   squared error corrections with each of `PENALTIES` would have saved in the windows since the last
+   fit, and all clients take the penalty of the largest sum: residuals of the windows that trained f
+   are too small to tell. Windows of less than a day are not asked: they tell little of other hours.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -169,6 +178,13 @@ that reads the profile. The rows of the profile are 0 in the steady map.
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
 
+SAVED, LEARNT = "saved", "map.windows"
+"""Names of what corrections saved by `PENALTIES`, in the upload of a refit's first round and in sum
+on the server, and of the number of windows of the last fit in a client's memory."""
+
+PENALTIES = (1.0, 0.1, 0.3, 3.0)
+"""Penalties of Dₙ to choose from, as multiples of `shrinkage`, which is the first."""
+
 FACTOR, KNOWN = "factor", "known"
 """Names under which a process keeps what of corrections and training depends on windows and W."""
 
@@ -210,6 +226,9 @@ class FedLeanOptions(CheckedOptions):
         forecast: `median`: near the value that half of the readings exceed, for a small MAE;
             `mean`: sums over cells and days are right where readings are skewed, such as counts
             with bursts, for a plan of volume.
+        pretrained: `mixed`: medians of up to 300 cells are mixed with the forecasts of a network
+            that was trained on simulated traffic (`stforecast.baselines.pretrained`), for each cell
+            by the errors of its last seven days that are known; `none`: they are not.
     """
 
     ridge: PositiveFloat = 1.0
@@ -217,6 +236,7 @@ class FedLeanOptions(CheckedOptions):
     rounds_per_cell: PositiveInt = 5
     participants: PositiveInt = 100
     forecast: Literal["median", "mean"] = "median"
+    pretrained: Literal["mixed", "none"] = "mixed"
 
 
 class FedLean(FedAvg):
@@ -284,14 +304,16 @@ class FedLean(FedAvg):
         shape = (n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs))
         own = server[next(iter(server))].new_zeros(shape)
         clients.memory[OWN] = own.expand(len(clients), *shape)
+        clients.memory[LEARNT] = torch.zeros_like(clients.sizes)
         return {**server, MAP: own.clone()}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Return the global model; nothing in the first round, whose upload does not need it."""
-        return super().broadcast(server, to) if to.round > 0 else {}
+        """Return the global model; nothing in a first round whose upload does not need it."""
+        refits = self._chooses and bool(server[MAP].any())
+        return super().broadcast(server, to) if to.round > 0 or refits else {}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Send the mean products in the first round; train the network in all others."""
+        """Send the sums of the first round; train the network in all others."""
         if cohort.round > 0:
             self.receive(cohort, payload)
             known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
@@ -306,9 +328,14 @@ class FedLean(FedAvg):
             loss = self.task.loss(base, batch)
             cohort.record("loss", loss)
             cohort.record("task_loss", loss)
-        products, moments = self._products(cohort), self._moments(cohort, self._base)
+        products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
         row, column = torch.triu_indices(*products.shape[1:])
-        return {PRODUCTS: products[:, row, column].float(), MOMENTS: moments.float()}
+        sums = {PRODUCTS: products[:, row, column], MOMENTS: moments}
+        if payload:
+            self.receive(cohort, payload)
+            sums[SAVED] = self._saved(cohort, payload)
+        cohort.memory[LEARNT].copy_(cohort.data.sizes)
+        return {name: t.float() for name, t in sums.items()}
 
     @torch.no_grad()
     def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
@@ -389,7 +416,7 @@ class FedLean(FedAvg):
     ) -> dict[str, Tensor]:
         """Solve for the map after the first round; average the networks after all others."""
         if of.round > 0:
-            return {**super().aggregate(server, of, uploads), MAP: server[MAP]}
+            return {**server, **super().aggregate(server, of, uploads)}
         products, moments = (weighted_mean(uploads[n], of.sizes) for n in (PRODUCTS, MOMENTS))
         products, ridge = symmetric(products, len(moments)), self.options.ridge
         solved = torch.zeros_like(server[MAP])
@@ -397,6 +424,9 @@ class FedLean(FedAvg):
         for of_map, n in zip(of_maps, self._n_inputs, strict=True):
             n_profile = n - self._n_inputs[0]
             of_map[:n] = solve(products[:n, :n], moments[:n], ridge, n_profile)
+        if SAVED in uploads:
+            saved = weighted_mean(uploads[SAVED], of.sizes)
+            server = {**server, SAVED: saved + server.get(SAVED, torch.zeros_like(saved))}
         return {**server, MAP: solved}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
@@ -410,6 +440,16 @@ class FedLean(FedAvg):
     def has_experts(self) -> bool:
         """Whether one map reads the profile and one does not."""
         return len(self._n_inputs) > 1
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether refits choose the penalty of Dₙ."""
+        return self.personalises and not self.task.window.n_profile
+
+    @property
+    def mixes_pretrained(self) -> bool:
+        """Whether forecasts are mixed with those of the pretrained network."""
+        return self.options.pretrained == "mixed" and self.options.forecast == "median"
 
     @property
     def _n_inputs(self) -> tuple[int, ...]:
@@ -444,26 +484,62 @@ class FedLean(FedAvg):
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit each client's correction of the map to its residuals, in closed form."""
         self.population.train(False)  # Dropout would add noise to the residuals.
-        params = {**cohort.state, **payload}
-        moments = self._moments(cohort, lambda of: self._middle(self._forecasts(params, of)))
-        of_maps = moments.split(self.task.n_outputs, dim=-1)
-        factor, own = cohort.kept(FACTOR, self._factor), cohort.memory[OWN]
-        for of_map, part, n in zip(
-            own.split(self.task.n_outputs, dim=-1), of_maps, self._n_inputs, strict=True
-        ):
-            # The factor of the first inputs is the first part of that of all.
-            solved = torch.cholesky_solve(part[:, :n], factor[:, :n, :n])
-            of_map[:, :n] = solved.to(own.dtype)
+        moments = self._moments(cohort.data, self._middle_of({**cohort.state, **payload}))
+        best = int(payload[SAVED][0].argmax()) if SAVED in payload else 0
+        factor = cohort.kept(
+            FACTOR, lambda of: self._factor(self._products(of.data), PENALTIES[best])
+        )
+        cohort.memory[OWN].copy_(self._corrections(factor, moments))
 
-    def _factor(self, cohort: Cohort) -> Tensor:
-        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client."""
-        products = self._products(cohort)
+    @torch.no_grad()
+    def _saved(self, cohort: Cohort, payload: Payload) -> Tensor:
+        """Return the squared error that corrections of the last fit save in windows since then.
+
+        Fewer windows than begin in a day, `period`, count as 0: they say little of other hours.
+
+        Returns:
+            `(clients, penalties)` means over all windows, less that of the first penalty.
+        """
+        self.population.train(False)
+        forecast, window = self._middle_of({**cohort.state, **payload}), self.task.window
+        place = torch.arange(int(cohort.data.sizes[0])) // cohort.data.group
+        learnt = (cohort.memory[LEARNT] // cohort.data.group)[:, None]
+        # Targets of the first windows since then are partly those of the last fit.
+        since = learnt + window.horizon - 1
+        parts = [masked(cohort.data, kept) for kept in (place < learnt, place >= since)]
+        (products, known), (moments, error) = (
+            [self._products(part) for part in parts],
+            [self._moments(part, forecast) for part in parts],
+        )
+        saved = []
+        for penalty in PENALTIES:
+            own = self._corrections(self._factor(products.clone(), penalty), moments)
+            saved.append((own * (2 * error - known @ own)).sum((1, 2)))
+        found = torch.stack(saved, dim=1) - saved[0][:, None]
+        too_few = place[-1] + 1 - since < window.period
+        return found.masked_fill(too_few.to(found.device), 0)
+
+    def _factor(self, products: Tensor, penalty: float) -> Tensor:
+        """Return the Cholesky factor of `Gₙ + penalty shrinkage diag Gₙ` of each client."""
         diagonal = products.diagonal(dim1=-2, dim2=-1)
-        penalty = self.options.shrinkage * diagonal.clamp(min=SMALLEST)
+        added = penalty * self.options.shrinkage * diagonal.clamp(min=SMALLEST)
         if self.options.forecast == "mean":
-            penalty[:, 0] *= MEAN_PENALTY
-        diagonal += penalty
+            added[:, 0] *= MEAN_PENALTY / penalty
+        diagonal += added
         return torch.linalg.cholesky(products)
+
+    def _corrections(self, factor: Tensor, moments: Tensor) -> Tensor:
+        """Return the correction of each map by its moments, `(clients, n_linear, …)`."""
+        own = torch.zeros_like(moments)
+        of_maps = (t.split(self.task.n_outputs, dim=-1) for t in (own, moments))
+        for of_map, part, n in zip(*of_maps, self._n_inputs, strict=True):
+            # The factor of the first inputs is the first part of that of all.
+            of_map[:, :n] = torch.cholesky_solve(part[:, :n], factor[:, :n, :n])
+        return own
+
+    def _middle_of(self, params: Payload) -> Callable[[RelativeInputs], Tensor]:
+        """Return a function that forecasts each step's middle level with these parameters."""
+        return lambda of: self._middle(self._forecasts(params, of))
 
     def _forecasts(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')` of each map, with W under `MAP`, `(clients, batch, outputs)`."""
@@ -491,28 +567,28 @@ class FedLean(FedAvg):
         return inputs.base.expand(*inputs.base.shape[:2], self.task.n_outputs)
 
     @torch.no_grad()
-    def _products(self, cohort: Cohort) -> Tensor:
-        """Return E[z zᵀ] of each client, summed in double precision.
+    def _products(self, data: ClientData) -> Tensor:
+        """Return E[z zᵀ] of each client of equal size, summed in double precision.
 
         Windows without an observed target count as 0 here and in `_moments`.
         """
         parts = []
-        for batch in cohort.data.chunks(CHUNK):
+        for batch in data.chunks(CHUNK):
             seen = batch["mask"].any(-1, keepdim=True)
             z = relative(batch["x"], self.task.window).linear * seen
             parts.append((z.mT @ z).double())
-        return torch.stack(parts).sum(0) / int(cohort.data.sizes[0])
+        return torch.stack(parts).sum(0) / int(data.sizes[0])
 
     @torch.no_grad()
-    def _moments(self, cohort: Cohort, forecast: Callable[[RelativeInputs], Tensor]) -> Tensor:
+    def _moments(self, data: ClientData, forecast: Callable[[RelativeInputs], Tensor]) -> Tensor:
         """Return E[z (y - forecast)ᵀ] of each client, summed in double precision.
 
         Args:
-            cohort: clients of equal size.
+            data: samples of clients of equal size.
             forecast: function of inputs that returns `(clients, batch, outputs)` of some maps.
         """
         parts = []
-        for batch in cohort.data.chunks(CHUNK):
+        for batch in data.chunks(CHUNK):
             inputs = relative(batch["x"], self.task.window)
             of_maps = forecast(inputs).split(self.task.n_outputs, dim=-1)
             found = [self.task.residual(of_map, batch) for of_map in of_maps]
@@ -520,7 +596,14 @@ class FedLean(FedAvg):
             counts = (n.sum(1, keepdim=True) for n in (known, known.any(-1, keepdim=True)))
             parts.append(((inputs.linear.mT @ error).double(), *counts))
         moments, known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        return moments / known.clamp(min=1) * (seen / int(cohort.data.sizes[0]))
+        return moments / known.clamp(min=1) * (seen / int(data.sizes[0]))
+
+
+def masked(data: ClientData, kept: Tensor) -> ClientData:
+    """Return samples of which all but those `kept`, `(clients, samples)`, lack their targets."""
+    mask = data.tensors["mask"]
+    tensors = {**data.tensors, "mask": mask & kept[..., None].to(mask.device)}
+    return dataclasses.replace(data, tensors=tensors)
 
 
 def symmetric(triangle: Tensor, n: int) -> Tensor:

@@ -315,12 +315,8 @@ def residuals(task: Task, prediction: Tensor, batch: Batch) -> Tensor:
     """Return the negative gradient of the loss of each output; 0 where nothing was observed.
 
     It is divided by the loss's second derivative at a perfect prediction, if that is positive, so
-    that the residual of a squared error is the difference of target and prediction.
-
-    Args:
-        task: the task.
-        prediction: `(clients, samples, outputs)`.
-        batch: these samples, with `y` and `mask`.
+    that the residual of a squared error is the difference of target and prediction. Predictions are
+    `(clients, samples, outputs)`; the batch has their `y` and `mask`.
     """
     y, n = batch["y"], batch["mask"].sum((1, 2)).view(-1, 1, 1)
 

@@ -81,10 +81,8 @@ def are_known(prototypes: Tensor) -> Tensor:
 def as_many_at_random(chosen: Tensor, among: Tensor, keys: Sequence[tuple[int, ...]]) -> Tensor:
     """Choose other clients at random, as many as are chosen, for each receiver.
 
-    Args:
-        chosen: `(receivers, clients)`, True for chosen clients.
-        among: `(receivers, clients)`, True for clients to choose from.
-        keys: key of each receiver's generator, its first number the seed.
+    `chosen` and `among` are `(receivers, clients)`; the first number of a receiver's key is the
+    seed.
     """
     n = chosen.shape[1]
     draws = torch.stack([torch.rand(n, generator=generator(*key)) for key in keys])

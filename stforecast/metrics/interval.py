@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 def covered(bands: Bands, y: np.ndarray, mask: np.ndarray, coverage: float) -> np.ndarray:
     """Count the targets within the interval, `(clients, horizon)` summed over windows.
 
-    Args:
-        bands: forecasts and their intervals.
-        y: `(clients, windows, horizon)` targets in the bands' unit.
-        mask: bool of the same shape, False where the target was not observed.
-        coverage: nominal coverage of the interval.
+    `y` and `mask` are as for `stforecast.metrics.point.evaluate`, in the unit of the bands.
     """
     lower, upper = bands.bounds[coverage]
     return _over_windows((lower <= y) & (y <= upper), mask)

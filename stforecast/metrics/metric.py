@@ -6,9 +6,9 @@ and only the last division turns them into a value, so there is no mean of batch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,17 @@ class Scale(NamedTuple):
     def of_cells(self, some: slice) -> Scale:
         """Return those of some clients."""
         return Scale(self.mae[some], self.rmse[some])
+
+
+def joined_sums(parts: Sequence[Mapping[Any, Sums]]) -> dict[Any, Sums]:
+    """Join the sums of blocks of cells."""
+    return {
+        key: (
+            np.concatenate([part[key][0] for part in parts]),
+            np.concatenate([part[key][1] for part in parts]),
+        )
+        for key in parts[0]
+    }
 
 
 def mean(total: np.ndarray, weight: np.ndarray) -> np.ndarray:

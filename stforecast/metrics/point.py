@@ -199,16 +199,9 @@ def evaluate_intervals(
 ) -> pd.DataFrame:
     """Evaluate intervals for each client and horizon step and for all of them pooled.
 
-    Args:
-        bands: forecasts and their intervals.
-        y: `(clients, windows, horizon)` targets in the bands' unit.
-        mask: bool of the same shape, False where the target was not observed.
-        clients: `(clients,)` ids.
-        coverage: nominal coverage of the interval for the metrics `coverage` and `width`.
-        scale: as for `evaluate`.
-
-    Returns:
-        Rows like those of `evaluate`, for each of `INTERVAL_METRICS`.
+    `coverage` is the nominal one of the interval for the metrics `coverage` and `width`; other
+    arguments, and the rows for each of `INTERVAL_METRICS`, are as for `evaluate`, in the unit of
+    the bands.
     """
     sums = interval_sums(bands, y, mask, coverage, scale)
     return pd.concat(tabulated(sums, clients), ignore_index=True)
@@ -232,8 +225,7 @@ def interval_sums(
 def _divisor(scale: Scale | None, which: str) -> tuple[np.ndarray, np.ndarray]:
     """Return what to divide values of each client by, and whether it has such a scale.
 
-    Returns:
-        `(clients, 1, 1)` positive numbers and bool; 1.0 and True for metrics without a scale.
+    `(clients, 1, 1)` positive numbers and bool; 1.0 and True for metrics without a scale.
     """
     by = getattr(scale, which)[:, None, None] if which else np.ones((1, 1, 1))
     known = np.isfinite(by)

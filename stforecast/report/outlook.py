@@ -60,13 +60,9 @@ def outlook_section(
 ) -> OutlookSection:
     """Gather what the page shows of the steps after a history.
 
-    Args:
-        series: the history.
-        found: what follows it.
-        located: cells with `lon` and `lat`, if they are known, such as tested forecasts.
-        cube: the data; None if they are gone.
-        arrays: arrays of the page, which grow.
-        room: values of series for which the page has room; history is cut for it.
+    `located` has `lon` and `lat` of the cells, if they are known; the cube is None if the data are
+    gone. `arrays`, those of the page, grow; the history is cut for the `room`, the number of
+    further values that the page can hold.
     """
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"

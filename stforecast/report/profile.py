@@ -29,16 +29,7 @@ def write_profile(
     services: Mapping[str, Mapping[str, str]],
     command: str,
 ) -> Path:
-    """Write a page with the facts and a picture of each service.
-
-    Args:
-        out: the HTML file.
-        title: heading of the page.
-        ds: the cube.
-        head: facts on the cube.
-        services: what was found of each service, in words.
-        command: the command to go on.
-    """
+    """Write a page with the facts and a picture of each service."""
     sections = [
         (name, {k: v for k, v in facts.items() if v}, _picture(ds, name))
         for name, facts in services.items()

@@ -45,17 +45,7 @@ def write_service_page(
     found: Outlook,
     command: str = "",
 ) -> Path:
-    """Write the page.
-
-    Args:
-        out: the HTML file.
-        title: heading of the page.
-        watch: what `stforecast.service.monitor.monitor` found.
-        state: the state that it looked at.
-        series: the history.
-        found: the coming span.
-        command: command that writes the page again.
-    """
+    """Write the page."""
     page = ReportPage()
     ahead = outlook_section(series, found, state.issued, state.history, page.arrays, MOST_VALUES)
     cells = watch.cells.set_index("cell")

@@ -95,16 +95,7 @@ class ReportPage:
             self.ahead = outlook_section(series, found, *parts)
 
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
-        """Write the page.
-
-        Args:
-            out: the HTML file.
-            title: heading of the page.
-            command: command that writes the page again.
-
-        Returns:
-            `out`.
-        """
+        """Write the page, with the `command` that writes it again; return `out`."""
         return write_html(Path(out), self._render(title, command))
 
     def _render(self, title: str, command: str) -> str:
@@ -166,9 +157,6 @@ def write_report(
         title: heading of the page.
         command: command that writes the page again.
         ahead: history of the first run's model and what follows it, for the page to begin with.
-
-    Returns:
-        `out`.
 
     Raises:
         InputError: as for `Page.add_forecasts`.

@@ -188,12 +188,8 @@ def _stuck(values: np.ndarray) -> int:
 def _drift(values: np.ndarray, n_recent: int) -> np.ndarray:
     """Return the distance of Kolmogorov and Smirnov of each cell's last values from those before.
 
-    Args:
-        values: `(steps, cells)`, NaN where missing.
-        n_recent: steps of the last values.
-
-    Returns:
-        `(cells,)`, NaN where one of the two has no value.
+    Values are `(steps, cells)`, NaN where missing; the result `(cells,)` is NaN where one of the
+    two has no value.
     """
     order = values.argsort(axis=0)  # NaN last
     ordered = np.take_along_axis(values, order, axis=0)

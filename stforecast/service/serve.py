@@ -237,10 +237,7 @@ class UnknownCell(InputError):
 def make_app(service: ForecastService, token: str = "") -> FastAPI:
     """Return the application.
 
-    Args:
-        service: what it serves.
-        token: what clients must send as `Authorization: Bearer TOKEN`, except for `/health`; empty
-            for none.
+    With a `token`, clients must send it as `Authorization: Bearer TOKEN`, except for `/health`.
     """
     app = FastAPI(  # Its pages load scripts from a network that a server may not have.
         title="stforecast",

@@ -300,12 +300,8 @@ def trial_forecasts(
 ) -> xr.Dataset:
     """Return a model's forecasts of the last steps of a history, as in a run's `forecasts.nc`.
 
-    Args:
-        model: the model.
-        series: a history that it has read.
-        n_steps: length of the trial.
-        scale: what MASE divides by, `(cells,)`; by default the error of the day before in the steps
-            before the trial.
+    The history is one that the model has read. MASE divides by the `scale` `(cells,)`, by default
+    the error of the day before in the steps before the trial.
     """
     data = in_trial(model, series, n_steps)
     starts = np.concatenate([data.split.validation, data.split.test])

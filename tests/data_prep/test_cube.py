@@ -1,6 +1,7 @@
 """The cube: what it holds, what it refuses and that it survives the disk."""
 
 import json
+import pickle
 
 import h5py
 import numpy as np
@@ -71,6 +72,17 @@ def test_files_are_read_as_xarray_reads_them(tmp_path):
     for name, v in expected.variables.items():
         assert found[name].dtype == v.dtype
         assert found[name].encoding.get("units") == v.encoding.get("units")
+
+
+def test_open_cubes_go_to_other_processes_and_close(tmp_path):
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    with open_cube(path) as ds:
+        sent = pickle.loads(pickle.dumps(ds))  # noqa: S301  what was dumped here
+        xr.testing.assert_identical(sent.load(), small_cube())
+        del sent
+    with h5py.File(path, "r+") as file:  # Refused while it is open elsewhere in this process.
+        file["net"][0, 0] = 7
+    assert open_cube(path)["net"][0, 0] == 7
 
 
 @pytest.mark.parametrize("cell", [np.array([7, 5060]), np.array(["773869", "007"])])

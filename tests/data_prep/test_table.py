@@ -17,7 +17,9 @@ from data_prep.cube import make_cube, open_cube
 from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.files import read_table
 from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.resampling import even_step
 from data_prep.readers.times import regular_steps
+from data_prep.readers.written_numbers import may_be_grouped
 from data_prep.sets.table import prepare, read
 
 NAN = np.nan
@@ -514,3 +516,22 @@ def test_weeks_begin_on_mondays(tmp_path):
     cube = read(path, resample="7D", agg="sum")
     assert cube.indexes["time"].tolist() == [days[0], days[7]]
     assert cube["v"].to_numpy().ravel().tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "step"),
+    [
+        ([2, 2, 2], 2),
+        ([2, 2, 2, 4, 6], 2),
+        ([2, 2, 2, 3], None),
+        ([1, 1, 2, 3, 4], None),
+        ([], None),
+    ],
+)
+def test_an_even_step_is_that_of_half_of_the_records_and_divides_the_others(gaps, step):
+    assert even_step(np.cumsum([0, *gaps])) == step
+
+
+@pytest.mark.parametrize(("largest", "grouped"), [(999.0, True), (1000.0, False)])
+def test_points_before_three_digits_may_be_of_thousands_unless_a_number_has_more(largest, grouped):
+    assert may_be_grouped(pl.Series([1.234, largest])) == grouped

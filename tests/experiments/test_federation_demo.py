@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
-from supernodes import start_supernode
+from supernodes import changed_node, start_supernode
 from waiting import wait_for
 
 from data_prep.base.errors import InputError
@@ -223,19 +223,7 @@ def test_a_federation_outlives_its_server(flwr, tmp_path):
 
 
 SPOILT = """
-import importlib.abc, importlib.util, sys
-
-class Spoil(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "stforecast.flower.node":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), spoil(module))
-        return spec
-
-def spoil(module):
+def change(module):
     sound = module.FlowerNode.answer
 
     def answer(self, message):
@@ -250,22 +238,8 @@ def spoil(module):
         return lies[message.about.get("round", 2) % 3]
 
     module.FlowerNode.answer = answer
-
-sys.meta_path.insert(0, Spoil())
 """
 """What a hostile owner may do to the `stforecast` of a node: its answers are garbage."""
-
-
-class Hostile(LocalFlower):
-    """Flower's processes, of which those that are started while it lies are spoilt."""
-
-    lies = False
-
-    def environment(self):
-        found = super().environment()
-        if not self.lies:
-            return found
-        return {**found, "PYTHONPATH": os.pathsep.join([str(self.folder), found["PYTHONPATH"]])}
 
 
 SHARES = {"north": (0, 3), "centre": (3, 5), "hostile": (5, 7), "south": (7, 9)}
@@ -287,12 +261,11 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
     patience = Patience(start=30, answer=120, enough=7)
     app = write_app(tmp_path / "app", RunSettings(config, 9, patience, str(tmp_path)))
     log = tmp_path / "server.log"
-    with Hostile(tmp_path / "logs") as flower:
-        (tmp_path / "logs" / "sitecustomize.py").write_text(SPOILT)
+    hostile = changed_node(tmp_path / "hostile", SPOILT)
+    with LocalFlower(tmp_path / "logs") as flower:
         for name in ("north", "centre", "hostile"):
-            flower.lies = name == "hostile"
-            start_supernode(flower, name, cubes[name], SHARES[name][0])
-        flower.lies = False
+            paths = hostile if name == "hostile" else ()
+            start_supernode(flower, name, cubes[name], SHARES[name][0], paths=paths)
         run = flower.run(app)
         wait_for(lambda: log.exists() and "round 1 goes on" in log.read_text(), 900, "round 1")
         start_supernode(flower, "south", cubes["south"], SHARES["south"][0])

@@ -1,12 +1,11 @@
 """Secure aggregation over a SuperLink and three SuperNodes on this machine. Slow; needs Flower."""
 
 import importlib.util
-import os
 import signal
 
 import pandas as pd
 import pytest
-from supernodes import start_supernode
+from supernodes import changed_node, start_supernode
 from waiting import wait_for
 
 from experiments import federation_demo
@@ -25,45 +24,20 @@ pytestmark = [
 ROUNDS = 2
 
 STALLED = """
-import importlib.abc, importlib.util, os, pathlib, sys, time
+import pathlib, time
 
-class Stall(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "stforecast.flower.node":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), stall(module))
-        return spec
-
-def stall(module):
-    sound, seen = module.in_sum, pathlib.Path(os.environ["STALL_AT"])
+def change(module):
+    sound = module.in_sum
 
     def in_sum(run, place, message):
         if message.about["task"] == "unmask":
-            seen.touch()
+            pathlib.Path("UNMASKED").touch()
             time.sleep(600)
         return sound(run, place, message)
 
     module.in_sum = in_sum
-
-sys.meta_path.insert(0, Stall())
 """
-"""A node that stalls after its masked values arrived."""
-
-
-class Stalling(LocalFlower):
-    """Flower's processes, of which those that are started while `stalls` stall."""
-
-    stalls = False
-
-    def environment(self):
-        found = super().environment()
-        if not self.stalls:
-            return found
-        path = os.pathsep.join([str(self.folder), found["PYTHONPATH"]])
-        return {**found, "PYTHONPATH": path, "STALL_AT": str(self.folder / "unmasked")}
+"""A node that writes the file UNMASKED and stalls after its masked values arrived."""
 
 
 def make_app(folder, rounds=ROUNDS):
@@ -73,11 +47,9 @@ def make_app(folder, rounds=ROUNDS):
     return write_app(folder / "app", run)
 
 
-def start_nodes(flower, cubes, stalling=()):
+def start_nodes(flower, cubes, stalling=None):
     for path, (name, (first, _)) in zip(cubes, federation_demo.SHARES.items(), strict=True):
-        flower.stalls = name in stalling
-        start_supernode(flower, name, path, first)
-    flower.stalls = False
+        start_supernode(flower, name, path, first, paths=(stalling or {}).get(name, ()))
 
 
 def test_numbers_are_those_of_a_run_without_it(tmp_path):
@@ -102,10 +74,11 @@ def test_a_node_that_is_lost_after_masking_is_part_of_the_sum(tmp_path):
     """South is killed in round 1 between its masked values and the shares: two nodes suffice."""
     cubes = federation_demo.make_cubes(tmp_path)
     app, log = make_app(tmp_path, rounds=1), tmp_path / "server.log"
-    with Stalling(tmp_path / "logs") as flower:
-        (tmp_path / "logs" / "sitecustomize.py").write_text(STALLED)
-        start_nodes(flower, cubes, stalling=("south",))
-        run, seen = flower.run(app), tmp_path / "logs" / "unmasked"
+    seen = tmp_path / "unmasked"
+    stalling = changed_node(tmp_path / "stalling", STALLED.replace("UNMASKED", str(seen)))
+    with LocalFlower(tmp_path / "logs") as flower:
+        start_nodes(flower, cubes, {"south": stalling})
+        run = flower.run(app)
         wait_for(seen.exists, 1500, "the message to reveal shares")
         flower.stop("south", signal.SIGKILL)
         about = follow(flower, run, tmp_path, seconds=1800)

@@ -11,6 +11,7 @@ from stforecast.federated.core.prototypes import (
     attract_repel_loss,
     batch_distance,
     by_key,
+    instance_distance,
     jensen_shannon,
     nearest_prototype,
     weighted_prototypes,
@@ -166,6 +167,15 @@ def test_contrast_survives_features_of_zero():
     loss.sum().backward()
     assert loss.item() == pytest.approx(math.log(2))
     assert features.grad.isfinite().all()
+
+
+def test_samples_whose_key_has_no_prototype_count_as_0():
+    features = torch.tensor([[[1.0, 0.0], [3.0, 4.0]]], requires_grad=True)
+    keys, known = torch.tensor([[0, 1]]), torch.tensor([[True, False]])
+    distance = instance_distance(features, keys, torch.zeros(1, 2, 2), known)
+    assert distance.tolist() == [(1 + 0) / 2 / 2]
+    distance.sum().backward()
+    assert not features.grad[0, 1].any()
 
 
 def test_prototypes_far_from_zero_are_told_apart():

@@ -102,6 +102,7 @@ def test_the_last_to_arrive_is_the_model_if_each_is_mixed_wholly(double, federat
     torch.testing.assert_close(federation.state.server, expected, **double)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [FedAvg, FedBN, FedAdam])
 @pytest.mark.parametrize("nobody", [{"slow_rounds": 1, "slow_share": 0.5}, {"slow_share": 0.2}])
 def test_if_nobody_is_late_rounds_are_synchronous(federate, module, method, nobody):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
+    from stforecast.federated.core.options import sections_of
     from vision.config import defaults, sections
 
     method = options.peek(args, "--method", "pfpl")
@@ -50,8 +51,9 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
         "method_options": f"Options of {method}",
         "model_options": f"Options of {model}",
     }
-    found = sections(method, model, partition).items()
-    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found}
+    found = sections(method, model, partition)
+    sections_of(method, found)
+    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found.items()}
 
 
 @command(options.RUN_FOLDER, options.JSON, name="run", sections=_run_options)

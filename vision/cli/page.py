@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, some
@@ -36,7 +35,7 @@ DPI = 130
 
 def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
     """Gather what a page shows of runs on one image set and scenario."""
-    rows = sorted(rows, key=_accuracy, reverse=True)
+    rows = sorted(rows, key=lambda row: row.accuracy, reverse=True)
     found = compared(rows, name, reference)
     title = "Leaderboard, the highest accuracy first"
     tables = [Table(title, found.rows, found.basis)] if found.rows else []
@@ -58,10 +57,6 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
         DataSheet(_facts(first), None, {}),
         runs_sheet(groups, _repeat),
     )
-
-
-def _accuracy(row: ModelRow) -> float:
-    return float(np.mean([run.accuracy("last", row.view) for run in row.group.runs]))
 
 
 def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
@@ -90,13 +85,14 @@ def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     ]
 
 
+def _lines(means: Iterable[pd.Series]) -> list[dict[str, Any]]:
+    """Return a line for each method, which goes through its values at the entries of the index."""
+    return [{"method": i, "x": y.index.to_numpy(), "y": y.to_numpy()} for i, y in enumerate(means)]
+
+
 def _by_round(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    lines = []
-    for i, row in enumerate(rows):
-        mean = accuracies(row.group.runs, row.view, mask).mean(axis=1)
-        mean = mean.iloc[evenly(len(mean))]
-        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
-    return lines
+    means = (accuracies(row.group.runs, row.view, mask).mean(axis=1) for row in rows)
+    return _lines(mean.iloc[evenly(len(mean))] for mean in means)
 
 
 def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
@@ -110,12 +106,8 @@ def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
 
 
 def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    lines = []
-    for i, row in enumerate(rows):
-        after = [known(run.stages(), row.view, mask) for run in row.group.runs]
-        mean = 100 * pd.concat(after, axis=1).mean(axis=1)
-        lines.append({"method": i, "x": mean.index.to_numpy(), "y": mean.to_numpy()})
-    return lines
+    after = ([known(run.stages(), row.view, mask) for run in row.group.runs] for row in rows)
+    return _lines(100 * pd.concat(tables, axis=1).mean(axis=1) for tables in after)
 
 
 def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:

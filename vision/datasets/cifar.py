@@ -58,17 +58,10 @@ def _read(
             raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {SOURCE}")
     class_names = read_names(folder / names_file, SOURCE)
     parts = [read_records(folder / file, n_labels, len(class_names)) for file in files]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return ImageSet(
-        name=name,
-        images=torch.from_numpy(images),
-        labels=torch.from_numpy(labels),
-        domains=torch.zeros(len(labels), dtype=torch.int64),
-        is_test=torch.arange(len(labels)) >= len(labels) - len(parts[-1][1]),
-        class_names=class_names,
-        domain_names=(name,),
-        source=f"{inner}, official split",
-    )
+    images, labels = (torch.from_numpy(np.concatenate(a)) for a in zip(*parts, strict=True))
+    is_test = torch.arange(len(labels)) >= len(labels) - len(parts[-1][1])
+    source = f"{inner}, official split"
+    return ImageSet.of_one_domain(name, images, labels, is_test, class_names, source)
 
 
 def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -33,16 +33,8 @@ def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
     images, labels = (
         torch.from_numpy(np.concatenate(two)) for two in zip(train, test, strict=True)
     )
-    return ImageSet(
-        name=name,
-        images=images,
-        labels=labels.long(),
-        domains=torch.zeros(len(labels), dtype=torch.int64),
-        is_test=torch.arange(len(labels)) >= len(train[1]),
-        class_names=DIGITS,
-        domain_names=(name,),
-        source=source,
-    )
+    is_test = torch.arange(len(labels)) >= len(train[1])
+    return ImageSet.of_one_domain(name, images, labels.long(), is_test, DIGITS, source)
 
 
 @listed
@@ -56,18 +48,10 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
 
     bunch = load_digits()
     labels = torch.from_numpy(bunch.target).long()
-    domains = torch.zeros_like(labels)
-    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    return ImageSet(
-        name="digits8x8",
-        images=torch.from_numpy(images)[:, None],
-        labels=labels,
-        domains=domains,
-        is_test=hold_out(labels, domains, test_share, seed),
-        class_names=DIGITS,
-        domain_names=("digits8x8",),
-        source=f"scikit-learn's digits, {test_share:g} of each class for testing, seed {seed}",
-    )
+    images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8))[:, None]
+    is_test = hold_out(labels, torch.zeros_like(labels), test_share, seed)
+    source = f"scikit-learn's digits, {test_share:g} of each class for testing, seed {seed}"
+    return ImageSet.of_one_domain("digits8x8", images, labels, is_test, DIGITS, source)
 
 
 MNIST_FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
@@ -228,18 +212,12 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     return digit_set("syn", train, test, "SYN, the authors' files and split")
 
 
-DIGITS_DG = DomainFolders(
-    name="digits-dg",
+@DomainFolders(
     domains=("mnist", "mnist_m", "svhn", "syn"),
     folders=("digits_dg", "digits-dg", "Digits-DG", ""),
     source="get Digits-DG from https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md)",
 )
-
-
-@listed
-def digits_dg(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def digits_dg() -> None:
     """Digits-DG: 24,000 images of 10 digits in 4 domains, 32 × 32, RGB.
 
     Zhou, Yang, Hospedales, Xiang, "Deep Domain-Adversarial Image Generation for Domain
@@ -247,4 +225,3 @@ def digits_dg(
     the folders `DOMAIN/train/DIGIT` and `DOMAIN/val/DIGIT`, whose split is used, or from a file
     `digits-dg*.npz`.
     """
-    return DIGITS_DG.read(root, size=size, test_share=test_share, seed=seed)

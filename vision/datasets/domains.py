@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
+from typing import Any
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import read_bounded
@@ -21,8 +22,9 @@ from vision.datasets.npz import find_npz, read_image_npz
 class DomainFolders:
     """Reader of a set stored as `DOMAIN/CLASS/*.jpg`, or else as a file `NAME*.npz`.
 
+    It decorates a function without a body, from which the set has its name and its data sheet.
+
     Attributes:
-        name: name of the set.
         domains: names of the domains' folders; case, spaces, dashes and underscores do not matter.
         folders: possible parents of these folders below the user's folder; "" is the folder itself.
         source: where to get the files, for messages.
@@ -30,14 +32,25 @@ class DomainFolders:
         split: function that applies an official split to the files found.
     """
 
-    name: str
     domains: Sequence[str]
     folders: Sequence[str]
     source: str
     ignored: Sequence[str] = ()
     split: Callable[[Tree], Tree] = lambda tree: tree
 
-    def read(self, root: Path, *, size: int | None, test_share: float, seed: int) -> ImageSet:
+    def __call__(self, sheet: Callable[[], None]) -> Callable[..., ImageSet]:
+        """Return the listed reader of the set."""
+        name = sheet.__name__.replace("_", "-")
+
+        def read(
+            root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
+        ) -> ImageSet:
+            return self._read(name, root, size=size, test_share=test_share, seed=seed)
+
+        read.__name__, read.__doc__ = sheet.__name__, sheet.__doc__
+        return listed(read)
+
+    def _read(self, name: str, root: Path, *, size: int | None, **split: Any) -> ImageSet:
         """Read the folders, or else the `.npz` file."""
         for folder in (root / f for f in self.folders):
             names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
@@ -49,15 +62,15 @@ class DomainFolders:
             tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
             tree = self.split(tree)
             self._check_classes(tree)
-            return tree.read(self.name, size=size, test_share=test_share, seed=seed)
-        archive = find_npz(root, self.name)
+            return tree.read(name, size=size, **split)
+        archive = find_npz(root, name)
         if archive is None:
             places = ", ".join(f or "the folder itself" for f in self.folders)
             raise InputError(
                 f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
-                f"file {self.name}*.npz; {self.source}"
+                f"file {name}*.npz; {self.source}"
             )
-        return read_image_npz(archive, self.name, test_share=test_share, seed=seed)
+        return read_image_npz(archive, name, **split)
 
     def _check_classes(self, tree: Tree) -> None:
         """Raise an error if a domain lacks a class of another domain."""
@@ -114,19 +127,13 @@ def official_split(tree: Tree) -> Tree:
     )
 
 
-DOMAINNET = DomainFolders(
-    name="domainnet",
+@DomainFolders(
     domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
     folders=("domainnet", "DomainNet", "domain_net", ""),
     source=SOURCE,
     split=official_split,
 )
-
-
-@listed
-def domainnet(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def domainnet() -> None:
     """DomainNet: 586,575 images of 345 classes in 6 domains, of many sizes, RGB.
 
     Peng, Bai, Xia, Huang, Saenko, Wang, "Moment Matching for Multi-Source Domain Adaptation", ICCV
@@ -135,65 +142,46 @@ def domainnet(
     `DOMAIN_train.txt` and `DOMAIN_test.txt`, or from a file `domainnet*.npz`. The whole set takes
     7 GB of memory at 64 pixels; a folder with some of the classes, in all domains, does as well.
     """
-    return DOMAINNET.read(root, size=size, test_share=test_share, seed=seed)
 
 
-OFFICE31 = DomainFolders(
-    name="office31",
+@DomainFolders(
     domains=("amazon", "dslr", "webcam"),
     folders=("office31", "Office31", "office-31", "Office-31", "office", ""),
     source="get Office-31 from https://faculty.cc.gatech.edu/~judy/domainadapt/",
     ignored=("images",),
 )
-
-
-@listed
-def office31(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def office31() -> None:
     """Office-31: 4,110 images of 31 classes in 3 domains, of many sizes, RGB.
 
     Saenko, Kulis, Fritz, Darrell, "Adapting Visual Category Models to New Domains", ECCV 2010.
     Amazon 2,817, DSLR 498, webcam 795. Read from the folders `DOMAIN/images/CLASS` or
     `DOMAIN/CLASS`, or from a file `office31*.npz`. There is no official split.
     """
-    return OFFICE31.read(root, size=size, test_share=test_share, seed=seed)
 
 
-OFFICE_CALTECH10 = DomainFolders(
-    name="office-caltech10",
+@DomainFolders(
     domains=("amazon", "caltech", "dslr", "webcam"),
     folders=("office_caltech_10", "office-caltech10", "OfficeCaltech10", ""),
     source="get the images of Office-Caltech10 (Gong et al., CVPR 2012)",
 )
-
-
-@listed
-def office_caltech10(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def office_caltech10() -> None:
     """Office-Caltech10: 2,533 images of 10 classes in 4 domains, of many sizes, RGB.
 
     Gong, Shi, Sha, Grauman, "Geodesic Flow Kernel for Unsupervised Domain Adaptation", CVPR 2012.
     Amazon 958, Caltech 1,123, DSLR 157, webcam 295. Read from the folders `DOMAIN/CLASS`, or from
     a file `office-caltech10*.npz`. There is no official split.
     """
-    return OFFICE_CALTECH10.read(root, size=size, test_share=test_share, seed=seed)
 
 
 OFFICE_HOME_FOLDERS = ("office_home", "office-home", "office_home_dg")
-OFFICE_HOME = DomainFolders(
-    name="office-home",
+
+
+@DomainFolders(
     domains=("art", "clipart", "product", "real_world"),
     folders=("OfficeHomeDataset_10072016", "OfficeHome", *OFFICE_HOME_FOLDERS, ""),
     source="get Office-Home from https://www.hemanthdv.org/officeHomeDataset.html",
 )
-
-
-@listed
-def office_home(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def office_home() -> None:
     """Office-Home: 15,588 images of 65 classes in 4 domains, of many sizes, RGB.
 
     Venkateswara, Eusebio, Chakraborty, Panchanathan, "Deep Hashing Network for Unsupervised Domain
@@ -201,21 +189,14 @@ def office_home(
     the folders `DOMAIN/CLASS`, such as `Real World/Alarm_Clock`, or from a file `office-home*.npz`.
     There is no official split.
     """
-    return OFFICE_HOME.read(root, size=size, test_share=test_share, seed=seed)
 
 
-PACS = DomainFolders(
-    name="pacs",
+@DomainFolders(
     domains=("art_painting", "cartoon", "photo", "sketch"),
     folders=("", "PACS", "PACS/kfold", "pacs", "pacs/kfold", "pacs/images", "pacs_data", "kfold"),
     source="get PACS from https://domaingeneralization.github.io",
 )
-
-
-@listed
-def pacs(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def pacs() -> None:
     """PACS: 9,991 images of 7 classes in 4 domains, 227 × 227, RGB.
 
     Li, Yang, Song, Hospedales, "Deeper, Broader and Artier Domain Generalization", ICCV 2017.
@@ -223,4 +204,3 @@ def pacs(
     from a file `pacs*.npz`. The official lists hold out whole domains, which is another task; here
     the test part is a share of each class in each domain.
     """
-    return PACS.read(root, size=size, test_share=test_share, seed=seed)

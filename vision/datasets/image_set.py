@@ -75,6 +75,15 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @classmethod
+    def of_one_domain(
+        cls, name: str, images: Tensor, labels: Tensor, is_test: Tensor, classes: tuple[str, ...],
+        source: str,
+    ) -> ImageSet:  # fmt: skip
+        """Return a set whose only domain has its name; the other arguments are the fields."""
+        domains = torch.zeros(len(labels), dtype=torch.int64)
+        return cls(name, images, labels, domains, is_test, classes, (name,), source)
+
     @property
     def channels(self) -> int:
         """Number of channels: 1 for grey images, 3 for RGB."""
@@ -134,10 +143,6 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
     """Join sets with the same classes; each adds its own domains.
 
     Grey sets are converted to RGB if any set is RGB.
-
-    Args:
-        sets: at least one.
-        size: height and width of all images; None if they are equal already.
     """
     first, *others = sets if size is None else [s.resized(size) for s in sets]
     name = "+".join(s.name for s in sets)

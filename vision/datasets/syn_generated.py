@@ -59,19 +59,10 @@ def syn_generated(
         raise InputError(f"n_images is {n_images} and size {side}; both must be 1 or more")
     check_size(n_images * 3 * side * side, f"{n_images} images of {side} × {side} pixels")
     labels = torch.arange(n_images) % len(DIGITS)
-    domains = torch.zeros_like(labels)
-    is_test = hold_out(labels, domains, test_share, seed)
-    batches = torch.arange(n_images).split(BATCH)
-    return ImageSet(
-        name="syn-generated",
-        images=torch.cat([_draw_batch(ids, side, seed) for ids in batches]),
-        labels=labels,
-        domains=domains,
-        is_test=is_test,
-        class_names=DIGITS,
-        domain_names=("syn-generated",),
-        source=f"drawn, seed {seed}, {test_share:g} of each digit for testing",
-    )
+    is_test = hold_out(labels, torch.zeros_like(labels), test_share, seed)
+    images = torch.cat([_draw_batch(i, side, seed) for i in torch.arange(n_images).split(BATCH)])
+    source = f"drawn, seed {seed}, {test_share:g} of each digit for testing"
+    return ImageSet.of_one_domain("syn-generated", images, labels, is_test, DIGITS, source)
 
 
 def _draw_batch(ids: Tensor, size: int, seed: int) -> Tensor:

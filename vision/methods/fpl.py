@@ -35,11 +35,7 @@ from torch.nn import functional as F
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
-from stforecast.federated.core.prototypes import (
-    add_in_last_epoch,
-    instance_distance,
-    means_of_last_epoch,
-)
+from stforecast.federated.core.prototypes import encoded, instance_distance, means_of_last_epoch
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
@@ -96,10 +92,7 @@ class FPL(FedAvg):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `L_CE + L_CPCL + L_UPCR`, without prototypes only `L_CE`."""
-        features = self.population.encode(cohort.state, batch["x"])
-        keys = self.task.keys(batch)
-        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
-        loss = self.task_loss(cohort, features, batch)
+        features, keys, loss = encoded(self, cohort, batch)
         if not payload["classes"].shape[1]:
             return loss
         clusters, classes = payload["prototypes"], payload["classes"]

@@ -192,8 +192,7 @@ class FRAug(FedAvg):
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Make synthetic embeddings around real samples and around class means.
 
-        Returns:
-            For both kinds: the synthetic embeddings, the original ones and the labels.
+        For both kinds, these are the synthetic embeddings, the original ones and the labels.
         """
         drawn = self.drawn_labels(cohort, embeddings.shape[1])
         means = by_key(cohort.memory["class_means"], drawn)

@@ -190,8 +190,9 @@ class DataFreeFedAvg(FedAvg):
     """Names of the tensors for rehearsal in the server's state."""
 
     def set_up(self) -> None:
-        """Find the backbone."""
-        self.backbone = backbone_of(self.population, self.name)
+        """Find the backbone, and build the generator."""
+        o, self.backbone = self.options, backbone_of(self.population, self.name)
+        self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
         """Learn the tensors `replayed` from the teacher when a task has ended."""

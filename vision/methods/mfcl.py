@@ -51,7 +51,7 @@ from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
-from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
+from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy
 
 CONTENT_TEMPERATURE = 1000.0
@@ -95,12 +95,10 @@ class MFCL(DataFreeFedAvg):
     options: MFCLOptions
 
     def set_up(self) -> None:
-        """Build the generator."""
+        """Find the names of the generator's tensors."""
         super().set_up()
-        o = self.options
-        self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
         self.replayed = (*self.generator.parameters, *self.generator.buffers)
-        self.server_training = Training(lr=o.server_lr, optimizer="adam")
+        self.server_training = Training(lr=self.options.server_lr, optimizer="adam")
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start with an untrained generator."""

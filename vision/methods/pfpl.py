@@ -46,8 +46,8 @@ from torch import Tensor
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.prototypes import (
-    add_in_last_epoch,
     batch_distance,
+    encoded,
     instance_distance,
     means_of_last_epoch,
     nearest_prototype,
@@ -116,10 +116,7 @@ class PFPL(Method):
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return `ℓ_S + λ ℓ_R` (Eq. 5)."""
-        features = self.population.encode(cohort.state, batch["x"])
-        keys = self.task.keys(batch)
-        add_in_last_epoch(cohort, features, keys, self.task.n_keys)
-        loss = self.task_loss(cohort, features, batch)
+        features, keys, loss = encoded(self, cohort, batch)
         if not payload or not self.options.lam:
             return loss
         to = (features, keys, payload["mixtures"], payload["held"])

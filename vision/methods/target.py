@@ -51,7 +51,7 @@ from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
-from vision.methods.generator import DataFreeFedAvg, feature_generator, normal
+from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy, kl_divergence
 
 BETAS, NOISE_LR = (0.5, 0.999), 0.01
@@ -106,12 +106,6 @@ class TARGET(DataFreeFedAvg):
     replayed = ("synthetic",)
     Options = TARGETOptions
     options: TARGETOptions
-
-    def set_up(self) -> None:
-        """Build the generator."""
-        super().set_up()
-        o = self.options
-        self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without generated samples."""

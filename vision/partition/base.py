@@ -39,14 +39,6 @@ class Pool:
     train: Tensor
     test: Tensor
 
-    def with_train(self, train: Tensor) -> Pool:
-        """Return the same pool with other training images."""
-        return replace(self, train=train)
-
-    def for_clients(self, clients: Sequence[int]) -> Pool:
-        """Return the same pool for other clients."""
-        return replace(self, clients=clients)
-
     def counts(self, ids: Tensor) -> Tensor:
         """Count the images of each class among `ids`, `(classes,)`."""
         return self.images.labels[ids].bincount(minlength=len(self.images.class_names))
@@ -125,13 +117,8 @@ def deal_classes(
 ) -> list[Tensor]:
     """Give each client images of its classes; clients share no image.
 
-    Args:
-        pool: images and clients.
-        part: training or test images.
-        classes: classes of each client.
-        shots: images per class for each client; None divides all images evenly among the clients
-            that have the class.
-        rng: random generator.
+    `classes` are those of each client. `shots` are images per class for each client; None divides
+    all images evenly among the clients that have the class.
     """
     ids = pool.train if part == "train" else pool.test
     there = pool.counts(ids).tolist()
@@ -154,14 +141,9 @@ def deal_mix(
     """Give each client test images in the class shares of its training images.
 
     Clients share no image. A client's number of images of a class differs from its exact share by
-    less than one.
-
-    Args:
-        pool: images and clients.
-        train: ids of each client's training images.
-        shots: test images per class, on average over a client's classes; None takes as many as the
-            rarest class allows, with one ratio of test to training images for all clients.
-        rng: random generator.
+    less than one. `train` are the ids of each client's training images. `shots` are test images per
+    class, on average over a client's classes; None takes as many as the rarest class allows, with
+    one ratio of test to training images for all clients.
     """
     have = torch.stack([pool.counts(ids) for ids in train])
     there, sent = pool.counts(pool.test), have.sum(0)
@@ -306,11 +288,7 @@ class Partitioner(CheckedOptions, ABC):
 
     @abstractmethod
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Return the ids of the training images of each of the pool's clients.
-
-        Raises:
-            InputError: if the division is impossible; gives the numbers.
-        """
+        """Return the ids of the training images of each of the pool's clients."""
 
     def split(self, images: ImageSet, seed: int = 0) -> Partition:
         """Divide a set.
@@ -346,14 +324,14 @@ class Partitioner(CheckedOptions, ABC):
             return pool
         images = pool.images
         strata = images.domains[pool.train] * len(images.class_names) + images.labels[pool.train]
-        return pool.with_train(pool.train[chosen_share(strata, self.share, rng)])
+        return replace(pool, train=pool.train[chosen_share(strata, self.share, rng)])
 
     def _test(self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
         """Choose test images for each of the pool's clients."""
         if not self.shared_test:
             return self._test_apart(pool, dealt, rng)
         return [
-            self._test_apart(pool.for_clients([client]), [ids], rng)[0]
+            self._test_apart(replace(pool, clients=[client]), [ids], rng)[0]
             for client, ids in zip(pool.clients, dealt, strict=True)
         ]
 

@@ -60,7 +60,8 @@ def division(
     """Draw the table of a partition, without training."""
     n_columns = 2 if len(classes) <= SIDE_BY_SIDE else 1
     n_rows = 2 // n_columns
-    height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + _name_height(classes) + 0.35
+    of_names = 0.08 * max(map(len, classes))
+    height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + of_names + 0.35
     fig = PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
@@ -78,11 +79,6 @@ def division(
     for ax, part in zip(axes, PARTS, strict=True):
         _draw(ax, table[table["part"] == part], classes, domains)
     return fig
-
-
-def _name_height(names: Sequence[str]) -> float:
-    """Return the height of the class names below the axis, in inches."""
-    return 0.08 * max(len(name) for name in names)
 
 
 def _client_names(table: pd.DataFrame, n_clients: int) -> list[str]:
@@ -164,7 +160,8 @@ def stages_of(
     n_stages = int(table["stage"].max()) + 1
     n_columns = min(n_stages, 5 if len(classes) <= SIDE_BY_SIDE else 2)
     n_rows = -(-n_stages // n_columns)
-    height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + _stage_height(classes)
+    of_names = 0.07 * max(map(len, classes)) if len(classes) <= SIDE_BY_SIDE else 0
+    height = n_rows * (0.11 * max(n_clients, 6) + 0.35) + 0.3 + of_names
     fig = PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
@@ -184,11 +181,6 @@ def _counts(rows: pd.DataFrame, classes: Sequence[str], n_clients: int) -> np.nd
     """Return samples `(clients, classes)` over all domains; NaN, drawn in white, for none."""
     counts = rows.pivot_table("samples", "client", "class", aggfunc="sum")
     return counts.reindex(index=range(n_clients), columns=list(classes)).to_numpy()
-
-
-def _stage_height(names: Sequence[str]) -> float:
-    """Return the height of the class names below the axis, if shown, in inches."""
-    return 0.3 + (0.07 * max(map(len, names)) if len(names) <= SIDE_BY_SIDE else 0)
 
 
 def _name_stage(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:

@@ -36,12 +36,8 @@ def known(
 ) -> pd.Series:
     """Return the accuracy after each stage on all stages so far, mean over clients, by `stage`.
 
-    Args:
-        stages: table of stages.
-        view: a model.
-        mask: classes that a prediction chooses from.
-        participants: whether to count the stage's participants only (A^sel).
-        passes: number of the last evaluated rounds of each stage to average.
+    With `participants`, only those of the stage count (A^sel); the last evaluated `passes` of each
+    stage are averaged.
     """
     rows = _of(stages, view, mask, passes)
     if participants:

@@ -93,9 +93,6 @@ class TelecomItalia:
             spread: Map that sums several days at once, such as
                 `stforecast.bench.ray.ray_map`; by default one by one.
 
-        Returns:
-            `out`.
-
         Raises:
             InputError: if raw files are damaged, foreign, doubled or incomplete, or an option is
                 invalid; names the file and line, or the option.

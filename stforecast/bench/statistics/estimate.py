@@ -95,12 +95,7 @@ class Variation:
     def estimate(
         self, level: float, transform: Callable[[float], float] = lambda value: value
     ) -> Estimate:
-        """Return the estimate with its interval of Student's t.
-
-        Args:
-            level: coverage, such as 0.95.
-            transform: monotone function of value and ends.
-        """
+        """Return the estimate with its interval of Student's t."""
         from scipy.special import stdtrit  # slow to import, and `scipy.stats` far slower
 
         reach = float(stdtrit(self.degrees_of_freedom, (1 + level) / 2))

@@ -190,6 +190,11 @@ class Method:
         """Whether the view `EXPERTS` has two forecasts, to be mixed by errors that are known."""
         return False
 
+    @property
+    def mixes_pretrained(self) -> bool:
+        """Whether forecasts are mixed with those of the pretrained network, by known errors."""
+        return False
+
     def validates(self, round: int) -> bool:
         """Return whether to validate after a round, numbered from 1; the last one must be."""
         return True
@@ -233,14 +238,9 @@ def initial_state(
 ) -> State:
     """Return clients and server before the first round.
 
-    The clients' tensors may be views of one client's; copy them before training.
-
-    Args:
-        method: the method.
-        sizes: `(clients,)` training samples of each client.
-        seed: seed of the run.
-        device: where to put them.
-        first: number of the first client whose initial tensors `Population.own` holds.
+    The clients' tensors may be views of one client's; copy them before training. `sizes`
+    `(clients,)` are numbers of training samples; `first` is the number of the first client whose
+    initial tensors `Population.own` holds.
     """
     population = method.population
     params, buffers = (
@@ -282,15 +282,9 @@ def predictions(
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Yield batches `(some clients, some samples, …)` with predictions, clients in order.
 
-    Each client predicts from its own state and the server's latest message.
-
-    Args:
-        method: the method.
-        state: its state, on one device.
-        data: samples of all clients, on that device.
-        view: one of the method's `views`; by default the first.
-        cohort_size: largest number of clients that predict together.
-        way: model of a client that predicts; by default the one that the method chooses.
+    Each client predicts from its own state and the server's latest message. `view` is by default
+    the first of the method, `way` the one that the method chooses; at most `cohort_size` clients
+    predict together.
     """
     for ids in data.cohorts(cohort_size):
         yield from predictions_of(method, state, data, ids, view, way)
@@ -314,7 +308,7 @@ def predictions_of(
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
     at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
     own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
-    payload = method.broadcast(state.server, Participants(ids, clients.sizes[ids], state.round))
+    payload = method.broadcast(state.server, state.participants(ids))
     averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())
     if way == "averaged":
         own |= {name: payload[name] for name in averaged}

@@ -265,6 +265,23 @@ def range_of(hint: Any) -> Range:
     return Range(kind is int, **bounds)
 
 
+def sections_of(owner: str, types: Mapping[str, type]) -> dict[str, str]:
+    """Return the section of each setting.
+
+    Raises:
+        InputError: if two sections have a field of the same name.
+    """
+    owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
+    if len(found := dict(owned)) < len(owned):
+        names = [name for name, _ in owned]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise InputError(
+            f"{owner}: {', '.join(twice)} is already an option of all methods or of the model; "
+            "rename it in its Options"
+        )
+    return found
+
+
 def distribute(
     owner: str, types: Mapping[str, type], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -274,17 +291,8 @@ def distribute(
 
     Raises:
         InputError: for an unknown name (with similar ones) or an invalid value.
-        InputError: if two sections have a field of the same name.
     """
-    owned = [(f.name, section) for section, t in types.items() for f in dataclasses.fields(t)]
-    section_of = dict(owned)
-    if len(section_of) < len(owned):
-        names = [name for name, _ in owned]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise InputError(
-            f"{owner}: {', '.join(twice)} is already an option of all methods or of the model; "
-            "rename it in its Options"
-        )
+    section_of = sections_of(owner, types)
     unknown = settings.keys() - section_of.keys()
     for name in sorted(unknown & REMOVED.keys()):
         if settings[name] != REMOVED[name]:

@@ -13,18 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stforecast.federated.core.method import Task
+from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.tensors import Batch
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.functions import add_by_key
 
 
 class PrototypeMeans:
-    """Running mean of the features of each key, without another pass over the data.
-
-    Args:
-        n_keys: number of keys.
-    """
+    """Running mean of the features of each key, without another pass over the data."""
 
     def __init__(self, n_keys: int) -> None:
         self.n_keys = n_keys
@@ -32,12 +29,7 @@ class PrototypeMeans:
         self._counts: Tensor | None = None
 
     def add(self, features: Tensor, keys: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            features: `(clients, batch, d)`; no gradient flows into the means.
-            keys: `(clients, batch)`, each below `n_keys`.
-        """
+        """Add features `(clients, batch, d)`, without gradient, of keys `(clients, batch)`."""
         n, _, d = features.shape
         if self._sums is None or self._counts is None:
             self._sums = features.new_zeros(n, self.n_keys, d)
@@ -78,17 +70,21 @@ def key_counts(task: Task, cohort: Cohort) -> Tensor:
     return F.one_hot(keys, task.n_keys).sum(1).int()
 
 
-def add_in_last_epoch(cohort: Cohort, features: Tensor, keys: Tensor, n_keys: int) -> None:
-    """Add a batch to the prototypes of the last local epoch; do nothing in the others.
+def encoded(method: Method, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a batch's features, their keys, and the task's loss `(clients,)`.
 
-    The cohort trains for all epochs of the run. See `PrototypeMeans` for the other arguments.
+    In the last local epoch, it adds the features to `means_of_last_epoch`. The cohort trains for
+    all epochs of the run.
     """
+    features, keys = method.population.encode(cohort.state, batch["x"]), method.task.keys(batch)
     if cohort.last_epoch:
-        cohort.scratch.setdefault("means", PrototypeMeans(n_keys)).add(features, keys)
+        means = cohort.scratch.setdefault("means", PrototypeMeans(method.task.n_keys))
+        means.add(features, keys)
+    return features, keys, method.task_loss(cohort, features, batch)
 
 
 def means_of_last_epoch(cohort: Cohort) -> PrototypeMeans:
-    """Return what `add_in_last_epoch` added in this round."""
+    """Return what `encoded` added in this round."""
     means: PrototypeMeans = cohort.scratch["means"]
     return means
 

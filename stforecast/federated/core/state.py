@@ -85,6 +85,12 @@ class State:
     seed: int
     received: Params = field(default_factory=dict)
 
+    def participants(self, ids: Tensor | None = None) -> Participants:
+        """Return the clients `ids`, or all, as participants of the next round, without a stage."""
+        if ids is None:
+            ids = torch.arange(len(self.clients))
+        return Participants(ids, self.clients.sizes[ids], self.round)
+
     def flat(self) -> dict[str, Tensor]:
         """Return all tensors by name: `clients/…`, `server/…`, `received/…`."""
         sides = [

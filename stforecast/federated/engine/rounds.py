@@ -344,9 +344,7 @@ class Federation:
     def evaluate(self, data: ClientData, state: State | None = None) -> float:
         """Return the task's score over all samples of all clients: total sum over total count.
 
-        Args:
-            data: samples of all clients.
-            state: the state that predicts; by default `ready()`.
+        By default, the state is `ready()`.
         """
         total, count = self.trainer.score(data, state or self.ready())
         return total / count if count else math.nan

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Participants, State, generator
+from stforecast.federated.core.state import State, generator
 from stforecast.federated.core.tensors import Payload, joined
 from stforecast.federated.core.training import Training
 
@@ -96,11 +96,7 @@ def shares_of(weights: Tensor) -> Tensor:
 def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
     """Keep the uploads of slow clients; return those of fast ones and what arrives in this round.
 
-    Args:
-        method: the method.
-        state: the state before the aggregation; its `received` changes.
-        ids: `(n,)` increasing ids of the clients that trained.
-        upload: their uploads.
+    `ids` are increasing. `received` of the state, which is that before the aggregation, changes.
     """
     training = method.training
     late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
@@ -121,7 +117,7 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
 
 def check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     """Refuse uploads of the clients `ids` that are more than a model."""
-    began = method.broadcast(state.server, _as_participants(state, ids))
+    began = method.broadcast(state.server, state.participants(ids))
     if further := sorted(upload.keys() - (began.keys() & {*method.population.names})):
         raise InputError(
             f"{method.name} also sends {', '.join(further)}, which is no model that could arrive "
@@ -136,7 +132,7 @@ def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     if DUE not in received:
         received[DUE] = torch.full((n,), -1)
     received[DUE][ids] = state.round + method.training.slow_rounds - 1
-    began = method.broadcast(state.server, _as_participants(state, ids))
+    began = method.broadcast(state.server, state.participants(ids))
     for name, t in upload.items():
         if LATE + name not in received:
             received[LATE + name] = t.new_zeros(n, *t.shape[1:])
@@ -159,7 +155,7 @@ def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payloa
     weights = method.training.mixing * lateness_weight(method.training, delay.double())
     left, *_ = shares = shares_of(weights)
     mixed[ids] += 1
-    present = method.broadcast(state.server, _as_participants(state, ids))
+    present = method.broadcast(state.server, state.participants(ids))
     models = {}
     for name, t in upload.items():
         last = t[order[-1]]
@@ -180,13 +176,9 @@ def moved(method: Method, state: State, ids: Tensor, differences: Payload, delay
         differences: w_i - w', by which they changed the model that they began from.
         delay: τ.
     """
-    present = method.broadcast(state.server, _as_participants(state, ids))
+    present = method.broadcast(state.server, state.participants(ids))
     weight = float(lateness_weight(method.training, torch.tensor(delay)))
     return {
         name: torch.add(present[name], t, alpha=weight if t.is_floating_point() else 1)
         for name, t in differences.items()
     }
-
-
-def _as_participants(state: State, ids: Tensor) -> Participants:
-    return Participants(ids, state.clients.sizes[ids], state.round)

@@ -139,11 +139,8 @@ class FedAmp(Method):
 def mixture(models: Mapping[str, Tensor], seen: Tensor, alpha: float, sigma: float) -> Tensor:
     """Return the weights of all models in each client's u, `(clients, clients)`; rows sum to 1.
 
-    Args:
-        models: parameters `(clients, …)`.
-        seen: `(clients,)` whose models attract others.
-        alpha: step size α.
-        sigma: scale σ of squared distances.
+    Only clients that are `seen` attract others; α and σ are the step size and the scale of squared
+    distances.
     """
     apart = squared_distances(models)
     attention = alpha / sigma * (-apart / sigma).exp() * seen

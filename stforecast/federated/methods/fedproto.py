@@ -31,11 +31,7 @@ from torch import Tensor
 
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.prototypes import (
-    add_in_last_epoch,
-    instance_distance,
-    means_of_last_epoch,
-)
+from stforecast.federated.core.prototypes import encoded, instance_distance, means_of_last_epoch
 from stforecast.federated.core.state import Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload, repeated
 from stforecast.federated.uploads.robust import RULES
@@ -71,8 +67,8 @@ class FedProto(Method):
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return the global prototypes, the same for every client; empty before the first round.
 
-        Returns:
-            `prototypes` `(clients, keys, d)`; `known` `(clients, keys)`: whether the key has one.
+        They are `prototypes` `(clients, keys, d)`; `known` `(clients, keys)` is whether the key has
+        one.
         """
         return repeated(server, len(to.ids))
 
@@ -106,9 +102,7 @@ def pulled_loss(
     It also adds the features to the means of the last epoch. The payload is empty before the first
     round.
     """
-    features, keys = method.population.encode(cohort.state, batch["x"]), method.task.keys(batch)
-    add_in_last_epoch(cohort, features, keys, method.task.n_keys)
-    loss = method.task_loss(cohort, features, batch)
+    features, keys, loss = encoded(method, cohort, batch)
     if not payload:
         return loss
     return loss + lam * instance_distance(features, keys, payload["prototypes"], payload["known"])

@@ -25,13 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class LateAnswers:
-    """Asks nodes for rounds, and knows which of them have not answered yet.
-
-    Args:
-        method: the method.
-        link: link to the nodes.
-        membership: the nodes that are connected.
-    """
+    """Asks nodes for rounds, and knows which of them have not answered yet."""
 
     def __init__(self, method: Method, link: Link, membership: Membership) -> None:
         self.method, self.link, self.membership = method, link, membership
@@ -53,11 +47,8 @@ class LateAnswers:
     ) -> dict[int, tuple[Message, Message | str]]:
         """Send messages; return those that were answered, by node, each with its answer.
 
-        A node that is silent for as long as it may be has that as its answer.
-
-        Args:
-            messages: by node; with `wait`, also for busy nodes.
-            wait: whether to wait for the answers to all of these messages, and forget others.
+        A node that is silent for as long as it may be has that as its answer. `wait` waits for the
+        answers to all of these messages, also of busy nodes, and forgets others.
         """
         limit, start = self.membership.patience.answer, time.monotonic()
         new = {node: (message, start) for node, message in messages.items()}
@@ -76,13 +67,7 @@ class LateAnswers:
     def up_to_date(
         self, answers: Mapping[int, Answer], asked: Mapping[int, Message], state: State
     ) -> dict[int, Answer]:
-        """Return answers as if they were given to the present model, see `stragglers.moved`.
-
-        Args:
-            answers: checked answers by node.
-            asked: the messages that they answer.
-            state: the present state.
-        """
+        """Return answers as if they were given to the present model, see `stragglers.moved`."""
         current = {}
         for node, answer in answers.items():
             upload, ids, late = answer.upload, answer.ids, state.round - asked[node].about["round"]

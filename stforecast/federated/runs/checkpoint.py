@@ -35,6 +35,7 @@ from data_prep.base.files import checksum
 from stforecast.federated.core.options import LARGEST
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import RoundReport
+from stforecast.federated.runs.run_folder import read_json
 
 log = logging.getLogger(__name__)
 
@@ -193,11 +194,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Read one checkpoint."""
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
-    with reading(folder / ABOUT, "as JSON", remedy):
-        about = json.loads((folder / ABOUT).read_text())
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
-            found = about.get("format") if isinstance(about, dict) else type(about).__name__
-            raise InputError(f"{folder / ABOUT}: format {found!r}, this version reads {FORMAT}")
+    about = read_json(folder / ABOUT, FORMAT, remedy)
     with reading(folder, "as a checkpoint", remedy):
         _check_about(about, folder)
         seed, best = about["seed"], about["best_round"]

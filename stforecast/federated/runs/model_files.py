@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 from data_prep.base.errors import InputError, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Participants, State
+from stforecast.federated.core.state import State
+from stforecast.federated.runs.run_folder import read_json
 
 FORMAT = 1
 """Version of the saved layout."""
@@ -85,17 +86,7 @@ def restoring(folder: Path) -> Iterator[None]:
 
 def read_description(path: Path, saver: str) -> dict[str, Any]:
     """Read the description of a model alone."""
-    remedy = f"give the folder of a run or of {saver}"
-    try:
-        about = json.loads(path.read_text())
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); {remedy}") from e
-    except (ValueError, RecursionError) as e:
-        raise InputError(f"{path}: is not JSON ({e}); {remedy}") from e
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
-    return about
+    return read_json(path, FORMAT, f"give the folder of a run or of {saver}")
 
 
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
@@ -104,9 +95,7 @@ def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:
     The optimiser's moments are left out, and copies of what the server sends if the method does not
     need them. If only a global model predicts, these and the clients' memory are left out too.
     """
-    clients = state.clients
-    everyone = Participants(torch.arange(len(clients)), clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
+    received = method.broadcast(state.server, state.participants())
     everyones = method.views == ("global",)
     replaced = received if everyones or not method.remembers else {}
     left_out = ("clients/moments.", *(["clients/memory/"] if everyones else []))

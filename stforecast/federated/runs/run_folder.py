@@ -116,6 +116,16 @@ def check_begun(out: Path, command: str) -> None:
         )
 
 
+def read_json(path: Path, version: int, remedy: str) -> dict[str, Any]:
+    """Read a file of JSON that gives its `format`; the remedy is for a damaged or another one."""
+    with reading(path, "as JSON", remedy):
+        about = json.loads(path.read_text())
+    if not isinstance(about, dict) or about.get("format") != version:
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        raise InputError(f"{path}: format {found!r}, this version reads {version}; {remedy}")
+    return about
+
+
 def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> dict[str, Any]:
     """Read what `begin` wrote; warn if it was written with other versions of packages.
 
@@ -124,15 +134,11 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     """
     check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
-    with reading(path, "as JSON", remedy):
-        about = json.loads(path.read_text())
-    if not isinstance(about, dict) or about.get("format") != FORMAT or "settings" not in about:
-        found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
+    about = read_json(path, FORMAT, remedy)
     # Runs of older versions have no checksum.
     if about.get("checksum", expected := _checksum(about)) != expected:
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
-    settings = about["settings"]
+    settings = about.get("settings")
     for name, there in (
         ("method in its settings", isinstance(settings, dict) and "method" in settings),
         *((name, name in about) for name in entries),

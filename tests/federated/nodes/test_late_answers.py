@@ -16,6 +16,8 @@ from stforecast.federated.nodes.messages import Message
 
 SIZES, SHARES = (8, 12, 8, 12, 8), (1,) * 5
 CALM = Patience(start=0.2, answer=600, poll=0.01)
+HINGE = {"staleness": 1.5, "hinge": 1}
+REPEATED = [(FedAvg, {}), (FedAdam, {}), (FedAdam, HINGE), (FedRep, HINGE)]
 SLOW = {"slow_share": 0.4, "slow_rounds": 3, "rounds": 7}
 
 
@@ -37,8 +39,14 @@ def delayed(link, nodes, rounds, spoil=lambda answer: answer):
     link.ask_some = ask_some
 
 
-@pytest.mark.parametrize("method", [FedAvg, FedAdam, FedRep])
-@pytest.mark.parametrize("settings", [{}, {"staleness": 1.5, "hinge": 1}])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (FedAvg, HINGE),
+        (FedRep, {}),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in REPEATED),
+    ],
+)
 def test_late_nodes_count_as_slow_clients_of_one_process(method, settings, federate, split):
     federation = federate(method, SIZES, **SLOW, **settings)
     coordinator, link = split(federation, SHARES, patience=CALM)

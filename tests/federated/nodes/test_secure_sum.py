@@ -215,6 +215,14 @@ def test_one_unusable_share_costs_nothing(members, values, caplog):
     assert "node 13 cannot use the share of node 11" in caplog.text
 
 
+def test_one_complaint_makes_nobody_guilty(members):
+    garbled, lost = spoilt("share", 1, garble_for_one), lose(("unmask", 0), ("unmask", 4))
+    members.spoil = lambda task, i, answer: lost(task, i, garbled(task, i, answer))
+    with pytest.raises(SumLost, match="2 nodes revealed a share of the secret of node 11") as e:
+        members.sum().run()
+    assert e.value.guilty == set()
+
+
 def test_shares_that_fit_their_commitments_and_no_secret_are_found(members):
     members.spoil = spoilt("share", 2, lambda a: a.about.update(own="0" * 64))
     with pytest.raises(SumLost, match="the shares that node 12 dealt give no secret") as e:

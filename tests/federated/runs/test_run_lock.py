@@ -4,9 +4,9 @@ import errno
 import fcntl
 import os
 import signal
+import time
 
 import pytest
-from waiting import started
 
 from data_prep.base.errors import InputError
 from stforecast.federated.runs import unfinished_run as run_lock
@@ -27,22 +27,23 @@ def test_the_second_is_refused_while_the_first_lives(tmp_path):
 
 
 def test_it_is_gone_with_a_process_that_is_killed(tmp_path):
-    script = (
-        "import sys, time, pathlib\n"
-        "from stforecast.federated.runs.unfinished_run import locked\n"
-        "with locked(pathlib.Path(sys.argv[1])):\n"
-        "    print('locked', flush=True)\n"
-        "    time.sleep(60)"
-    )
-    with started("-c", script, tmp_path) as process:
-        assert process.stdout.readline() == "locked\n"
-        with pytest.raises(InputError, match=f"process {process.pid} on "):
-            locked(tmp_path).__enter__()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert (tmp_path / run_lock.LOCK).exists()
+    is_locked, tell = os.pipe()
+    child = os.fork()
+    if not child:
         with locked(tmp_path):
-            pass
+            os.write(tell, b"!")
+            time.sleep(60)
+        os._exit(1)
+    try:
+        assert os.read(is_locked, 1) == b"!"
+        with pytest.raises(InputError, match=f"process {child} on "):
+            locked(tmp_path).__enter__()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert (tmp_path / run_lock.LOCK).exists()
+    with locked(tmp_path):
+        pass
 
 
 def test_a_file_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):

@@ -91,6 +91,18 @@ def test_outlying_clients_are_dropped_as_a_whole():
     assert Robust("drop").kept({"steps": torch.arange(3)}).tolist() == [0, 1, 2]
 
 
+def test_equal_clients_are_all_kept():
+    assert Robust("drop").kept({"w": torch.ones(5, 3)}).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_clients_that_hold_more_classes_are_no_further_away():
+    values = torch.tensor([1.0, -1.0, 1.0, -1.0, 0.0, 1.0, -1.0])
+    known = torch.zeros(7, 16, dtype=torch.bool)
+    known[:, 0] = known[5:] = True
+    given = {"prototypes": values[:, None, None].expand(7, 16, 1), "known": known}
+    assert Robust("drop").kept(given).tolist() == list(range(7))
+
+
 def test_sums_are_compared_by_their_means_over_samples():
     """So that a large client is not outlying."""
     samples = torch.tensor([10, 20, 1000, 30, 10])

@@ -71,6 +71,7 @@ def test_the_registry_is_in_order_and_says_what_is_not_federated():
         "seasonal_day",
         "seasonal_week",
         "historical_average",
+        "pretrained",
         "ridge",
         "boosting",
         "auto_arima",
@@ -299,9 +300,10 @@ def test_the_order_on_the_real_milan_cells(traffic_dir):
         "historical_average": 0.3982,
         "ridge": 0.1689,
     }
-    boosting = mse.pop("boosting")
+    boosting, pretrained = mse.pop("boosting"), mse.pop("pretrained")
     assert mse == pytest.approx(expected, abs=1e-4)
     assert boosting == pytest.approx(0.161, abs=0.01)
+    assert pretrained < mse["last_value"]
 
 
 @pytest.mark.parametrize("method", ["seasonal_day", "seasonal_week"])

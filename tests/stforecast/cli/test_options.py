@@ -10,8 +10,10 @@ from pydantic import PositiveInt
 from data_prep.base.errors import InputError
 from data_prep.base.registry import Found, Registry, entries, help_text, title
 from stforecast.cli.commands import SectionedCommand, Subcommands
+from stforecast.cli.main import main
 from stforecast.cli.options import from_dataclass, from_function, peek
 from stforecast.federated.core.options import Share
+from stforecast.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -182,3 +184,22 @@ def test_a_registry_is_a_group_of_its_entries(monkeypatch):
     error = runner.invoke(group, ["c"]).exception
     assert isinstance(error, InputError)
     assert str(error) == "unknown letter 'c'; choose one of: a, b"
+
+
+def test_an_option_of_all_methods_that_a_method_declares_again_is_refused(monkeypatch, capsys):
+    @dataclass(frozen=True)
+    class Again:
+        """Settings of FedAvg.
+
+        Attributes:
+            lr: learning rate.
+        """
+
+        lr: float = 0.1
+
+    monkeypatch.setattr(METHODS["fedavg"], "Options", Again)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--method", "fedavg", "--lr", "0.1"])
+    assert ended.value.code
+    refusal = "fedavg: lr is already an option of all methods or of the model; rename it"
+    assert capsys.readouterr().err.startswith(f"stforecast: {refusal}")

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from data_prep.base.errors import InputError
@@ -83,6 +85,12 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
     )
     second = text.split("**")[3:]
     assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
+
+
+def test_one_file_named_by_two_paths_is_one_test_part(make_run, tables):
+    runs = [make_run(data="milan.nc"), make_run("solo", data=str(Path("milan.nc").absolute()))]
+    found = tables(results_table(runs, {}))
+    assert [[row[0] for row in rows] for rows in found] == [["method", "fuels", "solo"]] * 2
 
 
 def test_pooled_methods_are_marked_and_methods_without_rounds_send_nothing(make_run, cells):

@@ -83,6 +83,17 @@ def test_an_input_without_an_earlier_reading_is_the_windows_newest_one():
     assert x[0].tolist() == [[5, 5, 5, 5], [6, 6, 5, 6], [7, 6, 6, 7]]
 
 
+def test_the_first_hour_of_a_gap_has_the_last_reading():
+    steps = 144 * 21
+    series = np.sin(2 * np.pi * np.arange(steps) / 144)[:, None]
+    series[-20:] = np.nan
+    spec = WindowSpec(closeness=1, periods=0, impute="newest", profile="week")
+    calendar = Calendar(pd.Timestamp("2013-11-04"), pd.Timedelta("10min"))
+    filled = fill_gaps(series, spec, calendar, profile_of(series, spec, calendar))[-20:, 0]
+    assert (filled[:6] == series[-21]).all()
+    assert filled[6] != series[-21]
+
+
 def test_a_long_gap_has_the_weekly_profile_at_the_level_of_the_last_week():
     hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
     usual = np.sin(2 * np.pi * np.arange(24 * 28) / 24)

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,6 +83,21 @@ def test_select_takes_cells_in_the_order_asked_for(cube):
     chosen = as_series(cube, "sms").select(np.array([33, 11]))
     np.testing.assert_array_equal(chosen.values, cube["sms"].to_numpy()[:, [2, 0]])
     assert chosen.cells.tolist() == [33, 11]
+
+
+def test_roads_are_those_between_the_selected_cells(cube):
+    roads = np.arange(9.0).reshape(3, 3)
+    series = dataclasses.replace(as_series(cube, "sms"), adjacency=roads)
+    assert series.select(np.array([33, 11])).adjacency.tolist() == [[8, 6], [2, 0]]
+
+
+def test_steps_before_the_series_are_its_own_and_missing(cube):
+    series = as_series(cube, "sms")
+    longer = series.preceded(2)
+    assert longer.times.equals(pd.date_range("2013-10-31 22:00", periods=242, freq="h"))
+    assert longer.calendar.time(0) == longer.times[0]
+    assert np.isnan(longer.values[:2]).all()
+    np.testing.assert_array_equal(longer.values[2:], series.values)
 
 
 def test_select_names_a_cell_that_is_not_there(cube):

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.data.clock import day_slots
-from stforecast.data.splits import SPLITS, make_split, parse_split
+from stforecast.data.splits import SPLITS, first_training_start, make_split, parse_split
 from stforecast.data.window_spec import WindowSpec
 
 HOUR = pd.Timedelta("1h")
@@ -24,6 +24,13 @@ def split_metr_la(text):
 
 def sizes(split):
     return len(split.train), len(split.validation), len(split.test)
+
+
+def test_training_begins_at_a_midnight_also_beyond_the_series():
+    times = pd.date_range("2013-11-01 05:00", periods=10, freq="1h")
+    spec = WindowSpec(closeness=2, periods=0, period=24)
+    assert first_training_start(times, HOUR, spec) == 19
+    assert times[0] + 19 * HOUR == pd.Timestamp("2013-11-02")
 
 
 def test_fuels_gives_the_888_windows_of_the_paper():

@@ -67,6 +67,12 @@ def test_an_hour_that_is_shown_twice_is_read_as_of_the_same_offset():
     assert calendar.before(np.array([second - 1, second]), 24).tolist() == [second - 25] * 2
 
 
+def test_the_first_step_may_be_read_across_the_change():
+    rome = Calendar(pd.Timestamp("2013-10-20"), pd.Timedelta("1h"), "Europe/Rome")
+    # 02:00 in winter time; a week before, 02:00 was at 00:00 UTC. No step lies before that.
+    assert rome.before(np.array([169, 168]), 168).tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("zone", ["Europe/Rome", "UTC", None])
 def test_without_a_change_nothing_differs_from_counting_steps(zone):
     calendar = calendar_of("2013-06-01", zone=zone)

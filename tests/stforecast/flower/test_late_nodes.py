@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+from supernodes import changed_node
 from waiting import wait_for
 
 from experiments import federation_demo
@@ -18,19 +19,9 @@ pytestmark = [
 ]
 
 BUSY = """
-import importlib.abc, importlib.util, pathlib, sys, time
+import pathlib, time
 
-class Delay(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "stforecast.flower.node":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), delay(module))
-        return spec
-
-def delay(module):
+def change(module):
     sound = module.FlowerNode.answer
 
     def answer(self, message):
@@ -39,8 +30,6 @@ def delay(module):
         return sound(self, message)
 
     module.FlowerNode.answer = answer
-
-sys.meta_path.insert(0, Delay())
 """
 """What keeps a node busy until the file GO exists."""
 
@@ -58,13 +47,11 @@ def test_rounds_go_on_without_a_busy_node_and_its_upload_is_added(tmp_path):
     run = RunSettings(
         resolve("fedavg", **settings), 9, Patience(start=600, answer=600), str(tmp_path)
     )
-    app, hook = write_app(tmp_path / "app", run), tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(BUSY.replace("GO", str(tmp_path / "go")))
+    app = write_app(tmp_path / "app", run)
+    busy = changed_node(tmp_path / "busy", BUSY.replace("GO", str(tmp_path / "go")))
     with LocalFlower(tmp_path / "logs") as flower:
         for path, (name, (first, _)) in zip(cubes, federation_demo.SHARES.items(), strict=True):
-            paths = [str(hook)] if name == "south" else []
-            flower.start_node(name, path, first, paths=paths)
+            flower.start_node(name, path, first, paths=busy if name == "south" else ())
         flower.run(app)
         wait_for(lambda: len(events_of(tmp_path, "round")) > 2, 600, "a third round")
         (tmp_path / "go").touch()

@@ -6,7 +6,7 @@ import pytest
 
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.forecasting.mixture import weights
+from stforecast.forecasting.mixture import Usual, weights
 
 DAYS = Calendar(pd.Timestamp("2013-11-04"), pd.Timedelta("1D"))
 SPEC = WindowSpec(closeness=1, periods=0, period=7, horizon=2)
@@ -15,14 +15,10 @@ SPEC = WindowSpec(closeness=1, periods=0, period=7, horizon=2)
 def weigh(series, starts, first=0.0, second=1.0, usual=0.0):
     """Return the weights of the second forecast; of the usual values if these are given."""
 
-    def forecast(origins):
-        shape = (series.shape[1], len(origins), 2)
-        return np.full(shape, first), np.full(shape, second)
+    def forecasts(origins):
+        return [np.full((series.shape[1], len(origins), 2), v) for v in (first, second, usual)]
 
-    def habit(origins):
-        return np.full((series.shape[1], len(origins), 2), usual)
-
-    found = weights(forecast, habit, series, np.asarray(starts), SPEC, DAYS)
+    found = weights(forecasts, (Usual(0.5), Usual(0.0)), series, np.asarray(starts), SPEC, DAYS)
     return found[1 if usual else 0]
 
 

@@ -47,7 +47,9 @@ def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
     assert found.swept == "lr=1e-06|1e-05|0.001|0.01 (6 trainings)"
 
 
-@pytest.mark.parametrize("method", ["ridge", "boosting", "lightgbm"])
+@pytest.mark.parametrize(
+    "method", ["ridge", pytest.param("boosting", marks=pytest.mark.slow), "lightgbm"]
+)
 def test_tune_sweeps_the_grid_of_the_method(table, method, tmp_path):
     if method == "lightgbm":
         pytest.importorskip("lightgbm", reason="the extra peers is not installed")

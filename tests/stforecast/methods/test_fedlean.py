@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,18 +7,32 @@ import torch
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
+from stforecast.baselines.pretrained import Past, WallClock, forecasts
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import defaults, resolve
 from stforecast.forecasting.runs import facts_of
-from stforecast.methods.fedlean import DAY_CYCLES, MAP, OWN, n_linear, relative, solve, symmetric
+from stforecast.forecasting.trained_method import build_method
+from stforecast.methods.fedlean import (
+    DAY_CYCLES,
+    LEARNT,
+    MAP,
+    OWN,
+    PENALTIES,
+    SAVED,
+    FedLean,
+    n_linear,
+    relative,
+    solve,
+    symmetric,
+)
 from stforecast.models import MODELS
 
 SPLIT = "days:15,3,3"
 SMALL = {
     "profile": "none", "split": SPLIT, "extra_lags": "2,24", "calendar": "day", "horizon": 2,
-    "refit": "never",
+    "refit": "never", "pretrained": "none",
 }  # fmt: skip
 
 
@@ -100,6 +116,7 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     names = forecaster._evaluations["last"].model.predictor.state()
     assert {n for n in names if n.startswith("clients/")} == {
         f"clients/memory/{OWN}",
+        f"clients/memory/{LEARNT}",
         "clients/sizes",
     }
     assert {f"server/{name}" for name in state.server} <= names.keys()
@@ -245,8 +262,8 @@ def test_the_profile_helps_where_weeks_repeat():
     settings = {"split": "days:49,7,14", "horizon": 12}
     errors = {}
     for name, method, own in (
-        ("none", "fedlean", {"profile": "none", "rounds": 1}),
-        ("auto", "fedlean", {"rounds": 1}),
+        ("none", "fedlean", {"profile": "none", "rounds": 1, "pretrained": "none"}),
+        ("auto", "fedlean", {"rounds": 1, "pretrained": "none"}),
         ("habit", "historical_average", {}),
     ):
         m = Forecaster(method, **settings, **own).fit(table).evaluate()
@@ -254,6 +271,44 @@ def test_the_profile_helps_where_weeks_repeat():
         errors[name] = whole[whole.split == "test"].value.iloc[-1]
     assert errors["auto"] < 0.5 * errors["none"]
     assert errors["auto"] < 1.5 * errors["habit"], "a plain mean must not be far better"
+
+
+def test_the_pretrained_network_is_mixed_in_by_known_errors(table):
+    """Its weight is a third of the least-squares one of seven days, and two thirds of .45."""
+    own, mixed = (
+        Forecaster("fedlean", **{**SMALL, "rounds": 2, "pretrained": pretrained}).fit(table)
+        for pretrained in ("none", "mixed")
+    )
+    data = prepare(as_series(table), own.config.window, SPLIT, "cell")
+    start, calendar = int(data.split.test[-1]), data.series.calendar
+    origins = np.arange(start - 2 - 168 + 1, start - 2 + 1)
+    past = Past(torch.tensor(data.z), WallClock.of(calendar))
+
+    def both(starts):
+        ours = own._evaluations["last"].model.predictor.predict(data.z, starts, calendar)
+        return ours, forecasts(past, starts, 2)
+
+    ours, theirs = both(origins)
+    y = data.z[origins[:, None] + np.arange(2)].transpose(2, 0, 1)
+    change, error = theirs - ours, y - ours
+    weight = ((change * error).sum((1, 2)) / (change**2).sum((1, 2)) + 2 * 0.45) / 3
+    ours, theirs = both(np.array([start]))
+    expected = ours + weight.clip(0, 1)[:, None, None] * (theirs - ours)
+    found = mixed._evaluations["last"].model.predictor.predict(data.z, np.array([start]), calendar)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(found - ours).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("settings", "most", "step"),
+    [({}, 2, "1h"), ({"forecast": "mean"}, 300, "1h"), ({}, 300, "7min")],
+    ids=["of more cells", "of means", "of a step that it does not know"],
+)
+def test_the_pretrained_network_is_left_out(table, settings, most, step, monkeypatch):
+    monkeypatch.setattr("stforecast.forecasting.trained_method.MOST_CELLS", most)
+    forecaster = Forecaster("fedlean", **{**SMALL, "rounds": 1, "pretrained": "mixed", **settings})
+    predictor = forecaster.fit(table)._evaluations["last"].model.predictor
+    assert not predictor.usual_weights(pd.Timedelta(step))
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
@@ -264,6 +319,84 @@ def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
     assert lengths[0] > lengths[1] > lengths[2] > 0
     forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
     assert not snapshot(forecaster).clients.memory[OWN].any()
+
+
+def refitted(table, **settings):
+    """Return a forecaster without a trained network, and its models before and after refits."""
+    settings = {**SMALL, "rounds": 1, "refit": "once", **settings}
+    forecaster = Forecaster("fedlean", **settings).fit(table)
+    return forecaster, *(m.snapshot for m in forecaster._evaluations["last"].model.predictor.models)
+
+
+def corrections(z, error, penalty):
+    """Return the corrections of each client, `(clients, inputs, outputs)`, by their definition."""
+    found = []
+    for of_z, of_error in zip(z, error, strict=True):
+        products = of_z.T @ of_z / len(of_z)
+        penalties = penalty * np.diag(products).clip(1e-3)
+        found.append(ridge(products, of_z.T @ of_error / len(of_z), penalties))
+    return np.stack(found)
+
+
+def test_a_refit_chooses_the_penalty_that_saves_most_error_in_new_windows(table, monkeypatch):
+    monkeypatch.setattr(FedLean, "_train_by_kernel", lambda *_: True)  # Its network stays 0.
+    forecaster, before, after = refitted(table)
+    assert SAVED not in before.server
+    config = forecaster.config
+    data = prepare(as_series(table), config.window, SPLIT, "cell")
+    known = np.arange(data.split.train[0], data.split.test[0] + 1 - config.window.horizon)
+    windows = data.windows(known)
+    inputs = relative(torch.from_numpy(windows.x), config.window)
+    z, base, y = (
+        t.double().numpy() for t in (inputs.linear, inputs.base, torch.from_numpy(windows.y))
+    )
+    error = y - base - z @ before.server[MAP].double().numpy()
+    old, new = len(data.split.train), known >= data.split.validation[0]
+    squares = []
+    for penalty in PENALTIES:
+        own = corrections(z[:, :old], error[:, :old], 10 * penalty)
+        squares.append(np.square(error[:, new] - z[:, new] @ own).sum() / z[..., 0].size)
+    saved = squares[0] - np.array(squares)
+    np.testing.assert_allclose(after.server[SAVED], saved, rtol=1e-2, atol=1e-5)
+    assert after.clients.memory[LEARNT].tolist() == [len(known)] * 3
+    error = y - base - z @ after.server[MAP].double().numpy()
+    expected = corrections(z, error, 10 * PENALTIES[saved.argmax()])
+    np.testing.assert_allclose(after.clients.memory[OWN], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("hours", "chosen"), [(60, True), (20, False)])
+def test_less_than_a_day_of_new_windows_keeps_the_penalty(table, hours, chosen):
+    _, _, after = refitted(table, split=f"time:{480 - hours}/504,{hours}/504,24/504")
+    assert bool(after.server[SAVED].any()) == chosen
+
+
+def test_later_refits_add_what_they_see_to_the_choice_of_the_penalty(table):
+    _, _, *daily = refitted(table, refit="daily", split="days:15,2,4", horizon=1)
+    sums = [model.server[SAVED] for model in daily]
+    assert len(sums) == 3
+    seen = [after - before for before, after in pairwise(sums)]
+    assert all(t.any() for t in seen)
+
+
+def test_windows_with_a_profile_keep_the_penalty(table):
+    _, _, after = refitted(table, profile="auto")
+    assert SAVED not in after.server
+
+
+def test_clients_of_several_cells_choose_the_penalty_too(table, tmp_path):
+    (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
+    _, _, after = refitted(table, clients=str(tmp_path / "clients.csv"))
+    assert after.server[SAVED].isfinite().all()
+    assert after.server[SAVED].any()
+
+
+def test_sums_for_plans_of_volume_stay_right_whatever_the_penalty():
+    plain = {"extra_lags": "2", "calendar": "day", "profile": "none"}
+    method = build_method(resolve("fedlean", forecast="mean", **plain).at(pd.Timedelta("1h")))
+    products = torch.eye(n_linear(method.task.window))[None].double()
+    first, last = (method._factor(products.clone(), p)[0].diagonal() for p in (1.0, 1e5))
+    assert first[0] == last[0]
+    assert (first[1:] < last[1:]).all()
 
 
 @pytest.mark.parametrize("missing", [slice(100, 110), slice(0, 340)])

@@ -67,13 +67,22 @@ def test_by_hand():
     y_hat = np.array([[[2.0], [4.0], [4.0]]])
     scale = Scale(mae=np.array([2.0]), rmse=np.array([0.5]))
     table = evaluate(y_hat, y, np.ones_like(y, dtype=bool), scale=scale)
-    values = {name: lookup(table, name) for name in METRICS}
     expected = {
         "mse": 5 / 3, "mae": 1.0, "rmse": np.sqrt(5 / 3), "mape": 2 / 3, "wape": 3 / 7,
         "smape": 2 / 3 * (1 / 3 + 2 / 6), "bias": 1.0, "mase": 0.5, "rmsse": 2 * np.sqrt(5 / 3),
     }  # fmt: skip
-    assert values == pytest.approx(expected)
+    assert {name: lookup(table, name) for name in expected} == pytest.approx(expected)
     assert set(table.client) == {"0", "all"}
+
+
+def test_rows_of_one_client_are_pooled():
+    y = np.zeros((3, 2, 1))
+    mask = np.array([[[True], [True]], [[True], [True]], [[True], [False]]])
+    y_hat = np.array([[[1.0], [1.0]], [[5.0], [5.0]], [[4.0], [9.0]]])
+    table = evaluate(y_hat, y, mask, clients=["a", "b", "a"], metrics=["mae"])
+    assert lookup(table, "mae", "a") == (1 + 1 + 4) / 3
+    assert lookup(table, "mae", "b", "1") == 5.0
+    assert lookup(table, "mae") == 16 / 5
 
 
 def test_batches_add_up_and_are_no_mean_of_means():
@@ -142,7 +151,7 @@ def test_shapes_must_agree():
 
 
 def test_an_unknown_metric_lists_the_known():
-    with pytest.raises(InputError, match="choose one of: bias, mae, mape, mase, mse, rmse, rmsse"):
+    with pytest.raises(InputError, match=f"choose one of: {', '.join(sorted(METRICS))}"):
         evaluate(*forecasts(), metrics=["mdape"])
 
 

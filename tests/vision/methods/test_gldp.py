@@ -258,6 +258,12 @@ def test_a_head_without_epochs_is_refused(federate, epochs, body_epochs):
         federate(partial(GLDP, options=options), epochs=epochs)
 
 
+@pytest.mark.parametrize(("epochs", "body"), [(2, 1), (6, 1), (30, 5)])
+def test_by_default_the_body_has_a_sixth_of_the_epochs(federate, epochs, body):
+    phases = federate(GLDP, epochs=epochs).method.phases
+    assert phases == [("encoder.", body), ("head.", epochs - body)]
+
+
 def test_by_default_the_head_is_trained_too():
     learner = Learner("gldp", clients=2, rounds=1, size=8, channels=2, feature_size=4).fit()
     method, state = learner.fitted()

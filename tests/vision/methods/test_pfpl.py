@@ -179,6 +179,11 @@ def test_the_nearest_mixture_predicts(federate):
             held = payload["held"][i].nonzero().flatten().tolist()
             far = [float((h - payload["mixtures"][i, c]).norm()) for c in held]
             assert held[int(np.argmin(far))] == int(found)
+    payload["held"][1] = False  # As of a client that has sent no prototypes yet.
+    logits = method.population.decode(clients.params, features)
+    found = method.predict({**clients.params}, payload, x, "nearest")
+    assert torch.equal(found[1], logits[1])
+    assert torch.equal(found[[0, 2]], scores[[0, 2]])
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,9 @@ def test_clients_may_have_fewer_stages(images):
     assert lengths.min() >= 1
     assert lengths.max() == 3
     assert lengths.unique().tolist() != [3]
+    for seed in range(6):  # One client has all stages, whatever is drawn.
+        drawn = SHARDS(clients=2, stages=3, shards=1, stage_spread=2).split(images, seed)
+        assert any(len(ids) for ids in drawn.train[-1])
     for client, n in enumerate(lengths):
         assert present[:, client].tolist() == [True] * n + [False] * (3 - n)
         assert [len(stage[client]) > 0 for stage in stream.test] == present[:, client].tolist()
