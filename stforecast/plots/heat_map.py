@@ -147,13 +147,14 @@ def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -
 
 
 def _in_lines(text: str, n_characters: int) -> str:
-    r"""Divide the head of a column into lines; a number stays with its unit.
+    r"""Divide the head of a column into lines; a number stays with its unit, a word whole.
 
-    >>> _in_lines("milan, up to 24 h ahead", 12)
-    'milan, up to\n24 h ahead'
+    >>> _in_lines("milan, up to 24 h ahead", 12), _in_lines("seasonal_day", 10)
+    ('milan, up to\n24 h ahead', 'seasonal_\nday')
     """
-    kept = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text)
-    return textwrap.fill(kept, n_characters).replace("\N{NO-BREAK SPACE}", " ")
+    kept = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text).replace("_", "_ ")
+    lines = textwrap.fill(kept, n_characters).replace("_ ", "_")
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _order(ratios: pd.DataFrame) -> list[str]:
