@@ -172,9 +172,13 @@ class TrainedMethod:
         return self._has_experts or (self.method.mixes_pretrained and self._predicts)
 
     def mixes_pretrained(self, step: pd.Timedelta) -> bool:
-        """Return whether its forecasts are mixed with those of the pretrained network."""
-        few = len(self.clients) <= MOST_CELLS
-        return self.method.mixes_pretrained and self._predicts and few and suits(step)
+        """Return whether its forecasts are mixed with those of the pretrained network.
+
+        That knows no events and holidays, which would count for less.
+        """
+        few, window = len(self.clients) <= MOST_CELLS, self.config.window
+        known = window.n_events or window.holidays
+        return self._predicts and self.method.mixes_pretrained and few and not known and suits(step)
 
     def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
         """Return the usual weights of what is mixed with the forecasts, see `mixture.weights`.

@@ -36,7 +36,8 @@ days of training.
    `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
    many kinds, which helps most where the training part is short or the horizon long. The client
    computes them from its own readings, and nothing is sent. Of more than 300 cells, whose own data
-   teach more, it is left out, as it takes long. It forecasts no means.
+   teach more, it is left out, as it takes long. It forecasts no means, and knows no events and
+   holidays, so where windows read these it is left out, too.
 6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
    them, a few more rounds train f, and clients correct the maps anew. Without a profile, how far
    clients differ depends on the data. So in the repeated round, a client also sends how much

@@ -301,8 +301,13 @@ def test_the_pretrained_network_is_mixed_in_by_known_errors(table):
 
 @pytest.mark.parametrize(
     ("settings", "most", "step"),
-    [({}, 2, "1h"), ({"forecast": "mean"}, 300, "1h"), ({}, 300, "7min")],
-    ids=["of more cells", "of means", "of a step that it does not know"],
+    [
+        ({}, 2, "1h"),
+        ({"forecast": "mean"}, 300, "1h"),
+        ({"holidays": "IT"}, 300, "1h"),
+        ({}, 300, "7min"),
+    ],
+    ids=["of more cells", "of means", "with holidays", "of a step that it does not know"],
 )
 def test_the_pretrained_network_is_left_out(table, settings, most, step, monkeypatch):
     monkeypatch.setattr("stforecast.forecasting.trained_method.MOST_CELLS", most)
