@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Arrays, Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY
@@ -258,8 +258,8 @@ class Pretrained(Baseline):
             minutes = calendar.step / pd.Timedelta(minutes=1)
             raise InputError(
                 f"pretrained: the step is {minutes:g} minutes, expected one that divides a day "
-                f"into {FEWEST} parts or more; prepare the data with another step, or take another "
-                "method"
+                f"into {FEWEST} parts or more; ",
+                Words("give a table {resample:1h}, or take another method"),
             )
         return trained_arrays()
 
