@@ -30,6 +30,8 @@ class Estimate:
 
     >>> str(Estimate(4.1234, 2.02, 6.31)), str(Estimate(0.2354, math.nan, math.nan))
     ('4.1 [2.0, 6.3]', '0.235')
+    >>> str(Estimate(4.57, 0.02, 9.31))  # Whether it excludes 0 must show.
+    '4.57 [0.02, 9.31]'
     """
 
     value: float
@@ -51,6 +53,8 @@ class Estimate:
         if width <= NEGLIGIBLE * max(abs(self.value), 1.0):
             return "{} [{}, {}]".format(*(short(round(x, 9) + 0.0) for x in ends))
         decimals = min(max(0, 1 - math.floor(math.log10(width / 2))), MOST_DECIMALS)
+        while decimals < MOST_DECIMALS and any(x and not round(x, decimals) for x in ends[1:]):
+            decimals += 1
         # Adding 0 turns -0.0 into 0.0.
         value, low, high = (round(x, decimals) + 0.0 for x in ends)
         return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
