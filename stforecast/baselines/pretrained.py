@@ -1,15 +1,15 @@
-"""A small network that is trained already, on simulated traffic: it forecasts without training.
+"""A small network that was trained on simulated traffic, and forecasts without further training.
 
 It reads a cell's newest readings, hourly means of its last day, means of its last seven days, and
 what it had at the target's time on former days. Each of these may be missing, and a mask says so;
 all are relative to the mean and the standard deviation of the last seven days. So one network
 serves any step that divides a day, any horizon, and a cell of which little is known.
 
-All it was trained on is drawn at random, as `experiments.pretrain` says: no record of any place, so
-that no test part of any data is known to it. Networks that are trained on simulated series alone
+Its training data were drawn at random by `experiments.pretrain`. They hold no record of any place,
+so it cannot know the test part of any data. Networks that are trained on simulated series alone
 forecast real ones well (Dooley et al., "ForecastPFN: synthetically-trained zero-shot forecasting",
-NeurIPS 2023). It forecasts one value between mean and median; bounds come from the validation part,
-as those of every method.
+NeurIPS 2023). It forecasts one value between mean and median. Bounds come from the validation part,
+as those of every method do.
 """
 
 from __future__ import annotations
@@ -188,12 +188,16 @@ class Past:
         """Return time of day and weekday of targets and how far they are ahead."""
         seconds = self.clock.local(targets)
         angle = 2 * torch.pi * (seconds % SECONDS).double() / SECONDS
-        weekday = (torch.div(seconds, SECONDS, rounding_mode="floor") + 3) % 7
         far = ahead.double().expand(targets.shape)
         columns = [f(k * angle) for k in (1, 2, 3) for f in (torch.sin, torch.cos)]
-        columns += [(weekday == day).double() for day in range(7)]
+        columns += [(weekday(seconds) == day).double() for day in range(7)]
         columns += [far / self.day, far.log() / 3]
         return torch.stack(columns, dim=-1).float()
+
+
+def weekday(seconds: Tensor) -> Tensor:
+    """Return the day of the week, Monday being 0; 1970 began on a Thursday."""
+    return (torch.div(seconds, SECONDS, rounding_mode="floor") + 3) % 7
 
 
 def _masked(parts: list[Tensor], mean: Tensor, spread: Tensor) -> Tensor:
@@ -250,7 +254,10 @@ class Pretrained(Baseline):
 
     name = "pretrained"
     summary = "a small network trained on simulated traffic, which is not trained further (ours)"
-    learned = tuple(f"{n}.weight" for n in ("window", "target", "hidden", "output"))
+    learned = (
+        "window.weight", "window.bias", "target.weight", "hidden.weight", "hidden.bias",
+        "output.weight",
+    )  # fmt: skip
     reads_windows = False
 
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:

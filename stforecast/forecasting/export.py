@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
-from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays
+from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays, weekday
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
@@ -286,12 +286,12 @@ class Graph(nn.Module):
         """Return `calendar_inputs` of local times `(windows,)`."""
         kind, day = self.window.calendar, 86400
         angle = 2 * torch.pi * (clock % day).double() / day
-        weekday = _weekday(clock)
+        day_of_week = weekday(clock)
         columns = [angle.sin(), angle.cos(), (2 * angle).sin(), (2 * angle).cos()]
         if kind == "week":
-            columns += [weekday >= 5, weekday == 6]
+            columns += [day_of_week >= 5, day_of_week == 6]
         elif kind == "weekdays":
-            columns += [weekday == i for i in range(7)]
+            columns += [day_of_week == i for i in range(7)]
         assert len(columns) == CALENDAR_INPUTS[kind]
         return torch.stack([column.double() for column in columns], dim=-1)
 
@@ -324,7 +324,7 @@ class Graph(nn.Module):
 
     def _usual(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
         """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
-        n, weekend = self.n_steps, (_weekday(clock) >= 5).long()
+        n, weekend = self.n_steps, (weekday(clock) >= 5).long()
         of_week, kind = local % self.week, 2 * (local % self.day) + weekend
         steps = torch.arange(len(local))
         same = (of_week[:, None] == of_week) & (steps < steps[:, None])
@@ -447,11 +447,6 @@ def _scale(scale: ErrorScale, centre: Tensor, z: Tensor, last: Tensor, ahead: Te
     features = torch.stack([recent, deviation, centre, (centre - last[:, None]).abs()], dim=-1)
     standard = ((features - tensors["centre"]) / tensors["spread"]).clamp(-FURTHEST, FURTHEST)
     return (standard @ tensors["weights"]).exp()
-
-
-def _weekday(clock: Tensor) -> Tensor:
-    """Return the day of the week, Monday being 0; 1970 began on a Thursday."""
-    return (torch.div(clock, 86400, rounding_mode="floor") + 3) % 7
 
 
 def _forward_filled(values: Tensor, limit: int = 0) -> Tensor:
