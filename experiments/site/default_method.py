@@ -1,9 +1,10 @@
-"""How the default method stands against others: its page, few cells, the guide's table of skill."""
+"""How a method stands against others in many test parts; few cells, the guide's table of skill."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,22 +45,26 @@ class Record(NamedTuple):
 
 
 def standing(benchmarks: Benchmarks) -> str:
-    """Tabulate how often each method's error is lower or higher than the default's."""
+    """Tabulate how often each method's error is lower or higher than the reference's."""
+    reference = _reference(columns_of(benchmarks)[0])
+    records = _records(benchmarks)
     rows = [
         {
             "method": f"{method} †" if record.pools else method,
-            "MSE above `fedlean`'s, mean [95 %]": f"{record.above} %",
+            f"MSE above `{reference}`'s, mean [95 %]": f"{record.above} %",
             "lower": f"{record.lower}",
             "not told apart": f"{record.level}",
             "higher": f"{record.higher}",
         }
-        for method, record in _records(benchmarks).items()
+        for method, record in records.items()
     ]
     told = (
-        f"Other methods against `fedlean` in {_parts(benchmarks)}: the geometric mean of their MSE "
-        f"over data sets, and in how many test parts it is lower or higher. {TOLD_APART}"
+        f"Other methods against `{reference}` in {_parts(benchmarks)}: the geometric mean of their "
+        f"MSE over data sets, and in how many test parts it is lower or higher. {TOLD_APART}"
     )
-    return f"{told}\n\n{markdown(rows)}\n\n† trained on the data of all clients together."
+    pools = any(record.pools for record in records.values())
+    note = "\n\n† trained on the data of all clients together." if pools else ""
+    return f"{told}\n\n{markdown(rows)}{note}"
 
 
 def standing_answer(benchmarks: Benchmarks) -> str:
@@ -69,16 +74,31 @@ def standing_answer(benchmarks: Benchmarks) -> str:
     near = min((m for m in records if not records[m].pools), key=lambda m: records[m].mean)
     n = len(columns_of(benchmarks))
     pooled = "".join(
-        f" `{m}`, which pools all records, has a lower error in {r.lower} and a higher one in "
-        f"{r.higher}; its mean MSE is {r.above} % higher."
-        for m, r in records.items()
-        if r.pools
+        _record_told(f"`{m}`, which pools all records,", r) for m, r in records.items() if r.pools
     )
     times = "no test part" if own == 0 else counted(own, "test part")
     return (
         f"**A method that does not pool records has a lower error than `fedlean` in {times} of "
         f"{n}.** The mean MSE of the nearest, `{near}`, is {records[near].above} % higher.{pooled}"
     )
+
+
+def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
+    """Tell how often some methods have a lower and a higher error than the reference."""
+    records, n = _records(benchmarks), len(columns_of(benchmarks))
+    told = (_record_told(f"`{m}`", r) for m, r in records.items() if m in rivals)
+    return f"Of {counted(n, 'test part')}:" + "".join(told)
+
+
+def _record_told(method: str, record: Record) -> str:
+    return (
+        f" {method} has a lower error in {record.lower} and a higher one in {record.higher}; its "
+        f"mean MSE is {record.above} % higher."
+    )
+
+
+def _reference(column: Column) -> str:
+    return next(row["reference"] for row in column.rows.values() if "reference" in row)
 
 
 def _parts(benchmarks: Benchmarks) -> str:
@@ -93,8 +113,7 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     columns = columns_of(benchmarks)
 
     def ratio(column: Column, method: str) -> float:
-        reference = next(row["reference"] for row in column.rows.values() if "reference" in row)
-        own, other = (first_number(column.rows[m]["MSE"]) for m in (method, reference))
+        own, other = (first_number(column.rows[m]["MSE"]) for m in (method, _reference(column)))
         return own / other
 
     for method in dict.fromkeys(m for c in columns for m in c.rows):

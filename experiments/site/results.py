@@ -41,6 +41,14 @@ class Page(NamedTuple):
 FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
 """Rows of the table of federated methods that it has whatever their place."""
 
+ALONE_OR_AVERAGED = (
+    "ridge alone, same inputs",
+    "solo, same inputs",
+    "fedavg, same inputs",
+    "fedavg linear, same inputs",
+)
+"""Rows that the answer on prototypes alone names."""
+
 PAGES = {
     "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
@@ -57,6 +65,11 @@ PAGES = {
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
     "peers": Page(("*",), tables.differences, tables.verdicts),
+    "prototypes": Page(
+        ("*",),
+        default_method.standing,
+        partial(default_method.rivals_answer, rivals=ALONE_OR_AVERAGED),
+    ),
     "pfpl": Page(("pfpl_digits", "pfpl_pacs"), tables.points, images.answers),
 }
 """What each page tells, by its name."""

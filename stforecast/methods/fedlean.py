@@ -303,7 +303,7 @@ class FedLean(FedAvg):
                 clients.params[name] = torch.zeros_like(t)
         server = super().init(clients, sizes, seed)
         shape = (n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs))
-        own = server[next(iter(server))].new_zeros(shape)
+        own = next(iter(clients.params.values())).new_zeros(shape)
         clients.memory[OWN] = own.expand(len(clients), *shape)
         clients.memory[LEARNT] = torch.zeros_like(clients.sizes)
         return {**server, MAP: own.clone()}
@@ -315,28 +315,36 @@ class FedLean(FedAvg):
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Send the sums of the first round; train the network in all others."""
-        if cohort.round > 0:
-            self.receive(cohort, payload)
-            known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
-            if self._train_by_kernel(cohort, known):
-                return self.upload(cohort)
-            data = self._of_network(cohort, known)
-            for batch in cohort.batches(prepare=lambda _: data):
-                cohort.step(self.local_loss(cohort, batch, payload))
+        if cohort.round == 0:
+            return self._of_map(cohort, payload)
+        self.receive(cohort, payload)
+        known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
+        if self._train_by_kernel(cohort, known):
             return self.upload(cohort)
+        data = self._of_network(cohort, known)
+        for batch in cohort.batches(prepare=lambda _: data):
+            cohort.step(self.local_loss(cohort, batch, payload))
+        return self.upload(cohort)
+
+    def _of_map(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Return what the server solves for the map, and in a refit what penalties save."""
         for batch in cohort.data.chunks(CHUNK):
             base = self._base(relative(batch["x"], self.task.window))
             loss = self.task.loss(base, batch)
             cohort.record("loss", loss)
             cohort.record("task_loss", loss)
-        products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
-        row, column = torch.triu_indices(*products.shape[1:])
-        sums = {PRODUCTS: products[:, row, column], MOMENTS: moments}
+        sums = self._sums(cohort)
         if payload:
             self.receive(cohort, payload)
             sums[SAVED] = self._saved(cohort, payload)
         cohort.memory[LEARNT].copy_(cohort.data.sizes)
         return {name: t.float() for name, t in sums.items()}
+
+    def _sums(self, cohort: Cohort) -> Payload:
+        """Return the mean products of each client's windows."""
+        products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
+        row, column = torch.triu_indices(*products.shape[1:])
+        return {PRODUCTS: products[:, row, column], MOMENTS: moments}
 
     @torch.no_grad()
     def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
@@ -419,16 +427,26 @@ class FedLean(FedAvg):
         if of.round > 0:
             return {**server, **super().aggregate(server, of, uploads)}
         products, moments = (weighted_mean(uploads[n], of.sizes) for n in (PRODUCTS, MOMENTS))
-        products, ridge = symmetric(products, len(moments)), self.options.ridge
-        solved = torch.zeros_like(server[MAP])
+        solved = self._solved(symmetric(products, len(moments)), moments)
+        return {**server, **self._saved_so_far(server, of, uploads), MAP: solved}
+
+    def _solved(self, products: Tensor, moments: Tensor) -> Tensor:
+        """Return the maps of the means G and M, side by side."""
+        solved = moments.new_zeros(len(moments), self.task.n_outputs * len(self._n_inputs))
         of_maps = solved.split(self.task.n_outputs, dim=-1)
         for of_map, n in zip(of_maps, self._n_inputs, strict=True):
             n_profile = n - self._n_inputs[0]
-            of_map[:n] = solve(products[:n, :n], moments[:n], ridge, n_profile)
-        if SAVED in uploads:
-            saved = weighted_mean(uploads[SAVED], of.sizes)
-            server = {**server, SAVED: saved + server.get(SAVED, torch.zeros_like(saved))}
-        return {**server, MAP: solved}
+            of_map[:n] = solve(products[:n, :n], moments[:n], self.options.ridge, n_profile)
+        return solved
+
+    def _saved_so_far(
+        self, server: dict[str, Tensor], of: Participants, uploads: Payload
+    ) -> dict[str, Tensor]:
+        """Return what penalties saved in all refits together; nothing before the first refit."""
+        if SAVED not in uploads:
+            return {}
+        saved = weighted_mean(uploads[SAVED], of.sizes)
+        return {SAVED: saved + server.get(SAVED, torch.zeros_like(saved))}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Forecast with the common map, the network and the client's correction."""
@@ -544,10 +562,13 @@ class FedLean(FedAvg):
 
     def _forecasts(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')` of each map, with W under `MAP`, `(clients, batch, outputs)`."""
-        features = self.population.encode(params, inputs.network)
-        rest = self.population.decode(params, features)
-        rest = (rest + inputs.base).repeat(1, 1, len(self._n_inputs))
+        rest = self._rest(params, inputs).repeat(1, 1, len(self._n_inputs))
         return torch.baddbmm(rest, inputs.linear, params[MAP])
+
+    def _rest(self, params: Payload, inputs: RelativeInputs) -> Tensor:
+        """Return `r + f(x')`, `(clients, batch, outputs)`."""
+        features = self.population.encode(params, inputs.network)
+        return self.population.decode(params, features) + inputs.base
 
     def _mean(self, forecasts: Tensor) -> Tensor:
         """Return the mean of the maps' forecasts."""
