@@ -180,7 +180,7 @@ class Forecaster:
         return self._fitted().units
 
     @property
-    def time_zone(self) -> str | None:
+    def time_zone(self) -> str:
         """Zone of the data, which calendar and lags follow; see `Series.time_zone`."""
         return self._fitted().time_zone
 

@@ -40,9 +40,7 @@ def in_digits(value: float) -> float:
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
     """Return tested forecasts as `predict` gives them: within the limits of the service."""
-    limits = [forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit")]
-    if forecasts.attrs.get("non_negative"):  # Runs before there were limits.
-        limits[0] = 0.0
+    limits = (forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit"))
     return forecasts.assign(y_hat=forecasts["y_hat"].clip(*limits, keep_attrs=True))
 
 

@@ -180,7 +180,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     path = data_of(run.about)
     if cube is None:
         gone = f"{path}: no longer exist, so their gaps and sources are unknown"
-        units = _units(str(run.about.get("units", "1")))
+        units = _units(run.about["units"])
         return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
     checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
     names = [str(n) for n, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]

@@ -135,8 +135,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
     about = read_json(path, FORMAT, remedy)
-    # Runs of older versions have no checksum.
-    if about.get("checksum", expected := _checksum(about)) != expected:
+    if about.get("checksum") != _checksum(about):
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about.get("settings")
     for name, there in (
@@ -219,9 +218,7 @@ def read_about(
             f"{folder}: not a finished run ({type(e).__name__} at {ABOUT}); give "
             + (str(below[0]) if len(below) == 1 else f"a folder that `{command}` wrote")
         ) from e
-    required: dict[str, Any] = {"settings": dict, **(entries or {})}
-    if isinstance(about, dict) and LINES in about:  # Older runs have none.
-        required[LINES] = dict
+    required: dict[str, Any] = {"settings": dict, LINES: dict, **(entries or {})}
     for name, kind in required.items():
         found = about.get(name) if isinstance(about, dict) else None
         if not isinstance(found, kind) or (name == "settings" and "method" not in found):
@@ -498,11 +495,11 @@ class Run(ABC):
     def read_table(
         self, name: str, numbers: Iterable[str], text: Iterable[str] = ()
     ) -> pd.DataFrame:
-        """Read one of its tables, see `read_csv`; older runs recorded no number of lines.
+        """Read one of its tables, see `read_csv`.
 
         A small one is read once, as several figures and tables need it.
         """
-        path, lines = self.folder / name, self.about.get(LINES, {}).get(name)
+        path, lines = self.folder / name, self.about[LINES].get(name)
         if path.is_file() and (found := path.stat()).st_size <= SMALL:
             names = tuple(numbers), tuple(text)
             return _read_once(path, found.st_mtime_ns, found.st_size, *names, lines).copy()

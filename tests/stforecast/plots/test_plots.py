@@ -62,6 +62,7 @@ def make_run(tmp_path):
         out = tmp_path / (folder or f"{name}-{len(list(tmp_path.iterdir()))}")
         settings = {"method": name, "select": "best", "seed": 1, **settings}
         about = {"settings": settings, "label": label or name, "data": data, "service": service}
+        about |= {"units": units, "lines": {}}
         out.mkdir(parents=True)
         (out / "run.json").write_text(json.dumps(about))
         write_csv(history, out / "rounds.csv")
