@@ -71,6 +71,25 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     ]
 
 
+TITLES = {
+    "data": "Data", "window": "Windows", "training": "Training", "loss": "Loss",
+    "uplink": "Uploads", "robust": "Defence", "interval": "Intervals",
+    "rolling": "Rolling evaluation", "run": "Computation",
+}  # fmt: skip
+"""Titles of the sections of settings that do not depend on what is run."""
+
+
+def by_section(
+    method: str, types: Mapping[str, type], defaults: Mapping[str, Any], titles: Mapping[str, str]
+) -> dict[str, list[click.Option]]:
+    """Return the options of a run by title; `titles` are those of sections not in `TITLES`."""
+    from stforecast.federated.core.options import sections_of
+
+    sections_of(method, types)
+    titles = {**TITLES, "method_options": f"Options of {method}", **titles}
+    return {titles[section]: from_dataclass(kind, defaults) for section, kind in types.items()}
+
+
 KEYWORDS = {"start": "from", "end": "to"}
 """Options of figures by parameter, whose better names are taken in Python."""
 

@@ -107,7 +107,7 @@ def test_a_model_is_adapted_to_cells_of_another_zone_and_unit(zoned, tiny):
     adapted = model.adapt(both)
     expected = adapted.predict(both)
     again = model.adapt(both.tz_convert(YORK))
-    assert again.time_zone == ROME
+    assert again.model_.time_zone == ROME
     np.testing.assert_array_equal(again.predict(both), expected)
 
 
