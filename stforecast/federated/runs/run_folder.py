@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.base.errors import InputError, Words, reading
+from data_prep.base.errors import InputError, Words, needing, reading
 from data_prep.base.files import atomic_path, is_full
 
 log = logging.getLogger(__name__)
@@ -309,10 +309,8 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
         table = _without_offsets(table)
     if not excel:
         return write_csv(table, path, style)
-    try:
+    with needing("excel", f"{path}: needs a library"):
         import openpyxl  # noqa: F401  pandas writes with it
-    except ImportError as e:
-        raise InputError(f"{path}: needs a library; pip install 'stforecast[excel]'") from e
     names = {name: inert(name) for name in _names(table)}
     changed = {name: new for name, new in names.items() if new != name}
     with atomic_path(path) as part, part.open("wb") as file:
