@@ -218,13 +218,13 @@ def peek(args: list[str], flag: str, default: str) -> str:
     return [default, *_values(args, flag)][-1]
 
 
-def check_cubes(args: list[str], flag: str = "--data") -> None:
+def check_cubes(args: list[str]) -> None:
     """Refuse paths among raw arguments that are no files, before slow packages are imported.
 
     With a flag for help nothing is checked.
     """
     if not {"--help", "-h"} & set(args):
-        for path in map(Path, _values(args, flag)):
+        for path in map(Path, _values(args, "--data")):
             if not path.is_file():
                 raise no_file(path, "cube", "write one with `stforecast prepare`")
 
