@@ -25,7 +25,7 @@ import psutil
 from data_prep.base.errors import InputError
 from stforecast.flower.standing import read_event_log
 from stforecast.flower.superlink import CONNECTION, Keys
-from stforecast.flower.supernode import HOST, find_program, free_port, stop_all_of
+from stforecast.flower.supernode import HOST, environment, find_program, free_port, stop_all_of
 
 JOINING = "nodes join at"
 """What `stforecast federate serve` says when it is ready."""
@@ -189,14 +189,11 @@ class LocalFlower:
         self._logs.clear()
 
     def environment(self) -> dict[str, str]:
-        """Environment of the processes: no telemetry, this Python's programs first."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        """Environment of the processes, which import as this one does."""
         return {
-            **os.environ,
-            "PATH": path,
+            **environment(),
             "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path))),
             "FLWR_HOME": str(self.home),
-            "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(self.poll),
             "OMP_NUM_THREADS": "1",
         }

@@ -69,11 +69,8 @@ class ImageRun(Run):
         return tuple(self.about["views"])
 
     def judged(self, view: str) -> str:
-        """Return `own` or `averaged`: the clients' model that predicts; "" if nothing is averaged.
-
-        Runs from before it was recorded have "".
-        """
-        return str(self.about.get("judged", {}).get(view, ""))
+        """Return `own` or `averaged`: the clients' model that predicts; "" if none is averaged."""
+        return str(self.about["judged"][view])
 
     def tags_of(self, view: str) -> tuple[str, ...]:
         """Return the name of one of the method's models as a tag; none for the first."""
@@ -82,7 +79,7 @@ class ImageRun(Run):
     @property
     def masks(self) -> tuple[str, ...]:
         """Classes that its predictions choose from."""
-        return tuple(self.about.get("masks", MASKS))
+        return tuple(self.about["masks"])
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients are text."""

@@ -238,6 +238,21 @@ def reading(origin: object, how: str, remedy: str | Words) -> Iterator[None]:
         raise InputError(cause, remedy) from e
 
 
+@contextmanager
+def needing(extra: str, what: str | Words, instead: str | Words = "") -> Iterator[None]:
+    """Turn a failed import within the context into an error that says which extra to install.
+
+    >>> with needing("onnx", "g.onnx needs a library"):
+    ...     import no_such_module
+    Traceback (most recent call last):
+    data_prep.base.errors.InputError: g.onnx needs a library; pip install 'stforecast[onnx]'
+    """
+    try:
+        yield
+    except ImportError as e:
+        raise InputError(what, f"; pip install 'stforecast[{extra}]'", instead) from e
+
+
 class Stopped(BaseException):
     """Raised if a signal stops a run that can be resumed; like `KeyboardInterrupt`, no `Exception`.
 

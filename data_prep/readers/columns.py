@@ -253,17 +253,17 @@ def which_of(message: str, option: str, names: Sequence[str]) -> InputError:
     return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *parts)
 
 
+def no_column(name: str, columns: Sequence[str] | pd.Index, origin: Origin) -> str:
+    """Say that a table has no column of a name, and which it has."""
+    found = ", ".join(map(repr, columns[:20]))[:MAX_NAMES]
+    return f"{origin.name}: no column {name!r} among {found}{close_to(name, columns)}; "
+
+
 def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
     """Check that a table has all of `columns`."""
     for column in columns:
         if column not in df.columns:
-            found = ", ".join(map(repr, df.columns[:20]))
-            if len(found) > MAX_NAMES:
-                found = f"{found[:MAX_NAMES]}…"
-            raise InputError(
-                f"{origin.name}: no column {column!r} among {found}{close_to(column, df.columns)}; "
-                "rename one or choose another"
-            )
+            raise InputError(no_column(column, df.columns, origin), "rename one or choose another")
 
 
 def value_columns(

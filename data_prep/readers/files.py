@@ -15,7 +15,16 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, as_text, close_to, no_file, reading, some
+from data_prep.base.errors import (
+    InputError,
+    Words,
+    as_text,
+    close_to,
+    needing,
+    no_file,
+    reading,
+    some,
+)
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.readers import delimited
 from data_prep.readers.columns import ARROW, JSON, SUFFIXES, Origin, names_table
@@ -38,13 +47,9 @@ def sheets_of(path: Path) -> list[str]:
 
 
 def _open_book(path: Path, *, read_only: bool) -> Any:
-    try:
+    what = f"{path.name}: Excel files need openpyxl"
+    with needing("excel", what, ", or save the table as .csv"):
         import openpyxl
-    except ImportError as e:
-        raise InputError(
-            f"{path.name}: Excel files need openpyxl; pip install 'stforecast[excel]', or save the "
-            "table as .csv"
-        ) from e
     return openpyxl.load_workbook(path, read_only=read_only, data_only=True)
 
 

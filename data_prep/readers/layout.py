@@ -13,14 +13,14 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, close_to, some
+from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
-    MAX_NAMES,
     Origin,
     is_text,
     named,
+    no_column,
     number_cells,
     value_columns,
     which_of,
@@ -58,9 +58,8 @@ class Layout:
 
 def no_time(df: pd.DataFrame, time: str, origin: Origin) -> InputError:
     """Return the error for a table without a column of times."""
-    names = ", ".join(map(repr, df.columns[:20]))[:MAX_NAMES]
     return InputError(
-        f"{origin.name}: no column {time!r} among {names}{close_to(time, df.columns)}; ",
+        no_column(time, df.columns, origin),
         Words(
             "name the column of times with {time} or, if there is none, give the first time and "
             "the step, such as {start:2024-01-01T00:00} {step:1h}"

@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.errors import InputError, Words, counted, needing, some
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
@@ -236,13 +236,9 @@ def _in_degrees(outline: str, crs: str) -> str:
 
 
 def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.ndarray]:
-    try:
+    with needing("maps", Words("{crs} needs pyproj"), ", or give degrees"):
         from pyproj import Transformer
         from pyproj.exceptions import CRSError
-    except ImportError as e:
-        raise InputError(
-            Words("{crs} needs pyproj; "), "pip install 'stforecast[maps]', or give degrees"
-        ) from e
     try:
         lon, lat = Transformer.from_crs(crs, "EPSG:4326", always_xy=True).transform(x, y)
     except CRSError as e:

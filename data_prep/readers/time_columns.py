@@ -16,16 +16,16 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, close_to, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import (
     DATE_PARTS,
     HOURS,
-    MAX_NAMES,
     MINUTES,
     TIMES,
     Origin,
     looks_like_values,
     named,
+    no_column,
     which_of,
 )
 from data_prep.readers.head import times_across
@@ -298,11 +298,8 @@ def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]
 def _named(name: str, columns: Sequence[str], origin: Origin) -> str:
     if name in columns:
         return name
-    names = ", ".join(map(repr, columns[:20]))[:MAX_NAMES]
-    raise InputError(
-        f"{origin.name}: no column {name!r} among {names}{close_to(name, columns)}; ",
-        Words("name the column of times with {time}"),
-    )
+    words = Words("name the column of times with {time}")
+    raise InputError(no_column(name, columns, origin), words)
 
 
 def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:

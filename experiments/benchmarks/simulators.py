@@ -85,12 +85,8 @@ def actors(
 
 def _cpu_seconds(ray: Any, actors: RayActors) -> float:
     """Return the CPU seconds of this process and all actors."""
-    used = [h.__ray_call__.remote(_process_time) for h in actors.handles.values()]
+    used = [h.__ray_call__.remote(lambda _: time.process_time()) for h in actors.handles.values()]
     return time.process_time() + float(sum(ray.get(used)))
-
-
-def _process_time(_: object) -> float:
-    return time.process_time()
 
 
 @benchmark()

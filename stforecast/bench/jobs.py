@@ -73,8 +73,8 @@ class Job(Generic[R]):
         return found
 
     def _refuse_changed(self, found: Mapping[str, Any]) -> None:
-        """Refuse a finished run whose data have changed since; older versions recorded none."""
-        if "content" in found and self.kind.content(self) not in (None, found["content"]):
+        """Refuse a finished run whose data have changed since."""
+        if self.kind.content(self) not in (None, found.get("content")):
             raise InputError(
                 f"{self.folder} was run on other data: {self.data} has changed since; ",
                 Words("delete it or choose another {out}"),
@@ -92,10 +92,7 @@ class Job(Generic[R]):
             )
 
     def _identity(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the content of `run.json` that identifies a run.
-
-        Settings that an older version lacks have their defaults.
-        """
+        """Return the content of `run.json` that identifies a run."""
         read = self.kind.settings.read_by(about["settings"]["method"], about["settings"])
         flat: dict[str, Any] = json.loads(json.dumps(self.kind.settings.resolve(**read).flat()))
         ignored = self.kind.run_type.no_difference - {"seed"}

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.base.errors import InputError, error_text
+from data_prep.base.errors import InputError, error_text, needing
 from data_prep.base.progress import parts
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,8 @@ RETRIES = 3
 def cluster(n_cpus: int | None = None) -> Iterator[Any]:
     """Connect to Ray; stop it at the end if it was started here, with all cores by default."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with needing("ray", "ray is not installed"):
         import ray
-    except ImportError as e:
-        raise InputError("ray is not installed; pip install 'stforecast[ray]'") from e
     ours = not ray.is_initialized()
     if ours:
         where: dict[str, Any] = (

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,12 +103,8 @@ class _Process:
 
 def send_as_arrays(ray: Any) -> None:
     """Let Ray move tensors as arrays, without the rest of the memory that they are views of."""
-    ray.util.register_serializer(Tensor, serializer=_to_array, deserializer=_to_tensor)
-
-
-def _to_array(t: Tensor) -> np.ndarray:
-    return t.detach().cpu().contiguous().numpy()
-
-
-def _to_tensor(array: np.ndarray) -> Tensor:
-    return torch.tensor(array)  # A copy, as Ray's memory is read-only.
+    ray.util.register_serializer(
+        Tensor,
+        serializer=lambda t: t.detach().cpu().contiguous().numpy(),
+        deserializer=torch.tensor,  # A copy, as Ray's memory is read-only.
+    )

@@ -55,8 +55,7 @@ def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
     """Group runs that differ only in their seed, and name every group; a folder counts once.
 
     A name is the runs' label with what distinguishes the groups: facts about the data if these
-    differ, then settings. A setting of a single value does not distinguish runs that lack it, as
-    those of an older version do.
+    differ, then settings. A setting of a single value does not distinguish runs that lack it.
     """
     facts = [(run, _facts(run)) for run in {run.folder.resolve(): run for run in runs}.values()]
     values: dict[tuple[str, str], set[str]] = {}

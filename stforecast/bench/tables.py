@@ -111,14 +111,14 @@ def floats(rounds: pd.DataFrame, way: str) -> float:
 
 
 def _by_round(rounds: pd.DataFrame, way: str) -> pd.Series:
-    clients = rounds["participants"] - (_failed(rounds) if way == "up" else 0)
+    clients = rounds["participants"] - (rounds["failed"] if way == "up" else 0)
     return rounds[f"bytes_{way}"] / clients / 4
 
 
 def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
     """Return a note on the uploads that a method's runs miss; empty if none is missing."""
     tables = [rounds for rounds in runs if len(rounds)]
-    failed = sum(int(_failed(rounds).sum()) for rounds in tables)
+    failed = sum(int(rounds["failed"].sum()) for rounds in tables)
     if not failed:
         return ""
     wanted = sum(int(rounds["participants"].sum()) for rounds in tables)
@@ -126,11 +126,6 @@ def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
         f"{name}: {failed:,} of {wanted:,} uploads were left out because their clients failed or "
         "diverged"
     )
-
-
-def _failed(rounds: pd.DataFrame) -> pd.Series:
-    """Return the participants of each round that were left out; 0 in runs without this count."""
-    return rounds.get("failed", pd.Series(0, rounds.index))
 
 
 POOLED_MARK = "†"
@@ -184,11 +179,6 @@ def traffic_sentence(run: Run) -> str:
         f"in a round a client sends at most {sent:,.0f} floats and receives {received:,.0f}; it "
         f"sends {in_all:,.0f} in all rounds"
     )
-
-
-def mean_seconds(runs: Sequence[Run], decimals: int) -> str:
-    """Return the mean duration of the runs."""
-    return f"{np.mean([run.about['seconds'] for run in runs]):.{decimals}f}"
 
 
 def facts_to_repeat(runs: Sequence[Run]) -> str:

@@ -99,10 +99,6 @@ class Sectioned(click.Command):
                     formatter.write_dl(records)
 
 
-class SectionedCommand(Sectioned):
-    """A command with options in sections."""
-
-
 class SectionedGroup(Sectioned, click.Group):
     """A command with options in sections that also has subcommands, which take none of them."""
 
@@ -121,7 +117,7 @@ class SectionedGroup(Sectioned, click.Group):
 def command(
     *declared: click.Option,
     name: str | None = None,
-    cls: type[click.Command] = SectionedCommand,
+    cls: type[click.Command] = Sectioned,
     flags: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Callable[[Callable[..., Any]], Any]:

@@ -361,7 +361,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
     """Describe a saved forecaster without loading its arrays.
 
     `model` is None for a reference forecaster. `time_zone` is empty or "local" for times without
-    one, and None if it was not kept. Its windows read `inputs`, `static` and `events`.
+    one. Its windows read `inputs`, `static` and `events`.
     """
     import pandas as pd
 
@@ -381,12 +381,12 @@ def describe_model(folder: Path) -> dict[str, Any]:
             "service": about["service"],
             "units": about["units"],
             "step_minutes": pd.Timedelta(about["step"]) / pd.Timedelta(minutes=1),
-            "time_zone": about.get("time_zone"),
+            "time_zone": about["time_zone"],
             "horizon": config.window.horizon,
             "cells": len(about["cells"]),
             "first_cells": about["cells"][:5],
-            "adapted": about.get("adapted") is True,
-            "trained_on": about.get("trained_on", {}),
+            "adapted": about["adapted"],
+            "trained_on": about["trained_on"],
             "saved": saved.isoformat(timespec="seconds"),
             "inputs": list(config.window.services),
             "static": list(config.window.columns),

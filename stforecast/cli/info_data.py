@@ -132,14 +132,12 @@ def step_text(minutes: float | None) -> str:
     return f"{minutes:g} minutes"
 
 
-def zone_text(zone: str | None) -> str:
+def zone_text(zone: str) -> str:
     """Say on which clock a model's data are.
 
-    >>> zone_text("Europe/Rome"), zone_text("local"), zone_text(None)
-    ('in Europe/Rome', 'without a zone', 'zone not noted')
+    >>> zone_text("Europe/Rome"), zone_text("local")
+    ('in Europe/Rome', 'without a zone')
     """
-    if zone is None:
-        return "zone not noted"
     return "without a zone" if zone in ("", "local") else f"in {zone}"
 
 

@@ -71,6 +71,25 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     ]
 
 
+TITLES = {
+    "data": "Data", "window": "Windows", "training": "Training", "loss": "Loss",
+    "uplink": "Uploads", "robust": "Defence", "interval": "Intervals",
+    "rolling": "Rolling evaluation", "run": "Computation",
+}  # fmt: skip
+"""Titles of the sections of settings that do not depend on what is run."""
+
+
+def by_section(
+    method: str, types: Mapping[str, type], defaults: Mapping[str, Any], titles: Mapping[str, str]
+) -> dict[str, list[click.Option]]:
+    """Return the options of a run by title; `titles` are those of sections not in `TITLES`."""
+    from stforecast.federated.core.options import sections_of
+
+    sections_of(method, types)
+    titles = {**TITLES, "method_options": f"Options of {method}", **titles}
+    return {titles[section]: from_dataclass(kind, defaults) for section, kind in types.items()}
+
+
 KEYWORDS = {"start": "from", "end": "to"}
 """Options of figures by parameter, whose better names are taken in Python."""
 
@@ -199,13 +218,13 @@ def peek(args: list[str], flag: str, default: str) -> str:
     return [default, *_values(args, flag)][-1]
 
 
-def check_cubes(args: list[str], flag: str = "--data") -> None:
+def check_cubes(args: list[str]) -> None:
     """Refuse paths among raw arguments that are no files, before slow packages are imported.
 
     With a flag for help nothing is checked.
     """
     if not {"--help", "-h"} & set(args):
-        for path in map(Path, _values(args, flag)):
+        for path in map(Path, _values(args, "--data")):
             if not path.is_file():
                 raise no_file(path, "cube", "write one with `stforecast prepare`")
 

@@ -36,29 +36,16 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run by section, for the method and model in raw arguments."""
     options.check_cubes(args)
     from stforecast.baselines import BASELINES
-    from stforecast.federated.core.options import sections_of
-    from stforecast.forecasting.config import defaults, sections
+    from stforecast.forecasting.config import OF_ROUNDS, defaults, sections
 
     method = options.peek(args, "--method", DEFAULT_METHOD)
     model = options.peek(args, "--model", defaults(method)["model"])
     made_for = defaults(method, model)
-    unused = f" (not used by {method})" if method in BASELINES else ""
-    titles = {
-        "data": "Data",
-        "window": "Windows",
-        "training": f"Training{unused}",
-        "loss": f"Loss{unused}",
-        "uplink": f"Uploads{unused}",
-        "robust": f"Defence{unused}",
-        "interval": "Intervals",
-        "rolling": "Rolling evaluation",
-        "run": "Computation",
-        "method_options": f"Options of {method}",
-        "model_options": f"Options of {model}{unused}",
-    }
-    found = sections(method, model)
-    sections_of(method, found)
-    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found.items()}
+    titles = {"model_options": f"Options of {model}"}
+    if method in BASELINES:
+        known = options.TITLES | titles
+        titles |= {name: f"{known[name]} (not used by {method})" for name in OF_ROUNDS}
+    return options.by_section(method, sections(method, model), made_for, titles)
 
 
 DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")

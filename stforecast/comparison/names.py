@@ -160,13 +160,7 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
     Several services together are "traffic".
     """
     services = {run.about["service"] for run in runs}
-    units = set()
-    for run in runs:
-        if "units" in run.about:
-            units.add(run.about["units"])
-            continue
-        with run.open_forecasts() as ds:  # As older versions wrote it.
-            units.add(ds["y"].attrs.get("units", "1"))
+    units = {run.about["units"] for run in runs}
     name = services.pop() if len(services) == 1 else "traffic"
     if len(units) > 1:
         return f"{name} (own units)"
@@ -243,7 +237,7 @@ def different_tests(runs: Sequence[ForecastRun]) -> bool:
 
 
 def _tested_on(run: ForecastRun) -> Any:
-    """Return what its targets follow from; the run itself if an older version did not note it."""
+    """Return what its targets follow from; the run itself if it notes none of that."""
     horizon = run.about.get("window", {}).get("horizon")
     known = run.about.get("content"), run.test_span, horizon
     return (*known, run.about.get("units")) if all(known) else run.folder

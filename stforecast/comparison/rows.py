@@ -323,8 +323,7 @@ def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
             continue
         upper = forecasts[f"upper{which}"].to_numpy()
         inside = seen & (lower.to_numpy() <= y) & (y <= upper)
-        nominal = float(lower.attrs.get("coverage", forecasts.attrs["coverage"]))
-        found[nominal] = errors.ModelErrors(
+        found[float(lower.attrs["coverage"])] = errors.ModelErrors(
             inside.astype(float), seen.astype(float), times, step, mean
         )
     return dict(sorted(found.items()))

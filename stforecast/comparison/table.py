@@ -113,13 +113,13 @@ FEWEST_CLIENTS = 2
 """Minimum number of clients for Friedman's test."""
 
 
-def rank_groups(rows: Sequence[Row], metric: str = "mse") -> Ranking | None:
+def rank_groups(rows: Sequence[Row]) -> Ranking | None:
     """Rank the models of groups by their clients' test errors, mean over seeds.
 
     Clients count for which any row has an error; diverged rows are last. None if there are too few
     clients or rows.
     """
-    return rank_clients(client_errors(rows, metric), metric)
+    return rank_clients(client_errors(rows, "mse"), "mse")
 
 
 def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:

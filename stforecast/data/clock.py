@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, counted
+from data_prep.base.errors import InputError, counted, needing
 from stforecast.data.dates import steps_in
 from stforecast.data.events import Events
 
@@ -199,12 +199,8 @@ def public_holidays(region: str) -> Container[datetime.date]:
     The region is the ISO 3166 code of the country, and of its part after a hyphen: IT, IT-MI
     (Milan), US-CA (California).
     """
-    try:
+    with needing("holidays", f"holidays is {region!r}, which needs a library"):
         import holidays
-    except ImportError as e:
-        raise InputError(
-            f"holidays is {region!r}, which needs a library; pip install 'stforecast[holidays]'"
-        ) from e
     country, _, part = region.partition("-")
     try:
         return holidays.country_holidays(country, subdiv=part or None)

@@ -238,11 +238,11 @@ def zeros(
     service: str,
     window: WindowSpec,
     units: str,
-    zone: str | None,
+    zone: str,
 ) -> Series:
     """Return a series of zeros with the covariates that windows read, zeros too, and no event.
 
-    `zone` is as `Series.time_zone`; None means any.
+    `zone` is as `Series.time_zone`.
     """
     n_steps, n_cells = len(times), len(cells)
     covariates = None

@@ -218,7 +218,7 @@ def read_results(folder: Path) -> dict[str, Any] | None:
         about = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as e:
         raise InputError(f"{path}: damaged ({type(e).__name__}); {AGAIN}") from e
-    lines = about.get(LINES, {}) if isinstance(about, dict) else None
+    lines = about.get(LINES) if isinstance(about, dict) else None
     if not isinstance(lines, dict):
         raise InputError(f"{path}: no results of a federation in it; {AGAIN}")
     for name, n in lines.items():

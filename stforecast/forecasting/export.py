@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, needing
 from data_prep.base.files import atomic_path
 from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays, weekday
 from stforecast.data.anchors import LEVEL
@@ -116,10 +116,8 @@ def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 
     n_steps, fewest = n_steps or fewest_steps(model), max(model.config.window.reach, 13)
     if n_steps < fewest:
         raise InputError(f"steps is {n_steps}; the model reads at least {fewest}")
-    try:
+    with needing("onnx", f"{out}: needs a library"):
         import onnx
-    except ImportError as e:
-        raise InputError(f"{out}: needs a library; pip install 'stforecast[onnx]'") from e
     graph = Graph(model, predictor, n_steps).eval()
     history = torch.zeros(n_steps, len(model.cells), dtype=torch.float64)
     step = round(model.step.total_seconds())

@@ -18,7 +18,6 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose
 from data_prep.base.progress import doing, noting
 from data_prep.netcdf import dump, dump_blocks
-from stforecast.data.clients import Partition
 from stforecast.data.cubes import Data, name_of
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -158,31 +157,6 @@ class Forecaster:
     def cells(self) -> np.ndarray:
         """Ids of the fitted cells, `(cells,)`."""
         return self._fitted().cells
-
-    @property
-    def clients(self) -> Partition:
-        """The client of each cell, see `stforecast.data.clients`."""
-        return self._fitted().clients
-
-    @property
-    def step(self) -> pd.Timedelta:
-        """Length of a time step."""
-        return self._fitted().step
-
-    @property
-    def service(self) -> str:
-        """Name of the forecast variable."""
-        return self._fitted().service
-
-    @property
-    def units(self) -> str:
-        """Unit of the service."""
-        return self._fitted().units
-
-    @property
-    def time_zone(self) -> str | None:
-        """Zone of the data, which calendar and lags follow; see `Series.time_zone`."""
-        return self._fitted().time_zone
 
     @property
     def limits(self) -> tuple[float, float]:

@@ -114,9 +114,7 @@ def read_series(
             f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
             f"fitted on {in_minutes(step)}; prepare the history with that step"
         )
-    series = series.in_units(model.units, "the model")
-    if model.time_zone is not None:
-        series = series.in_zone(model.time_zone, "the model")
+    series = series.in_units(model.units, "the model").in_zone(model.time_zone, "the model")
     if events is not None:
         if not window.kinds:
             raise InputError(Words("the model reads no events; leave out {events}"))

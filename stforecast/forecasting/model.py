@@ -5,7 +5,6 @@ A saved one has two files, `forecaster.json` and `state.safetensors`; nothing is
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Mapping
@@ -40,8 +39,6 @@ from stforecast.forecasting.tables import Interval
 from stforecast.intervals.bands import Bands, raw_bands
 from stforecast.intervals.calibration import PREFIX, Calibration
 
-log = logging.getLogger(__name__)
-
 ENTRIES = {
     "service": str,
     "units": str,
@@ -67,12 +64,12 @@ class FittedModel:
         scaler: scaler fitted on the training part.
         predictor: forecasts z-scores.
         clients: the client of each cell.
-        calibration: what calibrates its bounds; None without intervals, or if it is not computed.
         non_negative: whether no training value was below 0.
+        time_zone: zone of its data, as `Series.time_zone`.
+        calibration: what calibrates its bounds; None without intervals, or if it is not computed.
         adapted: whether it was adapted to new cells, whose histories may be short.
         trained_on: `data`, their name, and `first` and `last` target that it was trained on, in
             local time; empty if that is not known.
-        time_zone: zone of its data, as `Series.time_zone`; None if it was saved without it.
         preparation: how its data were prepared, see `data_prep.preparation`; histories that are no
             cubes are opened in this way.
     """
@@ -85,11 +82,11 @@ class FittedModel:
     scaler: Scaler
     predictor: Predictor
     clients: Partition
+    non_negative: bool
+    time_zone: str
     calibration: Calibration | None = None
-    non_negative: bool = False
     adapted: bool = False
     trained_on: Mapping[str, str] = field(default_factory=dict)
-    time_zone: str | None = None
     preparation: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -100,9 +97,8 @@ class FittedModel:
             trained |= {"last": str(data.calendar.local_times(predictor.since[-1:] - 1)[0])}
         return cls(
             config, series.cells, series.calendar.step, series.service, series.units, data.scaler,
-            predictor, data.clients, non_negative=data.non_negative,
-            trained_on={"data": series.name, **trained},
-            time_zone=series.time_zone, preparation=series.preparation,
+            predictor, data.clients, data.non_negative, series.time_zone,
+            trained_on={"data": series.name, **trained}, preparation=series.preparation,
         )  # fmt: skip
 
     @property
@@ -221,11 +217,7 @@ class FittedModel:
             "step": str(self.step),
             "cells": self.cells.tolist(),
             "round": self.predictor.round,
-            **{
-                name: kind(v)
-                for name, kind in ENTRIES.items()
-                if (v := getattr(self, name)) is not None
-            },
+            **{name: kind(getattr(self, name)) for name, kind in ENTRIES.items()},
         }
         if not self.clients.by_cell:
             about["clients"] = self.clients.labels
@@ -240,12 +232,6 @@ class FittedModel:
             config = resolve(**read_by(settings["method"], settings))
             model = cls._restored(config, about, arrays)
             model._rehearse()
-        if model.time_zone is None:
-            log.warning(
-                "%s was saved without the time zone of its data: it cannot be checked that a "
-                "history's times have the same zone; fit the model again to keep it",
-                folder,
-            )
         return model
 
     @classmethod
@@ -310,15 +296,14 @@ def _saved_cells(about: Mapping[str, Any]) -> tuple[pd.Timedelta, np.ndarray, Pa
 
 
 def _saved_entries(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that a description holds as they are; others have their defaults."""
-    entries: dict[str, Any] = {"service": about["service"], "units": about["units"]}
-    entries |= {name: about[name] for name in ENTRIES if about.get(name) is not None}
+    """Return the attributes that a description holds as they are."""
+    entries = {name: about[name] for name in ENTRIES}
     for name, value in entries.items():
         if not isinstance(value, ENTRIES[name]):
             expected = {str: "text", bool: "true or false", dict: "entries by name"}
             raise InputError(f"{name} is {value!r}, expected {expected[ENTRIES[name]]}; {AGAIN}")
-    if (zone := entries.get("time_zone")) not in (None, "", LOCAL):
-        check_time_zone(str(zone))
+    if entries["time_zone"] not in ("", LOCAL):
+        check_time_zone(entries["time_zone"])
     return entries
 
 

@@ -91,7 +91,7 @@ class ForecastRun(Run):
     """A finished run of a forecaster."""
 
     command = "stforecast run"
-    entries = MappingProxyType({"data": str, "service": str})
+    entries = MappingProxyType({"data": str, "service": str, "units": str})
 
     def facts(self) -> dict[str, str]:
         """Name of the data and the service, and the backtest that the run is a fold of."""
@@ -126,9 +126,9 @@ class ForecastRun(Run):
 
     def refits(self) -> pd.DataFrame:
         """`refits.csv`; empty where nothing was refitted."""
-        name = "refits.csv"
-        written = name in self.about.get(LINES, {}) or (self.folder / name).exists()
-        return self.read_table(name, REFIT_COLUMNS) if written else pd.DataFrame()
+        if "refits.csv" not in self.about[LINES]:
+            return pd.DataFrame()
+        return self.read_table("refits.csv", REFIT_COLUMNS)
 
     def forecasts(self) -> xr.Dataset:
         """`forecasts.nc`: `y_hat` and `y` with dimensions `(cell, time, horizon)`."""
@@ -207,10 +207,7 @@ def tested_paths(folder: Path) -> np.ndarray | None:
 
 
 def data_of(about: Mapping[str, Any]) -> Path:
-    """Return the path of a run's cube, whatever the working folder.
-
-    Files of older versions hold only the path as typed.
-    """
+    """Return the path of a run's cube, whatever the working folder."""
     typed = Path(str(about["data"]))
     full = Path(str(about.get("data_path", typed)))
     # The path as typed reads better in messages, while it still leads to the same file.
@@ -219,5 +216,5 @@ def data_of(about: Mapping[str, Any]) -> Path:
 
 def units_of(run: ForecastRun) -> str:
     """Return the units of a run's data; "data units" if the data do not name them."""
-    units = str(run.about.get("units", "1"))
+    units = str(run.about["units"])
     return "data units" if units == "1" else units

@@ -16,6 +16,7 @@ from data_prep.base.files import atomic_path
 from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
+from stforecast.data.prepared import PreparedSeries
 from stforecast.data.window_spec import AUTO, AUTO_DAYS, AUTO_WEEKDAYS
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -135,7 +136,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         forecaster, out = self.forecaster, self.folder
         forecaster.save(out / "model")
         self._write_errors("cell", out / "metrics.csv")
-        if not forecaster.clients.by_cell:
+        if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")
         rounds = forecaster.rounds_
         no_rounds = pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))
@@ -154,7 +155,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
                 errors = errors.assign(
                     method=forecaster.config.method,
                     data=self.data.stem,
-                    service=forecaster.service,
+                    service=forecaster.data_.series.service,
                     seed=forecaster.config.run.seed,
                 )
                 # Only errors of swept settings have this column.
@@ -189,27 +190,29 @@ def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
 
 def facts_of(forecaster: Forecaster) -> dict[str, Any]:
     """Return the settings and results of a fitted forecaster for `run.json`."""
+    data = forecaster.data_
+    series = data.series
     return {
         "settings": forecaster.asked.flat(),
         "window": dataclasses.asdict(forecaster.config.window),
         "chosen": _chosen(forecaster),
-        "parts": forecaster.data_.parts(),
-        "outliers": forecaster.data_.outliers(),
-        "service": forecaster.service,
-        "units": forecaster.units,
-        "clients": len(forecaster.cells),
-        **_division(forecaster),
-        "time_zone": forecaster.time_zone,
-        "step_minutes": forecaster.step / pd.Timedelta(minutes=1),
+        "parts": data.parts(),
+        "outliers": data.outliers(),
+        "service": series.service,
+        "units": series.units,
+        "clients": len(series.cells),
+        **_division(data),
+        "time_zone": series.time_zone,
+        "step_minutes": series.calendar.step / pd.Timedelta(minutes=1),
         "federated": forecaster.config.federated,
         "train_seconds": round(forecaster.train_seconds_, 3),
         "predict_seconds": round(forecaster.predict_seconds_, 3),
     }
 
 
-def _division(forecaster: Forecaster) -> dict[str, Any]:
+def _division(data: PreparedSeries) -> dict[str, Any]:
     """Return each client's number of cells, and the roads cut between clients, if not by cell."""
-    clients, roads = forecaster.clients, forecaster.data_.series.adjacency
+    clients, roads = data.clients, data.series.adjacency
     if clients.by_cell:
         return {}
     cells = dict(zip(clients.names, clients.sizes.tolist(), strict=True))
@@ -218,7 +221,8 @@ def _division(forecaster: Forecaster) -> dict[str, Any]:
 
 def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     """Return the settings that were chosen on the validation part, by name."""
-    asked = forecaster.asked.at(forecaster.step).for_cells(len(forecaster.cells))
+    series = forecaster.data_.series
+    asked = forecaster.asked.at(series.calendar.step).for_cells(len(series.cells))
     read, found = read_by(asked.method, asked.flat()), forecaster.config.flat()
     del found["events"]  # The table became the names of its kinds; nothing was chosen.
     automatic = AUTO, AUTO_DAYS, AUTO_WEEKDAYS

@@ -110,7 +110,8 @@ def sweep(method: str, data: Data, settings: Mapping[str, Any], grid: Grid) -> S
     for divisor in _stages(len(candidates), min(rounds)):
         errors = []
         for one in candidates:
-            tried = {**one, **_fewer(resolve(method, **settings, **one).total_rounds, divisor)}
+            whole = resolve(method, **settings, **one).total_rounds
+            tried = one if divisor == 1 else {**one, "rounds": whole // divisor}
             with _quiet():
                 errors.append(_validation_mse(resolve(method, **{**settings, **tried}), cube))
             rows.append({**tried, "validation_mse": errors[-1]})
@@ -132,10 +133,6 @@ def _stages(n: int, rounds: int) -> list[int]:
     while n > ETA * divisors[0] and rounds >= FEWEST * ETA * divisors[0]:
         divisors.insert(0, ETA * divisors[0])
     return divisors
-
-
-def _fewer(rounds: int, divisor: int) -> dict[str, int]:
-    return {"rounds": rounds // divisor} if divisor > 1 else {}
 
 
 @contextmanager

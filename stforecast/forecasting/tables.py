@@ -25,12 +25,9 @@ def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFram
     bounds = {} if interval is None else interval._asdict()
     tables = {forecast.attrs["service"]: forecast, **bounds}
     long = forecast.melt(ignore_index=False).reset_index()[["time", "cell"]]
-    return long.assign(**{name: _rounded(table) for name, table in tables.items()})
-
-
-def _rounded(table: pd.DataFrame) -> list[float]:
-    """Return the values of one cell after the other; rounding keeps bounds around a forecast."""
-    return [in_digits(value) for value in table.melt()["value"]]
+    # Rounding keeps bounds around a forecast.
+    rounded = {n: [in_digits(v) for v in table.melt()["value"]] for n, table in tables.items()}
+    return long.assign(**rounded)
 
 
 def in_digits(value: float) -> float:
@@ -40,9 +37,7 @@ def in_digits(value: float) -> float:
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:
     """Return tested forecasts as `predict` gives them: within the limits of the service."""
-    limits = [forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit")]
-    if forecasts.attrs.get("non_negative"):  # Runs before there were limits.
-        limits[0] = 0.0
+    limits = (forecasts.attrs.get(name) for name in ("lower_limit", "upper_limit"))
     return forecasts.assign(y_hat=forecasts["y_hat"].clip(*limits, keep_attrs=True))
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, close_to
+from data_prep.base.errors import InputError, close_to, some
 from stforecast.comparison.errors import SCALES, SEASONAL, scale_variable, variables
 from stforecast.comparison.rows import check_targets, scaled_as
 from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun
@@ -19,6 +19,8 @@ from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
+
+T = TypeVar("T")
 
 ALL_SCALES = ("std", *SCALES.values())
 """Variables of `forecasts.nc` that errors are divided by."""
@@ -214,16 +216,19 @@ def part_note(cells: str | None = None, start: str | None = None, end: str | Non
 
 def named_cells(known: pd.Index, wanted: str) -> list[Any]:
     """Return the known cells with these ids, which are separated by commas."""
-    ids = {str(cell): cell for cell in known}
+    return named({str(cell): cell for cell in known}, wanted, "cell", "that were tested")
+
+
+def named(known: Mapping[str, T], wanted: str, what: str, of: str) -> list[T]:
+    """Return entries by their names, which are separated by commas; `what` and `of` word errors."""
     names = [name.strip() for name in wanted.split(",")]
     for name in names:
-        if name not in ids:
-            listed = ", ".join(list(ids)[:10]) + (", …" if len(ids) > 10 else "")
+        if name not in known:
             raise InputError(
-                f"no cell {name!r} among the {len(ids)} that were tested: {listed}"
-                f"{close_to(name, ids)}"
+                f"no {what} {name!r} among the {len(known)} {of}: {some(known, 10)}"
+                f"{close_to(name, known)}"
             )
-    return [ids[name] for name in names]
+    return [known[name] for name in names]
 
 
 def take_cells(ds: xr.Dataset, cells: list[Any], run: ForecastRun) -> xr.Dataset:

@@ -61,8 +61,8 @@ def model_run(
         "settings": forecaster.asked.flat(),
         "label": folder.name,
         "data": str(history),
-        "service": forecaster.service,
-        "units": forecaster.units,
+        "service": forecaster.model_.service,
+        "units": forecaster.model_.units,
         "parts": {"test": {"first": str(first), "last": str(last)}},
     }
     return _run_of(folder, about, forecaster, series)

@@ -21,6 +21,7 @@ from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, add_legend, panels
 from stforecast.data.splits import parse_split
 from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.plots.excerpt import named
 from stforecast.plots.figure import figure_of_training
 
 
@@ -43,14 +44,7 @@ class Inside:
     def places(self, names: str) -> list[int]:
         """Return the rows of clients in the arrays, from ids with commas between."""
         known = {str(cell): place for place, cell in enumerate(self.cells)}
-        wanted = [name.strip() for name in names.split(",")]
-        for name in wanted:
-            if name not in known:
-                some = ", ".join(list(known)[:10]) + (", …" if len(known) > 10 else "")
-                raise InputError(
-                    f"{self.run.folder}: no client {name!r} among its {len(known)}: {some}"
-                )
-        return [known[name] for name in wanted]
+        return named(known, names, "client", f"of {self.run.folder}")
 
 
 def look_inside(

@@ -290,7 +290,10 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 
 def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
     """Return what the page draws a map of; outlines are paths, in kilometres east and south."""
-    paths = ["".join(map(_path, rings)) for rings in places.outlines]
+    paths = [
+        "".join(f"M{' '.join(f'{x:.3f} {-y:.3f}' for x, y in ring[:-1])}Z" for ring in rings)
+        for rings in places.outlines
+    ]
     return {
         "kind": places.kind,
         "east": arrays.floats(places.east),
@@ -300,10 +303,6 @@ def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
         "outlines": paths,
         "bounds": _bounds(places),
     }
-
-
-def _path(ring: np.ndarray) -> str:
-    return f"M{' '.join(f'{x:.3f} {-y:.3f}' for x, y in ring[:-1])}Z"
 
 
 def _bounds(places: Places) -> list[float]:

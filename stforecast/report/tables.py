@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted, some
@@ -23,6 +22,7 @@ from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import short
 from stforecast.comparison.errors import clock_of
 from stforecast.comparison.rows import folds_of
+from stforecast.data.dates import in_words
 from stforecast.federated.runs.run_folder import Run
 from stforecast.forecasting.results import ForecastRun, data_of
 
@@ -180,7 +180,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     path = data_of(run.about)
     if cube is None:
         gone = f"{path}: no longer exist, so their gaps and sources are unknown"
-        units = _units(str(run.about.get("units", "1")))
+        units = _units(run.about["units"])
         return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
     checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
     names = [str(n) for n, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
@@ -213,7 +213,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "a zero is": zero,
         "too large to be believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
-        "steps": f"{cube.sizes['time']:,} of {_length(step)}",
+        "steps": f"{cube.sizes['time']:,} of {in_words(1, step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",
         "time zone": f"{zone}; the file stores {kept}",
     }
@@ -221,11 +221,6 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
 
 def _units(units: str) -> str:
     return "none" if units == "1" else units
-
-
-def _length(step: pd.Timedelta) -> str:
-    minutes = step / pd.Timedelta(minutes=1)
-    return f"{minutes:g} min" if minutes < 60 or minutes % 60 else f"{minutes / 60:g} h"
 
 
 def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:

@@ -15,6 +15,8 @@ import pytest
 from damages import Bomb, json_of, npy_header
 from safetensors.numpy import load_file, save_file
 
+from data_prep.base.files import checksum
+
 pytestmark = pytest.mark.attack("damaged files")
 
 
@@ -116,13 +118,14 @@ def attribute(name, key, what):
 
 
 def arrays(change):
-    """Changes saved arrays; without their checksum, as someone would who means harm."""
+    """Changes saved arrays and their checksum, as someone would who means harm."""
 
     def damage(path):
         found = load_file(path)
         change(found)
         save_file(found, path)
-        json_of(lambda about: about.pop("state"))(path.with_name("forecaster.json"))
+        mended = {"state": checksum(path)}
+        json_of(lambda about: about.update(mended))(path.with_name("forecaster.json"))
 
     return damage
 

@@ -21,6 +21,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.io import savemat
 
+from data_prep.base.files import checksum
+from stforecast.federated.runs.run_folder import _checksum
+
 pytestmark = pytest.mark.attack("damaged files")
 
 NAN = float("nan")
@@ -244,17 +247,28 @@ def weights(change):
 
 
 def learner(change):
-    """Changes saved parameters; without their checksum, as someone would who means harm."""
+    """Changes saved parameters and their checksum, as someone would who means harm."""
 
     def damage(path):
         weights(change)(path)
-        json_of(lambda a: a.pop("state"))(path.with_name("learner.json"))
+        mended = {"state": checksum(path)}
+        json_of(lambda a: a.update(mended))(path.with_name("learner.json"))
 
     return damage
 
 
 def setting(**changed):
     return json_of(lambda a: a["settings"].update(changed))
+
+
+def begun(change):
+    """Changes the description of an unfinished run, and its checksum."""
+
+    def damage(about):
+        change(about)
+        about["checksum"] = _checksum(about)
+
+    return json_of(damage)
 
 
 HEADER = (2**62).to_bytes(8, "little") + b"{}"
@@ -329,11 +343,13 @@ RUNS = {
 
 BEGUN = {
     "is of a later version": (json_of(lambda a: a.update(format=99)), "format 99, this version"),
-    "has settings of no kind": (json_of(lambda a: a.update(settings=[1])), "settings"),
-    "lacks its method": (json_of(lambda a: a["settings"].pop("method")), "method"),
-    "lacks its label": (json_of(lambda a: a.pop("label")), "label"),
-    "has an unknown setting": (setting(ta=1), "unknown option of .* 'ta'"),
-    "has a negative setting": (setting(lr=-1), "lr is -1"),
+    "has settings of no kind": (begun(lambda a: a.update(settings=[1])), "settings"),
+    "lacks its method": (begun(lambda a: a["settings"].pop("method")), "method"),
+    "lacks its label": (begun(lambda a: a.pop("label")), "label"),
+    "has an unknown setting": (
+        begun(lambda a: a["settings"].update(ta=1)), "unknown option of .* 'ta'"
+    ),
+    "has a negative setting": (begun(lambda a: a["settings"].update(lr=-1)), "lr is -1"),
 }  # fmt: skip
 
 GRID = (

@@ -79,7 +79,8 @@ def tested(tmp_path):
         y, y_hat = np.asarray(y, dtype=float), np.asarray(y_hat, dtype=float)
         horizon = y.shape[2]
         shared = {"method": label, "select": "best", "split": "fuels", "horizon": horizon}
-        named = {"label": label, "data": data, "service": service, "step_minutes": step_minutes}
+        named = {"label": label, "data": data, "service": service, "units": units, "lines": {}}
+        named["step_minutes"] = step_minutes
         contents = {"settings": {**shared, "seed": seed, **settings}, **named, **(about or {})}
         (out / "run.json").write_text(json.dumps(contents))
         write_csv(pd.DataFrame(columns=list(ROUND_COLUMNS)), out / "rounds.csv")
@@ -193,6 +194,8 @@ def make_run(tmp_path):
             "label": label or method,
             "data": data,
             "service": service,
+            "units": "1",
+            "lines": {},
             "clients": 25,
             "federated": federated,
             "seconds": seconds + 1,

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words, reading
+from data_prep.base.errors import InputError, Words, needing, reading
 from data_prep.base.limits import check_size
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
@@ -190,13 +190,9 @@ def _from_file(path: Path) -> dict[str, Tensor]:
 def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tuple[float, ...]]:
     """Return pre-trained weights, number of heads, and mean and deviation of pixels."""
     torchvision_models()
-    try:
+    instead = Words(", or give a weight file by {backbone}")
+    with needing("vision", f"{name} comes from timm, which is missing", instead):
         import timm
-    except ImportError as e:
-        raise InputError(
-            f"{name} comes from timm, which is missing; ",
-            Words("pip install 'stforecast[vision]', or give a weight file by {backbone}"),
-        ) from e
     if not timm.is_model(name):
         close = ", ".join(timm.list_models(f"*{name.split('.')[0]}*")[:5]) or "vit_base_patch16_224"
         raise InputError(f"timm has no model {name!r}; choose e.g. {close}, or {TINY}")

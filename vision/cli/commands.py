@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
-    from stforecast.federated.core.options import sections_of
     from vision.config import defaults, sections
 
     method = options.peek(args, "--method", "pfpl")
@@ -44,16 +43,9 @@ def _run_options(args: list[str]) -> dict[str, list[click.Option]]:
     titles = {
         "data": "Images",
         "partition": f"Partition {partition}",
-        "training": "Training",
-        "uplink": "Uploads",
-        "robust": "Defence",
-        "run": "Computation",
-        "method_options": f"Options of {method}",
         "model_options": f"Options of {model}",
     }
-    found = sections(method, model, partition)
-    sections_of(method, found)
-    return {titles[s]: options.from_dataclass(t, made_for) for s, t in found.items()}
+    return options.by_section(method, sections(method, model, partition), made_for, titles)
 
 
 @command(options.RUN_FOLDER, options.JSON, name="run", sections=_run_options)

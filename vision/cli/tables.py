@@ -136,7 +136,7 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
             "floats a round, up / down": "-"
             if pools_images(run)
             else tables.floats_up_and_down(run),
-            "seconds": tables.mean_seconds(row.group.runs, 0),
+            "seconds": f"{np.mean([run.about['seconds'] for run in row.group.runs]):.0f}",
         }
         for row in rows
         for run in row.group.runs[:1]

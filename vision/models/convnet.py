@@ -145,7 +145,8 @@ class CNN(SplitModel):
     def __init__(self, shape: Shape, n_classes: int, options: CNNOptions | None = None) -> None:
         options = options or CNNOptions()
         padding = SIDE // 2 if options.padding == "same" else 0
-        height, width = (_pooled_twice(n, 2 * padding - SIDE + 1) for n in shape[1:])
+        growth = 2 * padding - SIDE + 1
+        height, width = (((n + growth) // 2 + growth) // 2 for n in shape[1:])
         if min(height, width) < 1:
             raise InputError(f"images of {shape[1]} × {shape[2]} pixels are too small for the cnn")
         encoder = nn.Sequential(
@@ -155,7 +156,3 @@ class CNN(SplitModel):
             *(nn.Flatten(), nn.Linear(64 * height * width, WIDTH), nn.ReLU()),
         )
         super().__init__(PerClient(encoder), ClientLinear(WIDTH, n_classes))
-
-
-def _pooled_twice(size: int, growth: int) -> int:
-    return ((size + growth) // 2 + growth) // 2

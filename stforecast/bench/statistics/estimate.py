@@ -219,7 +219,11 @@ def permutation_test(method: ErrorSums, reference: ErrorSums, *, seed: int = 0) 
     weight = common_weight({"the method": method, "the reference": reference})
     observed = weight.any(axis=0)
     with np.errstate(invalid="ignore"):
-        days = (_day_sums(method, weight) - _day_sums(reference, weight))[observed]
+        ours, theirs = (
+            np.where(weight > 0, sums.total, 0).sum(axis=1).mean(axis=0)
+            for sums in (method, reference)
+        )
+        days = (ours - theirs)[observed]
     n = len(days)
     exact = n <= MOST_ENUMERATED
     smallest = min(1.0, 2.0 ** (1 - n)) if exact else 1 / (N_RANDOM + 1)
@@ -250,11 +254,6 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     factors = np.arange(len(order), 0, -1)
     corrected[order] = np.minimum(np.maximum.accumulate(factors * corrected[order]), 1)
     return corrected
-
-
-def _day_sums(sums: ErrorSums, weight: np.ndarray) -> np.ndarray:
-    """Return the sums of each day, mean over seeds; what was not observed is 0."""
-    return np.where(weight > 0, sums.total, 0).sum(axis=1).mean(axis=0)
 
 
 LEVEL = 0.05

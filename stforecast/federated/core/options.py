@@ -24,16 +24,6 @@ from pydantic_core import ErrorDetails
 
 from data_prep.base.errors import InputError, choose, some
 
-REMOVED: dict[str, Any] = {
-    "accumulate": False, "adversarial": 1.0, "content_temperature": 1000.0, "day_slots": 0,
-    "ema": 0.3, "include_self": False, "inverse_penalty": 0.1, "iterations": 1000,
-    "label_weight": 0.5, "match_lr": 0.1, "noise_lr": 0.01, "noise_mean": 0.0,
-    "prototype_pass": "training", "random_state": 0, "refit_lr": 0.0, "retrain_lr": 0.01,
-    "same_class": "one", "server_beta": None, "server_decay": 2e-4, "student_temperature": 20.0,
-    "warmup_momentum": 0.9,
-}  # fmt: skip
-"""Options of former versions, in whose runs they stand, and the values that hold without them."""
-
 LARGEST = 2**32 - 1
 """Largest integer of any option, which is the largest seed that generators take."""
 
@@ -287,25 +277,15 @@ def distribute(
 ) -> dict[str, Any]:
     """Make one instance of each dataclass from settings under flat names.
 
-    Settings in `REMOVED` may have the value that now always holds.
-
     Raises:
         InputError: for an unknown name (with similar ones) or an invalid value.
     """
     section_of = sections_of(owner, types)
-    unknown = settings.keys() - section_of.keys()
-    for name in sorted(unknown & REMOVED.keys()):
-        if settings[name] != REMOVED[name]:
-            raise InputError(
-                f"{name} is {settings[name]}, but this version has no such option and always takes "
-                f"{REMOVED[name]}; leave it out, or take the version that wrote it"
-            )
-    if strange := unknown - REMOVED.keys():
-        raise _unknown(f"option of {owner}", min(strange), section_of)
+    if unknown := settings.keys() - section_of.keys():
+        raise _unknown(f"option of {owner}", min(unknown), section_of)
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
-        if name in section_of:
-            chosen[section_of[name]][name] = value
+        chosen[section_of[name]][name] = value
     # Dataclasses of other packages may not convert their values.
     return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, some
 
 DIVERGED = "its values are not finite"
 
@@ -62,11 +62,6 @@ def reasons_of(failed: Mapping[int, str]) -> str:
     for client, reason in sorted(failed.items()):
         by_reason.setdefault(reason, []).append(client)
     return ", ".join(
-        f"client{'s' if len(ids) > 1 else ''} {_few(ids)} ({reason})"
+        f"client{'s' if len(ids) > 1 else ''} {some(ids)} ({reason})"
         for reason, ids in by_reason.items()
     )
-
-
-def _few(ids: list[int]) -> str:
-    more = [f"and {len(ids) - 5} more"] if len(ids) > 5 else []
-    return ", ".join([*map(str, ids[:5]), *more])

@@ -31,16 +31,15 @@ double precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
+from stforecast.federated.methods.two_models import OwnModels
 
 SEEN, OWN, SHARPNESS = "seen", "own weight", "sharpness"
 """Names of the server's tensors: who has taken part, and p and q `(clients, layers)`."""
@@ -66,31 +65,26 @@ class FedAghnOptions(CheckedOptions):
     uphill: bool = False
 
 
-class FedAghn(Method):
+class FedAghn(OwnModels):
     """FedAGHN."""
 
     name = "fedaghn"
     summary = "starts each client from a mixture of models, weighted by how alike they change"
     paper = "Song et al., arXiv 2025"
-    keeps_apart = True
-    keeps_own = True
     needs_each = "its server compares the changes of the clients' models with each other"
-    needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
     Options = FedAghnOptions
     options: FedAghnOptions
 
     def set_up(self) -> None:
         """Find the names of the parameters that are sent, by layer."""
-        model = self.population.model
-        names = [name for name, _ in model.named_parameters()]
-        self.names = [name for name in names if not name.startswith(model.own)]
+        super().set_up()
         self.layers: dict[str, list[str]] = {}
-        for name in self.names:
+        for name in self.shared:
             self.layers.setdefault(name.rpartition(".")[0], []).append(name)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return all clients' models `(clients, …)`, of which none has changed yet."""
-        models = {name: clients.params[name].clone() for name in self.names}
+        models = {name: clients.params[name].clone() for name in self.shared}
         changes = {CHANGE + name: torch.zeros_like(t) for name, t in models.items()}
         seen = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
         return {**models, **changes, SEEN: seen, **self.scalars(seen)}
@@ -115,7 +109,7 @@ class FedAghn(Method):
 
         They sum to 1 over the last axis. `own` and `sharpness`: p and q, `(n, layers)`.
         """
-        changes = {name: server[CHANGE + name] for name in self.names}
+        changes = {name: server[CHANGE + name] for name in self.shared}
         cosines = self.products({name: t[ids] for name, t in changes.items()}, changes)
         itself = ids[:, None] == torch.arange(len(server[SEEN]), device=ids.device)
         others = server[SEEN] & ~itself
@@ -137,10 +131,6 @@ class FedAghn(Method):
             ]
         ).double()
 
-    def upload(self, cohort: Cohort) -> Payload:
-        """Return the trained model."""
-        return {name: cohort.params[name].detach() for name in self.names}
-
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the models and how they changed, and take a step of p and q."""
         ids = of.ids.to(server[SEEN].device)
@@ -160,7 +150,7 @@ class FedAghn(Method):
     def stepped(self, server: ServerState, ids: Tensor, change: Params) -> tuple[Tensor, Tensor]:
         """Return p and q of the clients `ids` after a step, `(n, layers)` each."""
         # Weights sum to 1, so a mean of models has no gradient, only rounding errors.
-        centred = {name: server[name] - server[name].mean(0) for name in self.names}
+        centred = {name: server[name] - server[name].mean(0) for name in self.shared}
         products = self.products(change, centred)
         with torch.enable_grad():
             p, q = (server[name][ids].requires_grad_() for name in (OWN, SHARPNESS))
@@ -174,7 +164,7 @@ class FedAghn(Method):
         ids = ids.to(server[SEEN].device)
         known, seen = ids >= 0, server[SEEN]
         fresh = {SEEN: torch.zeros_like(known), **self.scalars(known)}
-        for name in self.names:
+        for name in self.shared:
             models = server[name]
             fresh[name] = models[seen].mean(0) if seen.any() else models[0]
             fresh[CHANGE + name] = torch.zeros_like(models[0])
@@ -182,7 +172,3 @@ class FedAghn(Method):
             name: torch.where(with_axes(known, t.ndim), t[ids], fresh[name])
             for name, t in server.items()
         }
-
-    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Predict with the client's own model, as it was trained."""
-        return super().predict(state, {}, x, view)

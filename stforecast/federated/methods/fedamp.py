@@ -28,16 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload, squared_distance, with_axes
+from stforecast.federated.methods.two_models import OwnModels
 
 SEEN, MIXTURE = "seen", "mixture"
 """Names of the server's tensors beside models: who has taken part, and the weights of u."""
@@ -58,24 +57,15 @@ class FedAmpOptions(CheckedOptions):
     sigma: PositiveFloat = 1.0
 
 
-class FedAmp(Method):
+class FedAmp(OwnModels):
     """FedAMP."""
 
     name = "fedamp"
     summary = "draws each client's model to a mixture of the models like it"
     paper = "Huang et al., AAAI 2021"
-    keeps_apart = True
-    keeps_own = True
     needs_each = "its server compares the clients' models with each other"
-    needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
     Options = FedAmpOptions
     options: FedAmpOptions
-
-    def set_up(self) -> None:
-        """Find the names of the parameters that are sent."""
-        model = self.population.model
-        names = [name for name, _ in model.named_parameters()]
-        self.shared = [name for name in names if not name.startswith(model.own)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return all clients' models `(clients, …)`, of which none is mixed yet."""
@@ -100,10 +90,6 @@ class FedAmp(Method):
         loss = super().local_loss(cohort, batch, payload)
         pull = self.options.lam / (2 * self.options.alpha)
         return loss + pull * squared_distance(cohort.params, payload) if pull else loss
-
-    def upload(self, cohort: Cohort) -> Payload:
-        """Return the trained model."""
-        return {name: cohort.params[name].detach() for name in self.shared}
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Store the models, and compute how they are mixed."""
@@ -130,10 +116,6 @@ class FedAmp(Method):
             mean = models[seen].mean(0) if seen.any() else models[0]
             rows[name] = torch.where(with_axes(known, models.ndim), models[ids], mean)
         return self.mixed(rows)
-
-    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Predict with the client's own model."""
-        return super().predict(state, {}, x, view)
 
 
 def mixture(models: Mapping[str, Tensor], seen: Tensor, alpha: float, sigma: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Bases of methods with a personal model for each client beside the global model."""
+"""Bases of methods with a model for each client, beside the global model or instead of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from stforecast.federated.core.method import Method
+from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Params, Payload, without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
 
@@ -43,6 +45,29 @@ class FittedModels(FedAvg):
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the client's model fitted by `personalise`, or with the global model."""
         return super().predict(state, payload if view == "global" else {}, x, view)
+
+
+class OwnModels(Method):
+    """Base of methods whose server keeps all clients' models, and mixes them for each client."""
+
+    name = ""
+    keeps_apart = True
+    keeps_own = True
+    needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
+
+    def set_up(self) -> None:
+        """Find the names of the parameters that are sent."""
+        model = self.population.model
+        names = [name for name, _ in model.named_parameters()]
+        self.shared = [name for name in names if not name.startswith(model.own)]
+
+    def upload(self, cohort: Cohort) -> Payload:
+        """Return the trained model."""
+        return {name: cohort.params[name].detach() for name in self.shared}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """Predict with the client's own model, as it was trained."""
+        return super().predict(state, {}, x, view)
 
 
 def personal_copies(tensors: Mapping[str, Tensor]) -> Params:

@@ -482,7 +482,7 @@ class Coordinator:
         """Restore what `_save` wrote."""
         server, notes = self.server, found.notes
         # The round that was under way may have been answered, too.
-        self.uploads = notes.get("uploads", len(found.reports)) + 1
+        self.uploads = notes["uploads"] + 1
         server.best_round, server.reports = notes["best_round"], found.reports
         self._best_scores = {first: Reported(*score) for first, *score in notes["best_scores"]}
         server.state.server, server.state.round = found.state.server, found.state.round

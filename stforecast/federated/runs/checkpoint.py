@@ -40,7 +40,7 @@ from stforecast.federated.runs.run_folder import read_json
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Version of the layout. Older versions stay readable: the tests have a checkpoint of each."""
+"""Version of the layout; another is refused."""
 
 KEPT = 2
 """Number of newest checkpoints to keep: the last one may have been damaged during writing."""
@@ -270,35 +270,14 @@ def newest_sound(
     return found
 
 
-LATER = ("clients", "units")
-"""Entries of a run's identity that older versions did not record."""
-
-
 def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
-    made = dict(found.run)
-    if len(run.get("data", ())) == 1 and isinstance(made.get("data"), list):
-        made["data"] = made["data"][-1:]  # Older versions recorded the samples before their source.
-    differs = sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k))
-    path = folder / f"round-{found.state.round:04d}"
-    if unknown := [k for k in differs if k in LATER and k not in made]:
-        log.warning(
-            "%s: was made by an older version, which did not record the %s; check that they are "
-            "still those that the run was begun with",
-            path,
-            " and ".join(unknown),
-        )
-    differs = [k for k in differs if k not in unknown]
-    if not differs:
-        return
-    if "data" in differs and HASH not in str(found.run.get("data")):
+    made = found.run
+    if differs := sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k)):
         raise InputError(
-            f"{path}: was made by an older version, which did not record the order of the data; go "
-            "on with that version, or begin a new run in another folder"
+            f"{folder / f'round-{found.state.round:04d}'}: was made with other "
+            f"{' and '.join(differs)}; go on with those that the run was begun with, or begin a "
+            "new run in another folder"
         )
-    raise InputError(
-        f"{path}: was made with other {' and '.join(differs)}; go on with those that the run was "
-        "begun with, or begin a new run in another folder"
-    )
 
 
 def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
@@ -309,10 +288,6 @@ def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
             yield load_checkpoint(path)
         except InputError as e:
             log.warning("%s", e)
-
-
-HASH = "sha256:"
-"""Prefix of fingerprints; those of older versions are sums, which do not depend on the order."""
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
@@ -330,4 +305,4 @@ def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:
         for part in [t] if t.is_contiguous() and t.is_cpu else t:
             values = part.detach().cpu().contiguous().flatten().view(torch.uint8)
             digest.update(values.numpy().data)
-    return HASH + digest.hexdigest()
+    return f"sha256:{digest.hexdigest()}"

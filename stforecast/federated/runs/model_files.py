@@ -55,8 +55,7 @@ def read_model(
     about = read_description(folder / name, saver)
     path, expected = folder / STATE, about.get("state")
     with reading(path, "as arrays", AGAIN):
-        # Models of older versions have no checksum.
-        if expected is not None and checksum(path) != expected:
+        if checksum(path) != expected:
             raise InputError(
                 f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
                 f"{AGAIN}"

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 import pandas as pd
 from safetensors import SafetensorError
 
-from data_prep.base.errors import InputError, Words, reading
+from data_prep.base.errors import InputError, Words, needing, reading
 from data_prep.base.files import atomic_path, is_full
 
 log = logging.getLogger(__name__)
@@ -135,8 +135,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
     about = read_json(path, FORMAT, remedy)
-    # Runs of older versions have no checksum.
-    if about.get("checksum", expected := _checksum(about)) != expected:
+    if about.get("checksum") != _checksum(about):
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about.get("settings")
     for name, there in (
@@ -219,9 +218,7 @@ def read_about(
             f"{folder}: not a finished run ({type(e).__name__} at {ABOUT}); give "
             + (str(below[0]) if len(below) == 1 else f"a folder that `{command}` wrote")
         ) from e
-    required: dict[str, Any] = {"settings": dict, **(entries or {})}
-    if isinstance(about, dict) and LINES in about:  # Older runs have none.
-        required[LINES] = dict
+    required: dict[str, Any] = {"settings": dict, LINES: dict, **(entries or {})}
     for name, kind in required.items():
         found = about.get(name) if isinstance(about, dict) else None
         if not isinstance(found, kind) or (name == "settings" and "method" not in found):
@@ -312,10 +309,8 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
         table = _without_offsets(table)
     if not excel:
         return write_csv(table, path, style)
-    try:
+    with needing("excel", f"{path}: needs a library"):
         import openpyxl  # noqa: F401  pandas writes with it
-    except ImportError as e:
-        raise InputError(f"{path}: needs a library; pip install 'stforecast[excel]'") from e
     names = {name: inert(name) for name in _names(table)}
     changed = {name: new for name, new in names.items() if new != name}
     with atomic_path(path) as part, part.open("wb") as file:
@@ -498,11 +493,11 @@ class Run(ABC):
     def read_table(
         self, name: str, numbers: Iterable[str], text: Iterable[str] = ()
     ) -> pd.DataFrame:
-        """Read one of its tables, see `read_csv`; older runs recorded no number of lines.
+        """Read one of its tables, see `read_csv`.
 
         A small one is read once, as several figures and tables need it.
         """
-        path, lines = self.folder / name, self.about.get(LINES, {}).get(name)
+        path, lines = self.folder / name, self.about[LINES].get(name)
         if path.is_file() and (found := path.stat()).st_size <= SMALL:
             names = tuple(numbers), tuple(text)
             return _read_once(path, found.st_mtime_ns, found.st_size, *names, lines).copy()

@@ -39,21 +39,17 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, needing
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.tensors import Payload
 
-try:
+with needing("flower", "secure aggregation needs cryptography"):
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-except ImportError as e:
-    raise InputError(
-        "secure aggregation needs cryptography; pip install 'stforecast[flower]'"
-    ) from e
 
 KEY = 32
 """Bytes of a key or seed."""

@@ -29,7 +29,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, needing
 from stforecast.federated.core.options import CheckedOptions, Probability, ReadIf
 from stforecast.federated.core.tensors import Like, Payload, with_axes
 
@@ -227,12 +227,8 @@ def epsilon(uplink: Uplink, uploads: int) -> float:
     Raises:
         InputError: if the accountant is not installed.
     """
-    try:
+    with needing("privacy", "privacy accounting needs dp-accounting"):
         import dp_accounting
-    except ImportError as e:
-        raise InputError(
-            "privacy accounting needs dp-accounting; pip install 'stforecast[privacy]'"
-        ) from e
     noise_multiplier = uplink.noise_std / (2 * uplink.clip)
     accountant = dp_accounting.pld.PLDAccountant()
     accountant.compose(dp_accounting.GaussianDpEvent(noise_multiplier), uploads)

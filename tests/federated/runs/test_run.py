@@ -78,6 +78,8 @@ def test_what_a_kind_needs_must_be_there(tmp_path):
     begin(tmp_path, {"settings": {"method": "count"}})
     with pytest.raises(InputError, match="no upto; begin a run with `count`"):
         Counting.resume(tmp_path)
-    (tmp_path / "run.json").write_text(json.dumps({"settings": {"method": "count"}, "upto": "7"}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"settings": {"method": "count"}, "lines": {}, "upto": "7"})
+    )
     with pytest.raises(InputError, match="no upto in it; `count` writes them"):
         Count.open(tmp_path)

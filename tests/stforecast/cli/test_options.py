@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError
 from data_prep.base.registry import Found, Registry, entries, help_text, title
-from stforecast.cli.commands import SectionedCommand, Subcommands
+from stforecast.cli.commands import Sectioned, Subcommands
 from stforecast.cli.main import main
 from stforecast.cli.options import from_dataclass, from_function, peek
 from stforecast.federated.core.options import Share
@@ -152,7 +152,7 @@ def test_sections_follow_the_arguments():
         return {f"Options of {n}": [click.Option([f"--{n}-name"], help=f"Name of the {n}.")]}
 
     got = {}
-    command = SectionedCommand(
+    command = Sectioned(
         "c",
         params=[click.Option(["--animal"]), click.Argument(["rest"], nargs=-1)],
         callback=lambda **given: got.update(given),

@@ -146,7 +146,7 @@ def test_advice_names_parameters_of_python(table):
     with pytest.raises(InputError, match=r"`cube = open_cube\(df, allow_gaps=True\)` to"):
         Forecaster("ridge", **RIDGE).fit(gap)
     cube = stforecast.open_cube(gap, allow_gaps=True, units="MB")
-    assert Forecaster("ridge", **RIDGE).fit(cube).units == "MB"
+    assert Forecaster("ridge", **RIDGE).fit(cube).model_.units == "MB"
 
 
 def test_fit_open_and_forecast_take_the_same(table, tmp_path):

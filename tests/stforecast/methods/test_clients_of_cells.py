@@ -71,7 +71,7 @@ def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_pa
     expected = forecaster.predict(owned)
     loaded = Forecaster.load(forecaster.save(tmp_path / "model"))
     pd.testing.assert_frame_equal(loaded.predict(owned), expected)
-    assert loaded.clients.labels == forecaster.clients.labels
+    assert loaded.model_.clients.labels == forecaster.model_.clients.labels
 
 
 TWICE = [m for m in DIVIDED if m not in ("fedtrees", "fedpac")]

@@ -291,7 +291,7 @@ def test_scaled_errors_have_no_unit(tested, metric, name):
 
 @pytest.mark.parametrize(
     ("attrs", "drawn"),
-    [({}, -2), ({"lower_limit": 0.0}, 0), ({"upper_limit": -3.0}, -3), ({"non_negative": 1}, 0)],
+    [({}, -2), ({"lower_limit": 0.0}, 0), ({"upper_limit": -3.0}, -3)],
 )
 def test_forecasts_are_drawn_as_predict_gives_them(tested, attrs, drawn):
     y_hat, y = steps(-2)

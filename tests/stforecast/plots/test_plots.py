@@ -32,6 +32,7 @@ ROUNDS = pd.DataFrame(
         "bytes_down": [0, 100, 100],
         "bytes_up": [50, 50, 50],
         "participants": [1, 1, 1],
+        "failed": [0, 0, 0],
     }
 )
 START = np.datetime64("2013-11-25", "ns")
@@ -62,6 +63,7 @@ def make_run(tmp_path):
         out = tmp_path / (folder or f"{name}-{len(list(tmp_path.iterdir()))}")
         settings = {"method": name, "select": "best", "seed": 1, **settings}
         about = {"settings": settings, "label": label or name, "data": data, "service": service}
+        about |= {"units": units, "lines": {}}
         out.mkdir(parents=True)
         (out / "run.json").write_text(json.dumps(about))
         write_csv(history, out / "rounds.csv")
@@ -419,7 +421,7 @@ def test_communication_adds_up_bytes_of_both_ways(make_run):
 
 
 def test_bytes_have_human_units(make_run):
-    (ax,) = communication([make_run(history=ROUNDS * [1, 1, 1, 1, 5e6, 5e6, 1])]).axes
+    (ax,) = communication([make_run(history=ROUNDS * [1, 1, 1, 1, 5e6, 5e6, 1, 1])]).axes
     texts = [ax.xaxis.get_major_formatter()(v) for v in (500, 2e4, 5e6, 1e9)]
     assert texts == ["500 B", "20 kB", "5 MB", "1 GB"]
 

@@ -188,9 +188,9 @@ def test_a_model_that_cannot_be_read(run, plot, name, content):
 
 
 def test_unknown_clients_are_refused(run):
-    with pytest.raises(InputError, match="no client '7' among its 3: 11, 22, 33"):
+    with pytest.raises(InputError, match=r"no client '7' among the 3 of .*: 11, 22, 33"):
         divergence([run], clients="11,7")
-    with pytest.raises(InputError, match="no client '7' among its 3: 11, 22, 33"):
+    with pytest.raises(InputError, match=r"no client '7' among the 3 of .*: 11, 22, 33"):
         draw_filter([run], client="7")
 
 

@@ -24,6 +24,7 @@ def make_run(tmp_path):
         out.mkdir()
         settings = {"method": name, "select": "best", "seed": 1}
         about = {"settings": settings, "label": name, "data": "milan.nc", "service": "internet"}
+        about |= {"units": "MB", "lines": {}}
         (out / "run.json").write_text(json.dumps(about))
         values = {"y": np.array(y), "y_hat": np.full(4, 10.0)}
         if bounds:

@@ -29,6 +29,8 @@ def make_run(tmp_path):
             "settings": {"method": method, "select": "best", "seed": 1, **settings},
             "data": "milan.nc",
             "service": "internet",
+            "units": "1",
+            "lines": {},
         }
         (out / "run.json").write_text(json.dumps(about | ({"label": label} if label else {})))
         rows = [
