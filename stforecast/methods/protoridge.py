@@ -1,33 +1,37 @@
-"""ProtoRidge: clients send mean windows alone, in one round; the server solves for a linear map.
+"""ProtoRidge: clients send mean windows; the server solves for a linear map.
 
 Ours. It is `fedlean` without a network, and with prototypes in place of its sums. Client n divides
-its windows at random into K groups of equal size. A prototype is the mean of a group's linear
-inputs z and changes e = y - r, see `stforecast.methods.fedlean`:
+its N windows at random into K groups, whose sizes nₖ differ by one at most. A prototype is the mean
+of a group's linear inputs z and changes e = y - r, see `stforecast.methods.fedlean`:
 
-    z̄ₖ = Σ z / nₖ,    ēₖ = Σ e / nₖ    over the nₖ windows of group k.
+    z̄ₖ = Σ z / nₖ,    ēₖ = Σ e / nₖ    over the windows of group k.
 
-Over all ways to draw the groups, the scatter of their means is in expectation that of the windows
-times (K - 1) / (N - 1), for N windows and K groups. So the server can estimate the products that
-`fedlean` sums, where z̄ and ē without index are means over all windows:
+Over all ways to draw the groups, the scatter of their means is in expectation (K - 1) / (N - 1)
+times that of the windows. So these are unbiased estimates of the products that `fedlean` sums:
 
-    G ≈ z̄ z̄ᵀ + (N - 1) / (K - 1) Σₖ nₖ/N (z̄ₖ - z̄) (z̄ₖ - z̄)ᵀ,
+    G ≈ z̄ z̄ᵀ + (N - 1) / (K - 1) Σₖ nₖ/N (z̄ₖ - z̄) (z̄ₖ - z̄)ᵀ,    z̄ = Σₖ nₖ/N z̄ₖ,
 
-and M likewise with ēₖ. One client's K prototypes are too few for its map, but those of all clients
-together suffice for a common one. Each client then corrects it on its own windows, and forecasts as
-with `fedlean`. Further rounds draw other groups, and the server takes the mean of their estimates.
+and M likewise, with ēₖ in the second place. One client's prototypes are fewer than its inputs, but
+those of all clients suffice for a common map W if they are several times as many as the inputs.
+Each client corrects it on its own windows, and forecasts as with `fedlean`. Further rounds, of
+which each refit has one, draw other groups, and the server takes the mean of their maps.
 
-With `groups` slots, a prototype is the mean of a part of the day, as those of FUELS are, but of
-inputs and targets instead of features. Their scatter tells how days go, not how days differ, so it
-is taken as it is.
+With `groups` slots, windows are sorted by their place in the period before they are divided. So a
+prototype is the mean of a part of the day, as FUELS's are, but of inputs and targets instead of
+features. Their scatter tells what changes within a day and not from day to day, so it is taken as
+it is, without the factor.
 
-A client sends K (n_linear + horizon) values, which do not grow with the square of the inputs. The
-server needs each client's own, so secure aggregation cannot hide them. Who knows the seed of a run
-knows the groups, and then consecutive windows, which share all but their ends, make many equations
-for few readings: as with `fedlean`'s sums, an upload may give readings away. Clipping and noise
-work as for any upload.
+A client sends K (n_linear + horizon) values; `fedlean` sends n_linear (n_linear + 1) / 2 +
+n_linear horizon. A group has `FEWEST` windows or more, so a client of few windows has fewer groups.
+Means of so few windows are no protection. Consecutive windows share all but their ends, and the
+server knows the seed, which draws the groups. Where K times the number of lags exceeds that of the
+readings, linear equations give up all of them, to a constant. Prototypes of slots give up the
+profile of a mean day, and how the readings of the first week differ from those of the last. The
+server needs the prototypes of each client, so secure sums cannot hide them, as they can hide
+`fedlean`'s. Clipping and noise work as for any upload, but noise adds to G like a larger `ridge`.
 
-Sketching a regression by sums of random groups of rows is Clarkson, Woodruff: Low-rank
-approximation and regression in input sparsity time, STOC 2013; theirs have random signs.
+Sketching a regression by sums of random groups of rows is Clarkson, Woodruff: Low Rank
+Approximation and Regression in Input Sparsity Time, STOC 2013; theirs have random signs.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from stforecast.federated.core.data import shuffled
@@ -45,6 +49,7 @@ from stforecast.federated.core.options import names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
+from stforecast.forecasting.task import LossOptions
 from stforecast.methods.fedlean import (
     CHUNK,
     MAP,
@@ -52,11 +57,15 @@ from stforecast.methods.fedlean import (
     FedLean,
     FedLeanOptions,
     RelativeInputs,
+    n_linear,
     relative,
 )  # fmt: skip
 
-PROTOTYPES, ESTIMATE, ROUNDS = "prototypes", "estimate", "rounds"
-"""Names of the upload, and of the estimates of G and M on the server and their number of rounds."""
+PROTOTYPES, ROUNDS = "prototypes", "rounds"
+"""Names of the upload, and of the number of rounds whose maps the server's is the mean of."""
+
+FEWEST = 8
+"""Fewest windows of a group."""
 
 READ = ("rounds", "participation", "full_start")
 """Settings of training that it reads."""
@@ -68,10 +77,10 @@ class ProtoRidgeOptions(FedLeanOptions):
 
     Attributes:
         prototypes: number of groups of a client's windows in each round.
-        groups: how windows are grouped: at `random`, or by `slots`, as many parts of the day.
+        groups: how windows are grouped: at `random`, or by `slots`, parts of the day.
     """
 
-    prototypes: Annotated[int, Ge(2)] = 24
+    prototypes: Annotated[int, Ge(2), Le(1024)] = 24
     groups: Literal["random", "slots"] = "random"
 
 
@@ -85,7 +94,11 @@ class ProtoRidge(FedLean):
     sums = "none"
     needs_each = "its server needs how the prototypes of each client differ"
     needs: ClassVar[tuple[str, ...]] = ()
-    unread = {"model", "rounds_per_cell", "participants"} | names_of(Training) - set(READ)
+    unread = (
+        {"model", "rounds_per_cell", "participants"}
+        | names_of(LossOptions)
+        | names_of(Training) - set(READ)
+    )
     Options = ProtoRidgeOptions
     options: ProtoRidgeOptions
     defaults: ClassVar[Mapping[str, Any]] = {**FedLean.defaults, "rounds": 1, "refit_rounds": 1}
@@ -100,8 +113,10 @@ class ProtoRidge(FedLean):
         return False
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Return a map of zeros, which is of no round yet."""
-        return {**super().init(clients, sizes, seed), ROUNDS: torch.zeros(())}
+        """Return a map of zeros, which is of no round yet; clients keep no network."""
+        server = super().init(clients, sizes, seed)
+        clients.params.clear()
+        return {**server, ROUNDS: torch.zeros(())}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return the map, and what penalties saved; nothing before the first round."""
@@ -119,62 +134,71 @@ class ProtoRidge(FedLean):
         As in FedLean, a window without an observed target counts as 0, and where some steps were
         not observed, a step's changes count for the windows in which it was.
         """
-        groups, place, parts = self._groups(cohort), 0, []
-        for batch in cohort.data.chunks(CHUNK):
+        data, n_outputs, parts = cohort.data, self.task.n_outputs, []
+        device, n = data.tensors["x"].device, int(data.sizes[0])
+        shape = len(data), self.options.prototypes, n_linear(self.task.window) + n_outputs
+        sums = torch.zeros(shape, dtype=torch.float64, device=device)
+        groups = self._groups(cohort, n).to(device).split(CHUNK, dim=1)
+        for batch, group in zip(data.chunks(CHUNK), groups, strict=True):
             inputs = relative(batch["x"], self.task.window)
             change, known = self.task.residual(self._base(inputs), batch)
             seen = known.any(-1, keepdim=True)
             rows = torch.cat([inputs.linear * seen, change], dim=-1).double()
-            of = groups[:, place : place + rows.shape[1]]
-            place += rows.shape[1]
-            member = torch.nn.functional.one_hot(of, self.n_groups).double().mT
-            parts.append((member @ rows, member.sum(-1), known.sum(1), seen.sum(1)))
-        sums, sizes, known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
-        sums[..., -self.task.n_outputs :] *= (seen / known.clamp(min=1))[:, None]
-        return {PROTOTYPES: sums / sizes.clamp(min=1)[..., None]}
+            sums.scatter_add_(1, group[..., None].expand_as(rows), rows)
+            parts.append((known.sum(1), seen.sum(1)))
+        known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
+        sums[..., -n_outputs:] *= (seen / known.clamp(min=1))[:, None]
+        counts = self._counts(data.sizes).to(sums)
+        return {PROTOTYPES: sums / counts.clamp(min=1)[..., None]}
 
-    @property
-    def n_groups(self) -> int:
-        """Largest number of a client's groups."""
-        most = self.options.prototypes
-        return most if self.options.groups == "random" else min(most, self.task.n_keys)
-
-    def _groups(self, cohort: Cohort) -> Tensor:
-        """Return the group of each window, `(clients, windows)`."""
-        n = int(cohort.data.sizes[0])
+    def _groups(self, cohort: Cohort, n: int) -> Tensor:
+        """Return the group of each of n windows, `(clients, n)`."""
         if self.options.groups == "random":
-            order = shuffled(n, cohort.generators).to(cohort.data.sizes.device)
-            return order % self.n_groups
-        slots = self.task.keys(cohort.data.tensors)[:, :n]
-        return slots * self.n_groups // self.task.n_keys
+            place = shuffled(n, cohort.generators)
+        else:
+            slots = self.task.keys(cohort.data.tensors)[:, :n]
+            place = slots.argsort(stable=True).argsort().cpu()
+        return place * int(self._n_groups(torch.tensor(n))) // n
+
+    def _n_groups(self, sizes: Tensor) -> Tensor:
+        """Return the number of groups of clients with so many windows."""
+        return (sizes // FEWEST).clamp(1, self.options.prototypes)
+
+    def _counts(self, sizes: Tensor) -> Tensor:
+        """Return the number of windows in each group, `(clients, prototypes)`."""
+        n_groups, sizes = self._n_groups(sizes)[:, None], sizes[:, None]
+        ends = torch.arange(self.options.prototypes + 1, device=sizes.device).clamp(max=n_groups)
+        # The first place of group k is the smallest i with i n_groups ≥ k n.
+        return torch.div(ends * sizes + n_groups - 1, n_groups, rounding_mode="floor").diff()
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Estimate G and M by the scatter of prototypes; solve for the map."""
-        prototypes = uploads[PROTOTYPES].double()
-        sizes = of.sizes[:, None, None]
-        n_groups = sizes.clamp(max=self.n_groups)  # A client may have fewer windows.
-        some = torch.arange(self.n_groups, device=sizes.device)[:, None] < n_groups
-        mean = prototypes.sum(1, keepdim=True) / n_groups
-        apart = (prototypes - mean) * some
-        share = sizes / sizes.sum()
-        scale = share / n_groups
+        """Estimate G and M from the prototypes, and solve for the map."""
+        found = self.estimate(uploads[PROTOTYPES].double(), of.sizes, len(server[MAP]))
+        solved = self._solved(*found.tensor_split([len(found)], dim=1)).to(server[MAP])
+        rounds = server[ROUNDS] + 1 if of.round > 0 else torch.ones_like(server[ROUNDS])
+        saved = self._saved_so_far(server, of, uploads)
+        mean = server[MAP] + (solved - server[MAP]) / rounds
+        return {**server, **saved, MAP: mean, ROUNDS: rounds}
+
+    def estimate(self, prototypes: Tensor, sizes: Tensor, n: int) -> Tensor:
+        """Estimate the mean products of all clients' windows, `(inputs, inputs + outputs)`.
+
+        Args:
+            prototypes: `(clients, prototypes, inputs + outputs)`.
+            sizes: `(clients,)` numbers of windows.
+            n: number of inputs.
+        """
+        sizes = sizes.to(prototypes)[:, None, None]
+        shares = self._counts(sizes[:, 0, 0].long())[..., None] / sizes
+        mean = (shares * prototypes).sum(1, keepdim=True)
+        weights, n_groups = sizes / sizes.sum(), self._n_groups(sizes.long())
+        scale = weights * shares
         if self.options.groups == "random":
             scale = scale * (sizes - 1) / (n_groups - 1).clamp(min=1)
-        n = len(server[MAP])
-        found = _weighted_products(mean, share, n) + _weighted_products(apart, scale, n)
-        rounds = 1 if of.round == 0 else server[ROUNDS] + 1
-        if of.round > 0:
-            found = server[ESTIMATE] + (found - server[ESTIMATE]) / rounds
-        solved = self._solved(found[:, :n], found[:, n:]).to(server[MAP])
-        return {
-            **server,
-            **self._saved_so_far(server, of, uploads),
-            MAP: solved,
-            ESTIMATE: found,
-            ROUNDS: torch.as_tensor(rounds, dtype=server[ROUNDS].dtype),
-        }
+        within = _weighted_products(prototypes - mean, scale, n)
+        return _weighted_products(mean, weights, n) + within
 
     def _rest(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return r alone."""

@@ -1,5 +1,7 @@
 """ProtoRidge's estimates against the sums of all windows, which it never sends."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +12,9 @@ from stforecast import Forecaster
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.core.state import Participants
-from stforecast.methods.fedlean import MAP, OWN, n_linear, relative
-from stforecast.methods.protoridge import ESTIMATE, PROTOTYPES
+from stforecast.methods import protoridge
+from stforecast.methods.fedlean import LEARNT, MAP, OWN, n_linear, relative
+from stforecast.methods.protoridge import FEWEST, PROTOTYPES, ROUNDS
 
 SMALL = {
     "split": "days:15,3,3", "profile": "none", "extra_lags": "2,24", "calendar": "day",
@@ -56,82 +59,106 @@ def sums_of_all(table, forecaster):
     return (z.transpose(0, 2, 1) @ both / z.shape[1]).mean(0)
 
 
-def test_a_prototype_of_each_window_gives_the_sums_of_all_windows(table):
+def ridge(sums, penalty=1.0):
+    """Return the map of the mean products of all windows, with its products the first columns."""
+    products, moments = np.split(sums, [len(sums)], axis=1)
+    penalties = np.diag([1e-6 * penalty, *[penalty] * (len(sums) - 1)])
+    return np.linalg.solve(products + penalties, moments)
+
+
+def test_a_prototype_of_each_window_gives_the_map_of_all_windows(table, monkeypatch):
+    monkeypatch.setattr(protoridge, "FEWEST", 1)
     table.iloc[50:80, 0] = np.nan
     table.iloc[100, 1] = np.nan
-    forecaster = fitted(table, prototypes=1000)
-    found = predictor(forecaster).snapshot.server[ESTIMATE]
-    np.testing.assert_allclose(found, sums_of_all(table, forecaster), rtol=1e-4, atol=1e-5)
+    forecaster = fitted(table, prototypes=1000, ridge=0.3)
+    found = predictor(forecaster).snapshot.server[MAP]
+    expected = ridge(sums_of_all(table, forecaster), 0.3)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def estimate(method, server, prototypes, sizes, round=0):
-    of = Participants(torch.arange(len(sizes)), torch.tensor(sizes), round)
-    return method.aggregate(server, of, {PROTOTYPES: prototypes})
-
-
-def test_the_mean_of_the_estimates_over_all_groupings_is_the_sums_of_all_windows(table):
-    """Of four windows in two groups, there are three groupings."""
-    trained = predictor(fitted(table, prototypes=2))
-    method, server = trained.method, trained.snapshot.server
-    n, columns = server[ESTIMATE].shape
-    rows = torch.randn(4, columns, generator=torch.Generator().manual_seed(0)).double()
-    groupings = ([[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]])
-    means = [torch.stack([rows[group].mean(0) for group in of]) for of in groupings]
-    found = [estimate(method, server, m[None].float(), [4])[ESTIMATE] for m in means]
-    expected = rows[:, :n].T @ rows / 4
-    torch.testing.assert_close(torch.stack(found).mean(0), expected, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(found[0], expected, rtol=0.1, atol=0.1)
+@pytest.mark.parametrize("groups", [([0, 1], [2, 3]), ([0, 1, 2], [3, 4])], ids=["equal", "odd"])
+def test_the_mean_of_the_estimates_over_all_groupings_is_the_sums_of_all_windows(
+    groups, table, monkeypatch
+):
+    monkeypatch.setattr(protoridge, "FEWEST", 2)
+    method = predictor(fitted(table, prototypes=2)).method
+    size = sum(map(len, groups))
+    rows = torch.randn(size, 5, generator=torch.Generator().manual_seed(0)).double()
+    found = [
+        method.estimate(
+            torch.stack([rows[list(order)][of].mean(0) for of in groups])[None],
+            torch.tensor([size]),
+            3,
+        )
+        for order in itertools.permutations(range(size))
+    ]
+    torch.testing.assert_close(torch.stack(found).mean(0), rows[:, :3].T @ rows / size)
+    assert torch.stack(found).std(0).max() > 0.1
 
 
 def test_clients_count_by_their_windows(table):
-    trained = predictor(fitted(table, prototypes=2))
-    method, server = trained.method, trained.snapshot.server
-    sent = torch.randn(2, 2, server[ESTIMATE].shape[1], generator=torch.Generator().manual_seed(0))
-    each = [
-        estimate(method, server, sent[i : i + 1], [n])[ESTIMATE] for i, n in enumerate((30, 10))
-    ]
-    both = estimate(method, server, sent, [30, 10])[ESTIMATE]
+    method = predictor(fitted(table, prototypes=2)).method
+    sent = torch.randn(2, 2, 5, generator=torch.Generator().manual_seed(0)).double()
+    sizes = torch.tensor([30, 10])
+    sent[1, 1] = 0  # Ten windows are one group.
+    each = [method.estimate(sent[i : i + 1], sizes[i : i + 1], 3) for i in (0, 1)]
+    both = method.estimate(sent, sizes, 3)
     torch.testing.assert_close(both, 0.75 * each[0] + 0.25 * each[1])
+    torch.testing.assert_close(each[1], torch.outer(sent[1, 0, :3], sent[1, 0]))
 
 
-def test_the_map_is_the_ridge_regression_of_the_estimates(table):
-    server = predictor(fitted(table, ridge=0.3)).snapshot.server
-    found = server[ESTIMATE].numpy()
-    products, moments = np.split(found, [len(found)], axis=1)
-    products += np.diag([0.3e-6, *[0.3] * (len(found) - 1)])
-    np.testing.assert_allclose(
-        server[MAP], np.linalg.solve(products, moments), rtol=1e-4, atol=1e-5
+def test_further_rounds_draw_other_groups_and_take_the_mean_of_their_maps(table):
+    one, two = (predictor(fitted(table, rounds=n)) for n in (1, 2))
+    server = one.snapshot.server
+    sent = torch.randn(1, 24, sum(server[MAP].shape), generator=torch.Generator().manual_seed(0))
+    first, second = (
+        one.method.aggregate(
+            server, Participants(torch.arange(1), torch.tensor([100]), round), {PROTOTYPES: sent}
+        )
+        for round in (0, 1)
     )
-
-
-def test_further_rounds_draw_other_groups_and_take_the_mean(table):
-    one, two = (predictor(fitted(table, rounds=n)).snapshot.server[ESTIMATE] for n in (1, 2))
-    method, server = (lambda of: (of.method, of.snapshot.server))(predictor(fitted(table)))
-    sent = torch.randn(1, 24, server[ESTIMATE].shape[1], generator=torch.Generator().manual_seed(0))
-    second = estimate(method, server, sent, [100])[ESTIMATE]
-    both = estimate(method, server, sent, [100], round=1)[ESTIMATE]
-    torch.testing.assert_close(both, (one + second) / 2)
-    assert not torch.equal(one, two)
+    torch.testing.assert_close(second[MAP], (server[MAP] + first[MAP]) / 2)
+    assert (server[ROUNDS], second[ROUNDS]) == (1, 2)
+    assert not torch.equal(server[MAP], two.snapshot.server[MAP])
 
 
 def test_prototypes_of_slots_are_means_of_parts_of_the_day(table):
     forecaster = fitted(table, groups="slots", prototypes=12)
     z, change, _ = rows_of(table, forecaster)
     both = np.concatenate([z, change], axis=-1)
-    first = 24  # The first window's first target: midnight of the second day.
-    part = (first + np.arange(both.shape[1])) % 24 // 2
-    means = np.stack([both[:, part == k].mean(1) for k in range(12)], axis=1)
-    expected = np.mean(means[..., : z.shape[-1]].transpose(0, 2, 1) @ means / 12, axis=0)
-    found = predictor(forecaster).snapshot.server[ESTIMATE]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    # The first window's first target is midnight of the second day.
+    place = np.arange(both.shape[1])
+    order, group = np.argsort(place % 24, kind="stable"), place * 12 // len(place)
+    found = 0
+    for client in both:
+        for part in np.split(client[order], np.flatnonzero(np.diff(group)) + 1):
+            mean = part.mean(0)
+            found = found + len(part) / both.shape[1] * np.outer(mean[: z.shape[-1]], mean) / 3
+    np.testing.assert_allclose(
+        predictor(forecaster).snapshot.server[MAP], ridge(found), rtol=1e-3, atol=1e-4
+    )
 
 
-def test_a_client_sends_its_prototypes_once_and_nothing_else(table):
+def test_groups_have_some_windows_each(table):
+    method = predictor(fitted(table, prototypes=5)).method
+    counts = method._counts(torch.tensor([3, 2 * FEWEST, 5 * FEWEST + 3, 1000]))
+    assert counts.tolist()[:2] == [[3, 0, 0, 0, 0], [FEWEST, FEWEST, 0, 0, 0]]
+    assert counts[2].sum() == 5 * FEWEST + 3
+    assert set(counts[2].tolist()) == {FEWEST, FEWEST + 1}
+    assert counts[3].tolist() == [200] * 5
+
+
+def test_a_client_sends_its_prototypes_once_and_keeps_no_network(table, tmp_path):
     forecaster = fitted(table)
-    rounds = forecaster.rounds_
     floats = 24 * (n_linear(forecaster.config.window) + 2)
-    assert rounds["bytes_up"].tolist() == [3 * 4 * floats]
-    assert {*predictor(forecaster).snapshot.server} == {MAP, ESTIMATE, "rounds"}
+    assert forecaster.rounds_["bytes_up"].tolist() == [3 * 4 * floats]
+    assert {*predictor(forecaster).snapshot.server} == {MAP, ROUNDS}
+    assert {n.partition("/")[2] for n in predictor(forecaster).state()} == {
+        MAP, ROUNDS, f"memory/{OWN}", f"memory/{LEARNT}", "sizes",
+    }  # fmt: skip
+    forecaster.save(tmp_path)
+    later = Forecaster.load(tmp_path).predict(table)
+    pd.testing.assert_frame_equal(later, forecaster.predict(table))
 
 
 def test_clients_correct_the_map_and_forecast_what_they_correct(table):
@@ -155,10 +182,14 @@ def test_few_prototypes_forecast_nearly_as_well_as_the_sums_of_all_windows(table
 def test_a_refit_sends_prototypes_of_all_known_windows(table):
     forecaster = fitted(table, refit="once", refit_rounds=2)
     forecaster.evaluate()
+    (refit,) = forecaster.refits_.to_dict("records")
+    assert refit["rounds"] == 3
     assert np.isfinite(forecaster.predict(table).to_numpy()).all()
 
 
-@pytest.mark.parametrize("name", ["lr", "batch_size", "rounds_per_cell", "participants"])
+@pytest.mark.parametrize(
+    "name", ["lr", "batch_size", "rounds_per_cell", "participants", "huber_delta"]
+)
 def test_settings_of_a_network_are_refused(name):
     with pytest.raises(InputError, match=name):
-        Forecaster("protoridge", **{name: 1})
+        Forecaster("protoridge", **{name: "huber" if name == "loss" else 1})
