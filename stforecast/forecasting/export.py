@@ -176,6 +176,9 @@ class Graph(nn.Module):
         self.day, self.week = (int(span // model.step) for span in (DAY, WEEK))
         self.bounded = model.calibration is not None
         self.usual = predictor.usual_weights(model.step)
+        mixes = predictor.mixes_pretrained(model.step)
+        # Built here, as a trace of `forward` would keep how its weights are first drawn.
+        self.pretrained = Network.from_arrays(trained_arrays()) if mixes else None
         self.starts = [*self._origins(), n_steps]
 
     def _origins(self) -> range:
@@ -371,14 +374,14 @@ class Graph(nn.Module):
         if self.predictor._has_experts:
             assert weekly is not None
             found.append(self._at_targets(weekly.usual, starts, local))
-        if self.predictor.mixes_pretrained(self.model.step):
+        if self.pretrained is not None:
             wall = WallClock(
                 self.day,
                 lambda steps, lags: self._before(steps, lags, local),
                 lambda steps: clock[steps],
             )
             inputs = Past(z, wall).inputs(starts, torch.arange(1, self.window.horizon + 1))
-            found.append(Network.from_arrays(trained_arrays()).levels(inputs).float())
+            found.append(self.pretrained.levels(inputs).float())
         return [self._reordered(of.nan_to_num(0.0), starts, local, -1) for of in found]
 
     def _mixed(
@@ -387,7 +390,7 @@ class Graph(nn.Module):
         """Return the mixture of the last window's forecasts, as `TrainedMethod._mixed`."""
         middle = len(self.predictor.levels) // 2
         weights = self._weights(x, z, local, [of[:, :-1] for of in others]).float()
-        of_experts, of_others = weights[..., None].tensor_split([own.shape[1] - 1])
+        of_experts, of_others = weights[..., None].tensor_split([int(self.predictor._has_experts)])
         mixed = own[:, 0]
         for weight, expert in zip(of_experts, own[:, 1:].unbind(1), strict=True):
             mixed = mixed + weight[..., None] * (expert - mixed)
