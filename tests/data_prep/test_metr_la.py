@@ -34,6 +34,7 @@ def prepared(write_frame, tmp_path):
     return prepare_frame
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "kind", ["datetime64[ns]", "datetime64[us]", "datetime64[ms]", "datetime64[s]", "datetime64"]
 )

@@ -103,6 +103,7 @@ def test_times_are_utc_and_the_wall_clock_is_that_of_the_place(raw, out):
     assert local_time(ds)[-1] == pd.Timestamp("2013-11-02 23:00")
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("step", "n"), [("10min", 288), ("30min", 96), ("1h", 48), ("8h", 6), ("1D", 2)]
 )
@@ -339,6 +340,7 @@ def test_another_step_or_a_changed_file_is_read_anew(raw, out, reads):
     assert reads == [1, 1, 1, 2]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_changed_in_all_but_size_and_time_is_read_anew(raw, out, reads, packed):
     path = raw / f"{PREFIX}2013-11-01.txt"
@@ -423,6 +425,7 @@ def independent_reader(folder):
     return frame.assign(time=time).pivot(index="time", columns="cell", values="internet")
 
 
+@pytest.mark.repeats
 def test_real_days_at_ten_minutes(traffic_dir, out):
     raw = traffic_dir / "milan-25cells-raw"
     ds = prepare(raw, out, step="10min", grid=traffic_dir / "milano-grid.geojson.gz")

@@ -162,6 +162,7 @@ def test_range_is_that_of_the_real_cells(city: Path) -> None:
     assert 1000 < max(values) < 6000
 
 
+@pytest.mark.repeats
 def test_kinds_differ_as_described(internet: dict[str, np.ndarray]) -> None:
     friday, saturday, sunday, tuesday, thursday = 7, 8, 9, 4, 6  # 2013-11-08 is a Friday
     night = internet["nightlife"]
@@ -242,6 +243,7 @@ def test_a_dense_city_is_alike_and_a_heterogeneous_one_is_not():
     assert dense.min() > 10 * sparse.max()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("preset", ["dense", "sparse"])
 def test_presets_give_equal_bytes_for_equal_arguments(preset: str, tmp_path: Path) -> None:
     one, two = (simulate(tmp_path / name, preset=preset, cells=4, days=2, seed=3) for name in "ab")
@@ -250,6 +252,7 @@ def test_presets_give_equal_bytes_for_equal_arguments(preset: str, tmp_path: Pat
     assert one[0].read_bytes() != other[0].read_bytes()
 
 
+@pytest.mark.repeats
 def test_a_presets_size_is_the_default(tmp_path: Path) -> None:
     files = simulate(tmp_path / "all", preset="sparse", cells=1)
     assert len(files) == 62
@@ -303,6 +306,7 @@ def test_trentino_ids_have_gaps(tmp_path: Path) -> None:
     assert 5200 in ids
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("city", "name", "features"),
     [

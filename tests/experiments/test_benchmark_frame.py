@@ -129,6 +129,7 @@ def test_a_table_has_a_dash_for_what_is_missing():
     assert rows[2:] == [["1,000", "0.12"], ["2", "-"]]
 
 
+@pytest.mark.repeats
 def test_what_a_process_of_its_own_made_keeps_its_state():
     with own_process(partial, next, count(7)) as call:
         assert [call(), call()] == [7, 8]

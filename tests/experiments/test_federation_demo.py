@@ -75,6 +75,7 @@ def test_a_nodes_key_is_its_own(tmp_path):
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
 
 
+@pytest.mark.repeats
 def test_the_city_is_shared_out_without_overlap(tmp_path):
     paths = federation_demo.make_cubes(tmp_path)
     cells = [pd.Index(federation_demo.open_cube(path)["cell"].to_numpy()) for path in paths]

@@ -21,6 +21,7 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("plain", [prepare_with_pandas, prepare_with_polars])
 def test_plain_readers_make_the_same_cube_of_generated_days(tmp_path, raw, plain):
     ours, theirs = tmp_path / "ours.nc", tmp_path / "theirs.nc"

@@ -33,6 +33,7 @@ def losses(variant, n=3):
     return [run_round().loss for _ in range(n)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("loop", ["peers", "tuned"])
 def test_a_loop_over_clients_computes_what_the_stacked_path_does(loop):
     assert losses(Variant("loop", loop)) == pytest.approx(losses(Variant("ours")), rel=1e-4)

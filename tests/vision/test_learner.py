@@ -137,6 +137,7 @@ def test_no_two_sections_share_a_name():
                 assert len(names) == len(set(names)), (method, model, partition)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_is_refused(tmp_path, value):
     """It would call every image the first class."""

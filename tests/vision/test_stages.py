@@ -71,6 +71,7 @@ def test_participants_are_marked(fitted):
     assert took_part[0] == took_part[1] == took_part[2] != took_part[3] == took_part[4]
 
 
+@pytest.mark.repeats
 def test_rounds_between_judgements():
     learner = Learner("fedavg", test_every=2, **{**SETTINGS, "rounds": 3}).fit()
     assert sorted(set(learner.stages_["round"])) == [4, 5, 6, 7, 8, 9]
@@ -119,6 +120,7 @@ def test_a_run_folder_holds_the_stages(tmp_path):
     )
 
 
+@pytest.mark.repeats
 def test_figures_draw_every_model_of_a_method(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1}
     finished = run_images("fedavg", tmp_path / "run", settings)

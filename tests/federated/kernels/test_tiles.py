@@ -152,6 +152,7 @@ def test_the_system_permits_them_only_where_the_processor_has_them():
     assert compiler._tiles_permitted() <= ("amx_tile" in compiler.processor_flags().split())
 
 
+@pytest.mark.repeats
 def test_the_instructions_are_compiled():
     """Also where the processor cannot run them."""
     command = [os.environ.get("CC", "cc"), *compiler.COMPILE[1:], "-march=sapphirerapids"]

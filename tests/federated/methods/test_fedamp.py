@@ -34,6 +34,7 @@ def pulled(models, i, alpha, sigma):
     }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("alpha", [0.3, 2.0])
 @pytest.mark.parametrize("sigma", [0.5, 30.0])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, alpha, sigma):

@@ -31,7 +31,7 @@ def test_the_rounds_are_fedavgs(federate, module):
 
 
 @pytest.mark.parametrize("part", ["all", "head"])
-@pytest.mark.parametrize("optimizer", SETTINGS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_fine_tuning_is_training_alone_from_the_global_model(
     double, federate, alone, optimizers, optimizer, part
 ):

@@ -30,7 +30,7 @@ def contrast(z, near, far, temperature):
     return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, optimizer
 ):

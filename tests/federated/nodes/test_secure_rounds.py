@@ -40,6 +40,7 @@ def assert_equal_rounds(reports, expected):
             assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True), (name, report)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedlean", "fedtrees", "scaffold", "fednova", "fedrep"])
 def test_numbers_are_those_of_one_process(name, federate, split, stacked, module):
@@ -76,6 +77,7 @@ def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, fed
     assert any(not torch.equal(t, models[1][name]) for name, t in models[0].items())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "settings", [{"participation": 0.4, "rounds": 4}, {"lr": 1.0, "rounds": 6}]
 )
@@ -126,6 +128,7 @@ def losing(node, task, round, link):
     return spoil
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stage", "left"), [("round", 3), ("share", 3), ("mask", 3), ("unmask", 5)]

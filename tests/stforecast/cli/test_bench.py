@@ -52,6 +52,7 @@ def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     assert (folder / "run.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.repeats
 def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
     out = tmp_path / "out"
     methods = '["solo", { method = "ridge", label = "a, b", seeds = [1] }]'
@@ -221,6 +222,7 @@ def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
         run_grid(other, tmp_path)
 
 
+@pytest.mark.repeats
 def test_the_page_compares_with_the_row_of_the_table(write, tmp_path):
     for name in ("last_value", "ridge"):
         grid = write('["last_value", "ridge"]', f'reference = "{name}"\nservices = ["sms"]')

@@ -146,6 +146,7 @@ def test_three_lines_of_python(town, tmp_path):
     assert found.assumed["service"] == "value"
 
 
+@pytest.mark.repeats
 def test_rounds_are_fewer_for_many_cells(town):
     from stforecast.forecasting.config import defaults
     from stforecast.forecasting.quick import make_plan

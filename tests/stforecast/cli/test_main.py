@@ -211,6 +211,7 @@ def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
     assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
 
 
+@pytest.mark.repeats
 def test_a_backtest_prints_what_info_says_of_its_folder_as_json(stforecast, town, tmp_path):
     words = ["--data", town, "--service", "sms", "--method", "last_value", "--folds", "2"]
     code, out, _ = stforecast("backtest", *words, "--test", "1d", "--out", tmp_path, "--json")
@@ -341,6 +342,7 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
 
 
+@pytest.mark.repeats
 def test_several_services_are_forecast_into_a_folder_each(stforecast, town, tmp_path):
     words = ["run", "--data", town, "--method", "ridge", *SPLIT, "--out", tmp_path / "all"]
     code, _, err = stforecast(*words, "--service", "internet,sms", "--inputs", "")
@@ -422,6 +424,7 @@ def test_a_quick_forecast_reads_events_and_says_what_it_assumes(stforecast, town
     assert out.splitlines()[-1].endswith("--out forecast.csv --events NEWER.csv")
 
 
+@pytest.mark.repeats
 def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, tmp_path):
     args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *SPLIT]
     assert stforecast(*args, "--intervals", "conformal", "--out", tmp_path / "r")[0] == 0
@@ -478,6 +481,7 @@ NEED_MORE = {"predictions", "sweep", "intervals", "calibration", "critical-diffe
 """Figures that one plain run of a town without places does not have."""
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [k for k in PLOTS if k not in NEED_MORE])
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):

@@ -39,6 +39,7 @@ def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     ]
 
 
+@pytest.mark.repeats
 def test_methods_without_error_do_not_differ(board):
     found = board({"a": 0.0, "b": 0.0, "c": 1.0})
     first, *_ = claims(found)
@@ -53,12 +54,14 @@ def test_diverged_methods_are_named_and_not_called_equal(board):
     ]
 
 
+@pytest.mark.repeats
 def test_nothing_is_compared_with_a_diverged_reference(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf}, reference="c")
     (claim,) = claims(found)
     assert claim == "On milan, **c** diverged, so nothing can be compared with it."
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("n_others", "smallest"), [(1, 2 / 64), (2, 4 / 64)])
 def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     errors = {"a": 1.0, "b": 2.0, "c": 3.0}

@@ -69,6 +69,7 @@ def test_settings_that_all_rows_share_are_not_said_to_differ(make_run):
     assert "Rows differ" not in text
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "other", [{"split": "fedda"}, {"horizon": 3}, {"scale": "global"}, {"data": "b/town.nc"}]
@@ -155,6 +156,7 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert "bootstrap over 9 test days; it holds for these cells and this seed only" in text
 
 
+@pytest.mark.repeats
 def test_few_days_support_no_claim(make_run):
     runs = [make_run(m, scores=(v, v), n_days=5) for m, v in (("solo", 1.0), ("fuels", 2.0))]
     text = results_table(runs, {})
@@ -204,6 +206,7 @@ def test_a_row_without_all_folds_is_left_out(make_run, tables, cells):
     assert "Left out, since folds are missing: fuels." in text
 
 
+@pytest.mark.repeats
 def test_ranks_leave_out_a_row_without_all_folds(make_run, tables):
     clients = dict.fromkeys("abcdefgh", 1.0)
 

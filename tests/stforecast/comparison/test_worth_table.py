@@ -50,6 +50,7 @@ def test_the_share_of_the_gap_that_is_closed_stands_for_each_number_of_clients(d
     assert "100 % [100, 100] with 2 clients, 75 % [75, 75] with 25 clients; with 4 clients" in text
 
 
+@pytest.mark.repeats
 def test_without_a_gap_the_sentence_says_so(divided):
     runs = [
         *divided("all", [25], {"solo": 1.0}),

@@ -162,6 +162,7 @@ def test_quantiles_read_events(method, town, matches):
     assert np.isfinite(forecaster.predict(town.isel(time=slice(0, 236)))).all().all()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedlean", "fedtrees", "fedavg"])
 def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town, matches, tmp_path):

@@ -387,6 +387,7 @@ def test_an_unknown_zone_of_a_federation_is_refused(federation):
         RunSettings.from_run_config(odd.as_run_config())
 
 
+@pytest.mark.repeats
 def test_the_server_reports_epsilon(federation, tmp_path):
     pytest.importorskip("dp_accounting")
     run, link, _ = federation("fedavg", clip=1.0, noise="gaussian", noise_std=5.0)

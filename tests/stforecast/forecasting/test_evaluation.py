@@ -75,6 +75,7 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
     assert made == [reads, False], "never of the validation part"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["fedlean", "fuels", "fedtrees"])
 def test_windows_cut_for_a_few_cells_at_a_time_change_no_number(cube, tiny, monkeypatch, method):
@@ -109,6 +110,7 @@ def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("intervals", ["none", "conformal", "normalised"])
 def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     cube, tmp_path, monkeypatch, intervals

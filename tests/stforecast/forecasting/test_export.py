@@ -49,6 +49,7 @@ def town(days=40, begin="2013-10-01", gaps=True):
     )  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "begin"),

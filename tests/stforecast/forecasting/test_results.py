@@ -64,6 +64,7 @@ def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
     )  # Midnight after a day of lags.
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["fedavg", "last_value"])
 def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkeypatch, method):
     settings, out = {**tiny, "service": "sms"}, tmp_path / "run"
@@ -245,6 +246,7 @@ def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_pa
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.repeats
 def test_epsilon_names_the_statistics_that_cross_clients(cube_path, tiny, tmp_path):
     pytest.importorskip("dp_accounting")
     settings = {**tiny, "service": "internet", "scale": "global", "clip": 1.0, "noise": "gaussian"}

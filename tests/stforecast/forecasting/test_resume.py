@@ -69,6 +69,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.attack("kills")
 @pytest.mark.parametrize(("method", "choices"), CASES)
 def test_a_run_that_was_killed_equals_one_that_was_not(
@@ -136,6 +137,7 @@ def killed_in_refits(monkeypatch):
 ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
+@pytest.mark.repeats
 @pytest.mark.attack("kills")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
@@ -361,6 +363,7 @@ def read_only(*args, **kwargs):
     raise OSError(errno.EROFS, "Read-only file system")
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fail", "told"),

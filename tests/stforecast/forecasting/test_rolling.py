@@ -60,6 +60,7 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["ridge", "fedavg"])
 def test_refits_keep_the_target_that_was_chosen(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else {}), "split": "days:6,1,3", "refit": "daily"}
@@ -159,6 +160,7 @@ def test_a_test_part_of_less_than_a_week_is_not_refitted_weekly(cube):
     assert forecaster.refits_.empty
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["ridge", "fedavg"])
 def test_a_refit_before_the_test_part_learns_the_validation_part(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else RIDGE), "split": "days:6,1,3", "service": None}

@@ -123,6 +123,7 @@ def rows(table, metric):
     return found[found.selection == "best"].set_index("client")["value"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 @pytest.mark.parametrize("method", ["last_value", "fuels"])
 def test_any_forecaster_gets_intervals(cube, tiny, method, how):
@@ -143,6 +144,7 @@ def test_any_forecaster_gets_intervals(cube, tiny, method, how):
     ).any()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
     forecaster = Forecaster("fuels", service="internet", intervals=how, **tiny).fit(cube)
@@ -235,6 +237,7 @@ def test_earlier_bounds_do_not_depend_on_later_targets():
         assert (before[name] != after[name]).sel(time=~same).all()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 def test_traffic_has_no_bounds_below_zero(how):
     hours = pd.date_range("2013-11-01", periods=24 * 20, freq="h")
@@ -291,6 +294,7 @@ def test_quantiles_are_normalised_from_where_they_are():
     assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("method", [m for m in METHODS if "loss" not in METHODS[m].unread])
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
@@ -302,6 +306,7 @@ def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     assert 0 < rows(forecaster.evaluate(), "coverage")["all"] <= 1
 
 
+@pytest.mark.repeats
 def test_quantiles_learn_where_the_targets_lie():
     # Noise without pattern: the best 10 % and 90 % quantiles are those of the noise.
     hours = pd.date_range("2013-11-01", periods=24 * 40, freq="h")
@@ -415,6 +420,7 @@ def per_cent(n_days=24):
     return pd.DataFrame((daily.to_numpy()[:, None] + noise).clip(0, 100), hours)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["conformal", "normalised", "none"])
 def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
     table = per_cent()

@@ -635,6 +635,7 @@ def test_less_than_a_period_is_refused():
         federation(ClientData(data.tensors, sizes), training={"batch_size": 2})
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("method", "model"),
     [("fedda", "dual_lstm"), ("fedda", "dual_gru"), ("fedda_clusters", "dual_lstm")],

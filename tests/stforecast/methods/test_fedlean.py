@@ -254,6 +254,7 @@ def test_one_map_reads_the_weekly_profile_and_one_does_not(table):
             assert not own[n:, of_map].any()
 
 
+@pytest.mark.repeats
 def test_the_profile_helps_where_weeks_repeat():
     hours = pd.date_range("2013-11-04", periods=24 * 70, freq="h")
     rng = np.random.default_rng(0)
@@ -449,6 +450,7 @@ def test_the_network_learns_what_the_map_leaves(table):
     assert last < first
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("lags", ["2,24", "2-24"])
 def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lags):
     settings = {**SMALL, "rounds": 3, "dropout": 0.0, "extra_lags": lags, "profile": "week"}

@@ -68,6 +68,7 @@ def forecasts(federation, data):
     return torch.cat(parts, dim=1)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("outputs", [1, 6])
 @pytest.mark.parametrize("loss", ["mse", "huber", "quantile"])
 def test_clients_grow_the_trees_of_their_pooled_samples(loss, outputs):
@@ -196,6 +197,7 @@ def test_it_learns_from_a_share_of_the_clients():
     assert np.mean(losses[-3:]) < 0.5 * np.mean(losses[1:4])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_it_goes_on_from_its_state(participation):
     whole = federate(samples_of((40, 30, 30)), rounds=9, participation=participation)
@@ -211,6 +213,7 @@ def test_it_goes_on_from_its_state(participation):
     torch.testing.assert_close(second.state.flat(), whole.state.flat(), rtol=0, atol=0)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     "guards",
     [

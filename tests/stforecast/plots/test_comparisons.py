@@ -111,6 +111,7 @@ def test_one_step_names_the_time_ahead_and_seasonal_naive(tested):
     assert labelled(ax)["seasonal naive: 3"].get_xdata()[0] == 3
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("errors", [(3,), (3, 3)])
 def test_a_method_that_is_seasonal_naive_is_drawn_once(tested, errors):
     y_hat, y = steps(*errors)
@@ -289,6 +290,7 @@ def test_scaled_errors_have_no_unit(tested, metric, name):
     assert error_name(metric, [tested("a", BUSY, BUSY, units="MB")]) == name
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("attrs", "drawn"),
     [({}, -2), ({"lower_limit": 0.0}, 0), ({"upper_limit": -3.0}, -3), ({"non_negative": 1}, 0)],

@@ -180,6 +180,7 @@ def test_a_service_named_in_the_settings_or_found_is_the_same(make_run):
     assert len(as_curves(runs)) == 1
 
 
+@pytest.mark.repeats
 def test_no_two_of_two_dozen_curves_look_alike(make_run):
     curves = as_curves([make_run(str(i)) for i in range(24)])
     assert len({(c.color, c.line["linestyle"]) for c in curves}) == 24
@@ -196,6 +197,7 @@ DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPA
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("plot", ANY_RUNS.values(), ids=ANY_RUNS)
 def test_every_plot_draws_one_run_and_two_curves(plot, make_run, tmp_path):
@@ -288,6 +290,7 @@ def test_dates_carry_both_years_at_new_year(make_run):
     assert fig.axes[-1].get_xlabel().endswith("2013–2014")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "other",
     [
@@ -525,6 +528,7 @@ def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     assert ax.yaxis_inverted()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 @pytest.mark.parametrize("n_runs", [1, 4, 6])
@@ -574,6 +578,7 @@ def test_a_figure_that_fails_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.repeats
 def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
     fig = PLOTS["rounds"](runs)
@@ -584,6 +589,7 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     assert len(communication(runs, loss="validation").axes) == 1
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["communication", "rounds"])
 @pytest.mark.parametrize("width", [3.5, 7.16])
@@ -598,6 +604,7 @@ def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
         assert box.y1 <= fig.bbox.y1
 
 
+@pytest.mark.repeats
 def test_more_than_six_methods_have_a_panel_each(make_run):
     runs = [make_run(name, offset=7.0 - i) for i, name in enumerate("abcdefg")]
     assert len(predictions(runs[:6]).axes) == 2
@@ -608,6 +615,7 @@ def test_more_than_six_methods_have_a_panel_each(make_run):
         predictions(runs, cells="100,101")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "horizon", "rounds", "communication"])
 def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_run, name):
@@ -707,6 +715,7 @@ def test_ticks_are_in_local_time_where_the_zone_is_known(make_run):
 NO_FORMULA = r"$\frac{1$ and $x$"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "communication", "horizon", "predictions", "rounds"])
 def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):

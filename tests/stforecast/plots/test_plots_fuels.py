@@ -135,7 +135,7 @@ def test_the_verdict_by_hand():
     assert "undefined" in _verdict(one, Divergences("c", np.zeros((4, 4)), 0))
 
 
-@pytest.mark.parametrize("threshold", [0.0, 1e-9, 2.0])
+@pytest.mark.parametrize("threshold", [0.0, pytest.param(1e-9, marks=pytest.mark.repeats), 2.0])
 def test_any_threshold_can_be_drawn(threshold):
     fig, (ax,) = panels(3.5, 2)
     _draw(fig, ax, Divergences("a", np.array([[0.0, 2.0], [2.0, 0.0]]), threshold), [0, 1])
@@ -143,6 +143,7 @@ def test_any_threshold_can_be_drawn(threshold):
     assert ax.images[0].norm(threshold) == pytest.approx(0.5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_titles_do_not_overlap(run, width):
     for fig in (divergence([run], width=width), draw_filter([run], width=width)):

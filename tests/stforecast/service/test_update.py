@@ -108,6 +108,7 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
     assert np.isfinite(done.forecast[["a", "c"]].to_numpy()).all()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -231,6 +232,7 @@ def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
     assert np.isfinite(state.standing.promised)
 
 
+@pytest.mark.repeats
 def test_a_trial_is_on_days_that_the_model_does_not_know(service, monkeypatch):
     run, day = service
     rule = RULE.replace("further_days = 0", "further_days = 1")
@@ -250,6 +252,7 @@ def test_a_trial_is_on_days_that_the_model_does_not_know(service, monkeypatch):
     assert all(n_steps == n - learnt >= 4 * 24 for n, n_steps in trials)
 
 
+@pytest.mark.repeats
 def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     """A model of noise alone meets days with a daily wave; nothing but training helps."""
     wide = values()

@@ -330,6 +330,7 @@ def test_fusion_of_three_pools_follows_the_mean_of_their_distances():
     torch.testing.assert_close(pool, (own - 0.5 * gradient).detach())
 
 
+@pytest.mark.repeats
 def test_without_selection_global_prototypes_are_means():
     f = federation(FedTAOptions(**SMALL, selection=False, threshold=1.0))
     f2 = federation(FedTAOptions(**SMALL, threshold=1.0))
@@ -340,6 +341,7 @@ def test_without_selection_global_prototypes_are_means():
     assert not torch.equal(f.state.server["prototypes"], f2.state.server["prototypes"])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("standardise", [True, False])
 def test_a_fixed_prototype_stays(standardise):
     """With each client's own scale in the first round, none is fixed before the second."""
@@ -465,6 +467,7 @@ def test_the_second_stage_never_runs_the_backbone(monkeypatch):
     assert calls == [4, 4, 8]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("how", "width"), [("interleave", 32), ("random", 32), ("add", 16)])
 def test_mixes_have_their_width_and_learn(how, width):
     f = federation(FedTAOptions(**SMALL, mix=how), sizes=(8, 12))
@@ -473,6 +476,7 @@ def test_mixes_have_their_width_and_learn(how, width):
     assert f.reports[-1].train_task_loss < f.reports[0].train_task_loss
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["interleave", "random", "add"])
 def test_the_anchors_that_samples_choose_are_trained(how):
     f = federation(FedTAOptions(**SMALL, mix=how))

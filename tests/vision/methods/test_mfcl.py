@@ -58,6 +58,7 @@ def train_generator(net, teacher, former, random, o):
     net.eval()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     o = options(fine_tuning=0.7, diversity=2.0, server_lr=0.01)
@@ -137,6 +138,7 @@ def test_the_generator_is_sent_once_a_task_has_ended(two_tasks):
     assert [r.bytes_up for r in f.reports] == [2 * (8 * model + flags)] * 4
 
 
+@pytest.mark.repeats
 def test_all_former_classes_come_to_be_made(two_tasks):
     o = options(server_steps=200, server_batch_size=64, noise_width=8, server_lr=0.01)
     f = two_tasks(MFCL, o)

@@ -92,6 +92,7 @@ def synthesis(method, teacher, former, random, o):
     return torch.cat(made)[:30]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     o = options(distillation=3.0, split=split)
@@ -213,6 +214,7 @@ def test_distillation_keeps_what_the_teacher_says_of_made_samples(two_tasks):
     assert drift(25.0) < 0.5 * drift(0.0)
 
 
+@pytest.mark.repeats
 def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
     assert resumes(lambda: two_tasks(TARGET, options()))
 

@@ -58,6 +58,7 @@ def test_domains_within_a_cell_stand_apart(grid):
     assert [t.get_text() for t in ax.get_yticklabels()] == ["0"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("classes", "domains"), [(3, ("ink", "oil")), (12, tuple("ABCDEFGHI"))])
 def test_markers_keep_within_their_cells(grid, classes, domains):
     images = grid(classes=classes, domains=domains)
@@ -71,6 +72,7 @@ def test_markers_keep_within_their_cells(grid, classes, domains):
             assert np.sort(others)[1] >= side
 
 
+@pytest.mark.repeats
 def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     images = grid(domains=("ink",), classes=3)
     assert partition(PARTITIONS["iid"](clients=2).split(images), images).legends == []
