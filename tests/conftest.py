@@ -26,8 +26,9 @@ try:
 except ModuleNotFoundError:
     pass  # Only some tests need it.
 else:
-    settings.register_profile("no deadline", deadline=None)  # The machine may be busy.
-    settings.load_profile("no deadline")
+    # The machine may be busy.
+    settings.register_profile("quick", deadline=None, max_examples=30)
+    settings.load_profile("quick")
 
 ROOT = Path(__file__).resolve().parent.parent
 START = time.perf_counter()
@@ -136,6 +137,7 @@ gc.disable()  # Importing and collecting make no garbage to speak of.
 def pytest_collection_finish():
     """Look for garbage from now on, but not among the modules and tests that are there."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 

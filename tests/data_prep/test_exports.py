@@ -1063,7 +1063,7 @@ def obey(path, truth, message, out):
     return open_cube(out)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", CASES)
 def test_an_export_is_read_to_the_last_value_or_asks_once(name, tmp_path):
     write, variant = CASES[name]
@@ -1223,7 +1223,9 @@ def test_a_line_that_may_be_cut_is_refused_but_at_the_end(tmp_path):
 
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+    with zipfile.ZipFile(
+        tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1
+    ) as packed:
         packed.writestr("a.csv", bytes(2**28))
     with pytest.raises(InputError, match=r"bomb.zip: unpacked, it would take"):
         read(tmp_path / "bomb.zip")

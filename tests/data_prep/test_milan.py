@@ -145,6 +145,7 @@ def test_a_single_file_is_enough(raw, out):
     assert prepare(raw / f"{PREFIX}2013-11-02.txt", out).sizes["time"] == 24
 
 
+@pytest.mark.repeats
 def test_packed_days_equal_plain_ones(raw, out):
     plain = prepare(raw, out)
     path = raw / f"{PREFIX}2013-11-02.txt"

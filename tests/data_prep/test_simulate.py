@@ -231,6 +231,7 @@ def test_a_sparse_city_counts_few_events_and_each_cell_its_own_number():
     assert (weeks.var(axis=0, ddof=1).mean(axis=0) > 1.5 * activity.mean(axis=0))[busy].all()
 
 
+@pytest.mark.repeats
 def test_a_dense_city_is_alike_and_a_heterogeneous_one_is_not():
     """Mean correlation of the cells' hours; and the spread of their mean activity."""
 

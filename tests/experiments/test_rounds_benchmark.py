@@ -44,6 +44,7 @@ def test_the_seed_matters():
     assert losses(other, 1) != pytest.approx(losses(Variant("ours"), 1), rel=1e-3)
 
 
+@pytest.mark.repeats
 def test_a_client_goes_on_from_its_snapshot():
     federation = make_federation(3, 2)
     straight, broken = (ClientLoop(federation, tuned=True) for _ in range(2))

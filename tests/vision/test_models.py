@@ -10,6 +10,7 @@ from vision.models.convnet import CNN, CNNOptions, ConvNet, ConvNetOptions, Pixe
 from vision.models.resnet import ResNet, ResNet18, ResNet18Options, ResNetOptions
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_features_and_logits(name, channels):
@@ -22,6 +23,7 @@ def test_features_and_logits(name, channels):
     assert population.decode(state, features).shape == (1, 2, 7)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
 def test_mixed_precision_gives_nearly_the_same_logits(name):

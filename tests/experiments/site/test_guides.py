@@ -62,6 +62,7 @@ def test_images_are_compared_at_the_better_number_of_threads_and_by_time_of_one(
     assert rows_of(guides.images_table()) == [["m", "8", "3.2", "2.50×", "5", "2", "2.50×"]]
 
 
+@pytest.mark.repeats
 def test_slopes_of_growth_are_those_of_powers(measured):
     rows = [
         dict.fromkeys(COLUMNS, 1.0)

@@ -85,6 +85,7 @@ def test_the_share_steps_once_a_round(federate):
     assert steps["personal.head.bias"].tolist() == [3 * 2 * (size // 4) for size in SIZES]
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_the_ends_are_fedavg_and_solo(federate, make_data, optimizer):
     settings = {"sizes": (8, 8, 8), "optimizer": optimizer}

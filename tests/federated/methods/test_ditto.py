@@ -54,7 +54,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
             torch.testing.assert_close(rows, v.values(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.repeats
 @pytest.mark.parametrize("build", ["stacked", "module"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_the_global_model_is_fedavgs_whatever_lambda(federate, request, build, shuffle):

@@ -43,6 +43,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimiz
         torch.testing.assert_close(federation.state.server, server, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 def test_without_the_term_it_is_fedavg(federate, module):
     runs = [federate(m, SIZES, build=module, participation=0.5) for m in (prox(0), FedAvg)]
     for federation in runs:

@@ -56,6 +56,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimiz
         torch.testing.assert_close(federation.state.clients.params, own, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 def test_the_head_is_trained_as_long_as_the_representation_by_default(federate):
     states = []
     for options in ({}, {"head_epochs": 2}, {"head_epochs": 1}):

@@ -78,6 +78,7 @@ def test_rounds_are_those_of_clients_and_a_server_one_by_one(
         torch.testing.assert_close(found, server, **double)
 
 
+@pytest.mark.repeats
 def test_without_velocity_it_is_fedavg(double, federate, module):
     at_rest = partial(FedAvgM, options=FedAvgMOptions(beta=0.0))
     runs = [federate(m, SIZES, build=module) for m in (at_rest, FedAvg)]

@@ -288,6 +288,7 @@ def test_a_node_without_the_best_round_is_left_out_of_the_errors_and_named(
         assert coordinator.test_errors == pytest.approx({"mse": 1.0, "mae": 0.25})
 
 
+@pytest.mark.repeats
 def test_a_node_that_is_silent_after_the_last_round_leaves_no_round(federate, split, logged):
     coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES)
     link.spoil = silent_from(2, 2)

@@ -204,6 +204,7 @@ def test_a_dealer_of_false_shares_is_not_let_in_again(federate, split, logged):
     assert [r.participants for r in coordinator.server.reports] == [4, 4]
 
 
+@pytest.mark.repeats
 def test_masked_values_that_are_none_cost_the_round(federate, split, logged):
     """Nobody can know whose they were."""
     coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES, secure=SECURE)
@@ -226,6 +227,7 @@ def test_a_single_node_is_told_at_once(federate, split):
         coordinator.run()
 
 
+@pytest.mark.repeats
 def test_a_late_node_joins_the_next_sum(federate, split):
     coordinator, link = split(
         federate(FedAvg, SIZES, rounds=3), SHARES, patience=Patience(0.2, 1, 0.01, enough=4),

@@ -134,6 +134,7 @@ def test_data_and_services_are_checked_before_the_first_run(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.repeats
 def test_finished_runs_need_no_data(write, tmp_path, town):
     moved = tmp_path / "moved.nc"
     shutil.copy(town, moved)
@@ -177,6 +178,7 @@ def test_other_settings_in_the_same_folder_are_refused_before_any_run(
     assert calls == [("last_value", 1)]
 
 
+@pytest.mark.repeats
 def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
     grid = write('["last_value"]', 'services = ["sms"]')
     run_grid(grid, tmp_path / "out")

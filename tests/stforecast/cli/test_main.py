@@ -300,6 +300,7 @@ def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_
     assert (tmp_path / "r" / equal).read_bytes() == (run_folder / equal).read_bytes()
 
 
+@pytest.mark.repeats
 def test_run_gives_a_reference_forecaster_its_own_options(stforecast, town, tmp_path):
     args = ["run", "--data", town, "--service", "sms", "--method", "ridge", *SPLIT]
     code, out, _ = stforecast(*args, "--alpha", "2.5", "--out", tmp_path / "r")
@@ -395,6 +396,7 @@ def test_a_run_is_adapted_to_new_cells_and_forecasts_them(stforecast, run_folder
     assert (code, len(err.splitlines())) == (2, 1)
 
 
+@pytest.mark.repeats
 def test_events_are_read_by_a_run_and_given_again_with_its_model(stforecast, town, tmp_path):
     table, run = tmp_path / "fair.csv", tmp_path / "r"
     table.write_text("kind,date,cells\nfair,2013-11-06,11\nfair,2013-11-11,11\n")

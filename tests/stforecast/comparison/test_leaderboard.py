@@ -73,6 +73,7 @@ def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
 
 
+@pytest.mark.repeats
 def test_clear_differences_on_few_days_are_not_called_none(board):
     """The intervals exclude 0, but no test of so few days can agree."""
     (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3))

@@ -64,6 +64,7 @@ def test_runs_of_other_settings_are_rows_of_their_own(make_run, cells):
     assert "Rows differ in: tau." in text
 
 
+@pytest.mark.repeats
 def test_settings_that_all_rows_share_are_not_said_to_differ(make_run):
     text = results_table([make_run(seed=1), make_run("solo", seed=2, device="cuda")], {})
     assert "Rows differ" not in text
@@ -165,6 +166,7 @@ def test_few_days_support_no_claim(make_run):
     assert "told apart" not in text
 
 
+@pytest.mark.repeats
 def test_ablations_and_further_models_stand_in_tables_of_their_own(make_run, tables):
     ablation = {"label": "w/o inter", "about": {"table": "Ablations"}}
     both = ("best", "best (global)", "last", "last (global)")
@@ -193,6 +195,7 @@ def test_runs_of_other_targets_cannot_be_compared(make_run):
         results_table(cells_differ, {})
 
 
+@pytest.mark.repeats
 def test_a_row_without_all_folds_is_left_out(make_run, tables, cells):
     def of_fold(fold, *args, **options):
         about = {"fold": fold, "backtest": "2 folds of 3 days"}

@@ -62,6 +62,7 @@ def test_without_a_gap_the_sentence_says_so(divided):
     assert "solo all †" in text
 
 
+@pytest.mark.repeats
 def test_one_division_alone_has_no_such_table(divided):
     runs = divided("cell", [], {"central": 1.0, "solo": 3.0, "fedavg": 1.5})
     assert "What federation is worth" not in results_table(runs, {})

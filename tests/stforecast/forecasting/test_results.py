@@ -163,6 +163,7 @@ def test_a_file_in_place_of_the_folder_is_refused_before_the_work(cube_path, tin
         run("solo", cube_path, cube_path / "run", {**tiny, "service": "sms"})
 
 
+@pytest.mark.repeats
 def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "disk full")
@@ -186,6 +187,7 @@ def test_bad_settings_leave_no_folder(cube_path, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.repeats
 def test_a_reference_forecaster_has_a_header_of_rounds_only(cube_path, tiny, tmp_path, finished):
     found = run(
         "last_value", cube_path, tmp_path / "r", {**read_by("last_value", tiny), "service": "sms"}

@@ -241,6 +241,7 @@ def divided_otherwise(cube):
     return cube.assign_coords(town=("cell", cube["town"].values[::-1]))
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "what"), [(divided_otherwise, "clients"), (in_other_units, "units")]

@@ -114,6 +114,7 @@ def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     np.testing.assert_allclose(last.to_numpy()[0], forecasts[:, 53, 0], rtol=1e-5)
 
 
+@pytest.mark.repeats
 def test_refits_are_the_same_again(cube, tiny):
     settings = {
         **tiny,

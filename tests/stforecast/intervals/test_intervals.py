@@ -167,6 +167,7 @@ def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
         )
 
 
+@pytest.mark.repeats
 def test_refitted_models_keep_their_bounds(cube, tmp_path):
     settings = {"split": "days:6,1,3", "service": "internet", "refit": "daily", "horizon": 2}
     forecaster = Forecaster("ridge", intervals="normalised", **read_by("ridge", settings)).fit(cube)
@@ -475,6 +476,7 @@ def series_of_all_kinds(n):
     return pd.DataFrame(found, pd.date_range("2024-01-01", periods=n, freq="15min"))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("horizon", [1, 24, 96, pytest.param(336, marks=pytest.mark.slow)])
 def test_bounds_are_as_far_as_errors_were(horizon):
     table = series_of_all_kinds(3 * horizon + 300)

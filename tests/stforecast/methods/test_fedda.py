@@ -514,6 +514,7 @@ def trained(model, data, client, params, optimizer):
     return {name: p.detach().numpy().copy() for name, p in params.items()}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
     ("method", "optimizer_state", "update_clusters"),

@@ -376,6 +376,7 @@ def test_less_than_a_day_of_new_windows_keeps_the_penalty(table, hours, chosen):
     assert bool(after.server[SAVED].any()) == chosen
 
 
+@pytest.mark.repeats
 def test_later_refits_add_what_they_see_to_the_choice_of_the_penalty(table):
     _, _, *daily = refitted(table, refit="daily", split="days:15,2,4", horizon=1)
     sums = [model.server[SAVED] for model in daily]
@@ -389,6 +390,7 @@ def test_windows_with_a_profile_keep_the_penalty(table):
     assert SAVED not in after.server
 
 
+@pytest.mark.repeats
 def test_clients_of_several_cells_choose_the_penalty_too(table, tmp_path):
     (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
     _, _, after = refitted(table, clients=str(tmp_path / "clients.csv"))

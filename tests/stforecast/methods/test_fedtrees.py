@@ -189,6 +189,7 @@ def test_the_members_of_a_tree_are_known_among_other_clients():
     assert server["members"].tolist() == [20, 0, 40]
 
 
+@pytest.mark.repeats
 def test_it_learns_from_a_share_of_the_clients():
     federation = federate(samples_of((60, 60, 60, 60)), rounds=31, participation=0.5)
     federation.run()
@@ -292,6 +293,7 @@ def test_a_saved_forecaster_forecasts_the_same(hours, tmp_path):
     assert not forecaster.find_leaks(hours)
 
 
+@pytest.mark.repeats
 def test_refits_go_on_with_longer_data(hours):
     forecaster = Forecaster("fedtrees", refit="daily", refit_rounds=4, **SETTINGS).fit(hours)
     assert np.isfinite(forecaster.test_forecasts().y_hat).all()

@@ -83,6 +83,7 @@ def test_as_many_slots_as_steps_are_the_batches_of_the_paper(batch_size):
     assert_equal(after_rounds(batch_size=4), after_rounds(batch_size=batch_size))
 
 
+@pytest.mark.repeats
 def test_a_sample_estimates_the_positive_prototypes():
     """Of 200 clients of two kinds, twenty tell to which kind each belongs.
 

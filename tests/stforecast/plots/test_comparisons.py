@@ -41,6 +41,7 @@ def test_hours_draw_errors_above_the_load(tested):
     assert top.get_ylabel() == "test MAE of internet"
 
 
+@pytest.mark.repeats
 def test_busy_hours_are_shaded_in_both_panels(tested):
     for ax in hours([tested("a", BUSY + 1, BUSY, zone="Europe/Rome")]).axes:
         spans = [p for p in ax.patches if p.get_label() == "busy hours"]
@@ -97,6 +98,7 @@ def test_horizon_counts_minutes_or_hours(tested, minutes, x, label):
     assert ax.get_xlabel() == label
 
 
+@pytest.mark.repeats
 def test_horizon_sorts_by_the_mean_error(tested):
     runs = [tested(name, *steps(e, e)) for name, e in (("c", 3), ("a", 1), ("b", 2))]
     assert legend_texts(horizon(runs)) == ["a", "b", "c"]
@@ -162,6 +164,7 @@ def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested
     assert fig.axes[1].get_xlabel() == label
 
 
+@pytest.mark.repeats
 def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     runs = [tested("far", *steps(1, 5)), tested("near", *steps(2, 2))]
     runs += [tested("near", *steps(2, 4), seed=2)]
@@ -173,6 +176,7 @@ def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     assert scale.get_xlabel() == "test MAE of internet; colour: ratio to the lowest of the column"
 
 
+@pytest.mark.repeats
 def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
     runs = [tested(str(e), *steps(e), naive=steps(5)[0]) for e in (1, 3, 5, 7, 9)]
     ax = heatmap(runs, metric="raw_mae").axes[0]
@@ -253,6 +257,7 @@ def test_ranks_are_over_the_clients_of_all_data_sets(tested):
     assert note.endswith("Not ranked: only here")
 
 
+@pytest.mark.repeats
 def test_ablations_are_not_ranked(tested):
     runs = [tested(name, *by_cell(i, i)) for i, name in enumerate("abc")]
     runs.append(tested("w/o x", *by_cell(9, 9), about={"table": "ablations"}))

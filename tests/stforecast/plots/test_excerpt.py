@@ -143,6 +143,7 @@ def test_figures_show_errors_of_one_scale(scaled, name):
     np.testing.assert_allclose(found, 1)
 
 
+@pytest.mark.repeats
 def test_ranks_are_those_of_errors_of_one_scale(scaled):
     """Methods of equal errors share their rank."""
     texts = [text.get_text() for text in PLOTS["critical-difference"](scaled).axes[0].texts]

@@ -661,6 +661,7 @@ def test_figures_are_drawn_on_given_axes(make_run):
     assert own.axes[1].get_ylabel() == "training MSE of z-scores"
 
 
+@pytest.mark.repeats
 def test_figures_take_forecasters_folders_and_tables(make_run):
     times = pd.date_range("2024-01-01", periods=240, freq="h")
     data = pd.DataFrame({"a": np.arange(240) % 24 + np.arange(240) % 7}, times)

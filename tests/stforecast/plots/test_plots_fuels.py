@@ -73,6 +73,7 @@ def test_divergences_of_prototypes_and_data_are_scipys(run, table):
     assert data.max() > 1e-6
 
 
+@pytest.mark.repeats
 def test_the_title_compares_all_pairs_even_if_some_are_drawn(run, table):
     a, b = (
         values[np.triu_indices(3, 1)] for values in pictures(divergence([run], clients="11,22,33"))

@@ -94,6 +94,7 @@ def test_scores_are_those_of_the_forecast_of_that_day(service):
     assert len(pd.read_csv(last_state(run) / "service.csv")) == 2
 
 
+@pytest.mark.repeats
 def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_path, caplog):
     run, _ = service
     wide = values().iloc[24 * (DAYS + 7) : 24 * (DAYS + 8)]

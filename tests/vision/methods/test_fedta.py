@@ -257,6 +257,7 @@ def test_trainable_parameters_are_those_that_the_paper_lists_and_two_heads():
     assert sum(count.values()) == (2 * 76_800 + 84_480) * WIDTH / 768 + heads
 
 
+@pytest.mark.repeats
 def test_without_a_surrogate_set_or_fusion_pools_are_averaged(monkeypatch):
     averaged = [
         federation(FedTAOptions(**SMALL), surrogate=False),
@@ -269,6 +270,7 @@ def test_without_a_surrogate_set_or_fusion_pools_are_averaged(monkeypatch):
         torch.testing.assert_close(f.state.server["enhance.pool"], expected)
 
 
+@pytest.mark.repeats
 def test_fusion_looks_only_at_images_of_classes_that_somebody_had(monkeypatch):
     f = federation(FedTAOptions(**SMALL))
     f.train.tensors["y"][:] = f.train.tensors["y"] % 2
@@ -356,6 +358,7 @@ def test_a_fixed_prototype_stays(standardise):
     assert torch.equal(prototypes[0], prototypes[1]) == (not standardise)
 
 
+@pytest.mark.repeats
 def test_without_tail_anchors_a_head_that_trains_as_long_sees_the_features_alone():
     f = federation(FedTAOptions(**SMALL, tail_anchor=False, head_epochs=3))
     steps = []

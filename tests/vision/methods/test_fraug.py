@@ -181,6 +181,7 @@ def test_without_synthetic_embeddings_the_model_is_fedbns(federate):
         torch.testing.assert_close(own, expected, rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_synthetic_embeddings_train_the_head_alone(federate):
     """With λ = 1 the encoder has no gradient."""
     federation = federate(fraug(lam_syn=1.0, gamma=0.0), SIZES, optimizer="sgd")

@@ -150,6 +150,7 @@ def test_all_former_classes_come_to_be_made(two_tasks):
     assert share.min() > 0.1
 
 
+@pytest.mark.repeats
 def test_made_samples_stay_in_former_classes_by_rehearsal(two_tasks):
     def stay(weight):
         f = two_tasks(MFCL, options(fine_tuning=weight, split=False), epochs=8)
@@ -164,6 +165,7 @@ def test_made_samples_stay_in_former_classes_by_rehearsal(two_tasks):
     assert stay(1.0) > stay(0.0) + 0.25
 
 
+@pytest.mark.repeats
 def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
     assert resumes(lambda: two_tasks(MFCL, options()))
 

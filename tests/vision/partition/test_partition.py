@@ -174,6 +174,7 @@ def test_too_many_ways_and_clients(grid):
         WAYS(clients=21, ways=3, spread=0).split(grid())
 
 
+@pytest.mark.repeats
 def test_dirichlet_alpha_says_how_alike_clients_are(grid):
     images = grid(train=1000, classes=10, domains=("ink",))
 

@@ -84,6 +84,7 @@ def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     assert top.y0 > bottom.y1
 
 
+@pytest.mark.repeats
 def test_names_are_no_formulas(tmp_path):
     name = r"$\frac{1$"
     rows = [
