@@ -162,7 +162,6 @@ def test_range_is_that_of_the_real_cells(city: Path) -> None:
     assert 1000 < max(values) < 6000
 
 
-@pytest.mark.repeats
 def test_kinds_differ_as_described(internet: dict[str, np.ndarray]) -> None:
     friday, saturday, sunday, tuesday, thursday = 7, 8, 9, 4, 6  # 2013-11-08 is a Friday
     night = internet["nightlife"]

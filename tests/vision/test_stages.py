@@ -82,6 +82,7 @@ def test_rounds_between_judgements():
     assert learner.rounds_[column("global", MASKS[0])].isna().tolist()[:2] == [True, False]
 
 
+@pytest.mark.repeats
 def test_trained_models_of_a_method_without_personal_ones():
     learner = Learner("fedavg", **SETTINGS).fit()
     assert learner.counts_.views == ("global", "trained")

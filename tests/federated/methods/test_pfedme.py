@@ -100,6 +100,7 @@ def test_running_statistics_are_those_of_theta(federate, module):
     assert not torch.equal(variance[0], variance[1])
 
 
+@pytest.mark.repeats
 def test_a_round_starts_from_the_received_model_and_statistics(federate, module):
     federation = federate(PFedMe, SIZES, build=module)
     federation.run_round()

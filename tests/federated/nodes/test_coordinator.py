@@ -154,6 +154,7 @@ def test_the_server_guards_itself_alike(method, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.repeats
 def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, logged):
     federation = federate(FedAvg, SIZES)
     federation.train.tensors["y"][3] = torch.inf

@@ -66,6 +66,7 @@ def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.repeats
 def test_figures_and_comparisons_say_what_to_type_next(run_folder, tmp_path, capsys):
     for command in (f"plot cdf {run_folder} --out {tmp_path}/a.png", f"compare {run_folder}"):
         with pytest.raises(SystemExit):
@@ -426,7 +427,6 @@ def test_a_quick_forecast_reads_events_and_says_what_it_assumes(stforecast, town
     assert out.splitlines()[-1].endswith("--out forecast.csv --events NEWER.csv")
 
 
-@pytest.mark.repeats
 def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, tmp_path):
     args = ["run", "--data", town, "--service", "internet", "--method", "ridge", *SPLIT]
     assert stforecast(*args, "--intervals", "conformal", "--out", tmp_path / "r")[0] == 0

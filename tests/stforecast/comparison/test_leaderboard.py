@@ -31,6 +31,7 @@ def board(tested):
     return make
 
 
+@pytest.mark.repeats
 def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     found = board({"low": 1.0, "high": 2.0, "mid": 1.6}, reference="mid")
     assert claims(found) == [

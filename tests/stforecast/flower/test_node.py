@@ -396,8 +396,14 @@ def test_the_server_reports_epsilon(federation, tmp_path):
     assert "differential privacy" in (tmp_path / "server" / "server.log").read_text()
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", ["fedlean", "fedrep", "fuels"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedlean", marks=pytest.mark.repeats),
+        pytest.param("fedrep", marks=pytest.mark.slow),
+        "fuels",
+    ],
+)
 def test_a_finished_federation_goes_on_with_new_data(
     method, federation, cube, tmp_path, monkeypatch
 ):

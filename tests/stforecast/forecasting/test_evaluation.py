@@ -75,9 +75,14 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
     assert made == [reads, False], "never of the validation part"
 
 
-@pytest.mark.quick(2)
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("method", ["fedlean", "fuels", "fedtrees"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedlean", marks=pytest.mark.repeats),
+        pytest.param("fuels", marks=pytest.mark.slow),
+        "fedtrees",
+    ],
+)
 def test_windows_cut_for_a_few_cells_at_a_time_change_no_number(cube, tiny, monkeypatch, method):
     own = {"extra_lags": "23h"} if method == "fedtrees" else read_by(method, tiny)
     settings = {**own, **INTERVALS, "rounds": 2, "cohort": 2}

@@ -218,6 +218,7 @@ def test_a_refit_of_fedlean_solves_for_its_map_anew_and_trains_the_network_furth
     assert not torch.allclose(before.server["head.weight"], after.server["head.weight"])
 
 
+@pytest.mark.repeats
 def test_errors_of_the_model_before_weigh_the_experts_of_a_refitted_one(tmp_path):
     """Its own errors are too small where it was trained, and a saved model knows both."""
     hours = pd.date_range("2013-11-04", periods=24 * 24, freq="h")

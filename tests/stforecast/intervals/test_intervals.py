@@ -338,6 +338,7 @@ def test_intervals_need_a_validation_part_and_a_pair(cube):
         Forecaster("last_value", intervals="conformal", quantiles="0.5")
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "fedlean"])
 def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_path):

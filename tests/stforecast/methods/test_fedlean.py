@@ -491,6 +491,7 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.repeats
 def test_quantiles_read_the_profile(table):
     settings = {"loss": "quantile", "rounds": 2, "device": "cpu", "horizon": 2, "split": SPLIT}
     forecaster = Forecaster("fedlean", **settings).fit(table)
