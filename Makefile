@@ -19,7 +19,7 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m experiments.demo --out demo
 
-# Types take two minutes of one core in a fresh clone: the tests run beside them.
+# Types take more than a minute of one core in a fresh clone: the tests run beside them.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -57,6 +57,7 @@ def test_two_runs_are_equal(learner):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.repeats
 def test_numbers_do_not_depend_on_the_workers(learner):
     again = Learner("pfpl", **{**TINY, "workers": 2}).fit()
     a, b = (x.fitted()[1].flat() for x in (learner, again))

@@ -103,6 +103,7 @@ def test_trained_models_of_a_method_without_personal_ones():
     assert last["right"].tolist() == right
 
 
+@pytest.mark.repeats
 def test_a_run_folder_holds_the_stages(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1, "imbalance": 4}
     finished = run_images("fedrep", tmp_path / "run", settings)

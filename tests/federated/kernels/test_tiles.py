@@ -99,6 +99,7 @@ def test_nan_stays_in_its_row(emulated_tiles):
     assert product.isnan().sum() == product.shape[1]
 
 
+@pytest.mark.repeats
 def test_each_thread_has_its_own_tiles_and_releases_them(emulated_tiles):
     """Batches of other sizes need tiles of other shapes."""
     g = torch.Generator().manual_seed(0)

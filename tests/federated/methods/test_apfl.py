@@ -111,6 +111,7 @@ def test_a_client_predicts_by_its_model_mixed_with_the_latest_global_one(federat
         torch.testing.assert_close(y_hat, expected)
 
 
+@pytest.mark.repeats
 def test_the_mixture_has_running_statistics_of_its_own(federate, module, make_data):
     federation = federate(apfl(alpha=0.6), SIZES, build=module)
     federation.run()

@@ -96,6 +96,7 @@ def test_a_large_lambda_keeps_personal_models_near_the_received_one(federate):
         assert near < 0.3 * (params[name] - w).norm()
 
 
+@pytest.mark.repeats
 def test_running_statistics_are_kept_apart(federate, module):
     federation = federate(ditto(lam=1.0), SIZES, build=module)
     federation.run()

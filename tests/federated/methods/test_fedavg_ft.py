@@ -103,6 +103,7 @@ def test_each_view_predicts_with_its_model(federate, make_data):
     assert not torch.allclose(own, shared)
 
 
+@pytest.mark.repeats
 def test_running_statistics_follow_in_a_copy(federate, module):
     federation = federate(tuned(), SIZES, build=module)
     federation.run()

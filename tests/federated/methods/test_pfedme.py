@@ -83,6 +83,7 @@ def test_the_defaults_are_stable_and_make_progress(federate):
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.repeats
 def test_running_statistics_are_those_of_theta(federate, module):
     federation = federate(pfedme(beta=2.0), SIZES, build=module, rounds=2)
     federation.run()

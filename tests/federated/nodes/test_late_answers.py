@@ -74,6 +74,7 @@ def test_rounds_in_which_nobody_is_late_are_those_that_wait(federate, split):
     assert first == second
 
 
+@pytest.mark.repeats
 def test_the_loss_that_a_late_node_reports_is_of_another_round_and_does_not_count(
     federate, split, logged
 ):

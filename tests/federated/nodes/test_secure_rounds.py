@@ -77,7 +77,7 @@ def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, fed
     assert any(not torch.equal(t, models[1][name]) for name, t in models[0].items())
 
 
-@pytest.mark.quick(2)
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "settings", [{"participation": 0.4, "rounds": 4}, {"lr": 1.0, "rounds": 6}]
 )

@@ -62,6 +62,7 @@ def test_a_graph_forecasts_what_the_model_does(name, begin, tmp_path):
     check_graph(method, settings, town(days=26, begin=begin, gaps=name != "fuels"), tmp_path)
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(36)
 @pytest.mark.parametrize("method", sorted(ALL.keys() - {name for name, _ in METHODS.values()}))
 def test_every_method_is_exported_or_says_why(method, tmp_path):

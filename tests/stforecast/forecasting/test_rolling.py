@@ -60,8 +60,7 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("method", ["ridge", "fedavg"])
+@pytest.mark.parametrize("method", ["ridge", pytest.param("fedavg", marks=pytest.mark.repeats)])
 def test_refits_keep_the_target_that_was_chosen(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else {}), "split": "days:6,1,3", "refit": "daily"}
     chosen = Forecaster(method, target="validation", **read_by(method, settings)).fit(table)

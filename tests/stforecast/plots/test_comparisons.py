@@ -54,6 +54,7 @@ def test_hours_of_a_flat_load_have_one_error(tested):
     assert list(labelled(fig.axes[0])) == ["a: other 1.00"]
 
 
+@pytest.mark.repeats
 def test_the_lowest_error_in_busy_hours_comes_first(tested):
     runs = [tested(name, BUSY + off, BUSY) for name, off in (("c", 3), ("a", 1), ("b", 2))]
     assert [name[0] for name in labelled(hours(runs).axes[0])] == ["a", "b", "c"]
@@ -104,6 +105,7 @@ def test_horizon_sorts_by_the_mean_error(tested):
     assert legend_texts(horizon(runs)) == ["a", "b", "c"]
 
 
+@pytest.mark.repeats
 def test_one_step_names_the_time_ahead_and_seasonal_naive(tested):
     y_hat, y = steps(2)
     fig = horizon([tested("b", y_hat, y, naive=y + 3), tested("a", y_hat - 1, y, naive=y + 3)])
@@ -121,6 +123,7 @@ def test_a_method_that_is_seasonal_naive_is_drawn_once(tested, errors):
     assert not any("seasonal naive" in label for label in labelled(horizon(runs).axes[0]))
 
 
+@pytest.mark.repeats
 def test_seasonal_naive_of_other_targets_is_not_drawn(tested):
     y_hat, y = steps(1, 2)
     later = tested("b", y_hat, y, naive=y, start="2013-12-01")

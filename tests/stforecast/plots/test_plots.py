@@ -505,6 +505,7 @@ def test_horizon_of_seeds_is_a_mean_between_whiskers(make_run):
     assert [s.tolist() for s in whiskers.get_segments()] == [[[1, 1], [1, 3]], [[2, 2], [2, 8]]]
 
 
+@pytest.mark.repeats
 def test_horizon_of_seeds_that_are_equal_has_whiskers_of_no_length(make_run):
     errors = (0.7, 0.1)  # The mean of three times each is off by its rounding.
     (ax,) = horizon([make_run(seed=s, by_step=errors) for s in (1, 2, 3)]).axes
@@ -518,6 +519,7 @@ def test_horizon_names_curves_with_a_step_that_has_no_error(make_run):
     assert legend_texts(fig) == ["fuels (2 runs), not finite everywhere"]
 
 
+@pytest.mark.repeats
 def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     runs = [*seeds(make_run, by_step=((2.0,), (4.0,))), make_run("solo", by_step=(5.0,))]
     (ax,) = horizon(runs).axes
@@ -695,6 +697,7 @@ def test_a_span_of_local_time_is_drawn(make_run):
         predictions([run], end="noon")
 
 
+@pytest.mark.repeats
 def test_predictions_name_the_time_ahead(make_run):
     run = make_run()
     assert note(predictions([run], horizon=2)) == "step 2 ahead"
@@ -728,6 +731,7 @@ def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):
     assert not any(text.get_parse_math() for text in drawn)
 
 
+@pytest.mark.repeats
 def test_powers_of_ten_stay_formulas(tmp_path):
     fig, (ax,) = panels(3, 2)
     ax.plot([1, 1000])

@@ -151,6 +151,7 @@ def test_without_distillation_and_split_it_is_fedavg(two_tasks):
     torch.testing.assert_close(model, runs[1].state.server, rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_in_the_first_task_it_is_fedavg(two_tasks):
     runs = [two_tasks(TARGET, options()), two_tasks(FedAvg)]
     for f in runs:

@@ -58,8 +58,13 @@ def test_domains_within_a_cell_stand_apart(grid):
     assert [t.get_text() for t in ax.get_yticklabels()] == ["0"]
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(("classes", "domains"), [(3, ("ink", "oil")), (12, tuple("ABCDEFGHI"))])
+@pytest.mark.parametrize(
+    ("classes", "domains"),
+    [
+        (3, ("ink", "oil")),
+        pytest.param(12, tuple("ABCDEFGHI"), marks=pytest.mark.repeats),
+    ],
+)
 def test_markers_keep_within_their_cells(grid, classes, domains):
     images = grid(classes=classes, domains=domains)
     fig = partition(PARTITIONS["iid"](clients=6).split(images), images)
