@@ -108,7 +108,6 @@ def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp
     assert_same(UnfinishedImageRun.resume(out), whole)
 
 
-@pytest.mark.repeats
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
     """Also where nothing but a test image differs."""
     with pytest.raises(Killed):

@@ -188,7 +188,6 @@ def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
         run_grid(grid.replace(data=[copy]), tmp_path / "out")
 
 
-@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("service", ["internet", "sms"])
 def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_path, service):

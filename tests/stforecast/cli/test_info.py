@@ -101,7 +101,6 @@ def test_a_table_is_shown_as_it_is_understood_or_with_the_question(tmp_path):
     assert found.about["rows"] == describe(path).about["rows"] == 4
 
 
-@pytest.mark.repeats
 def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, capsys):
     page = tmp_path / "pages" / "toy.html"
     with pytest.raises(SystemExit) as done:
