@@ -135,7 +135,7 @@ gc.disable()  # Importing and collecting make no garbage to speak of.
 
 
 def pytest_collection_finish():
-    """Look for garbage from now on, but not among the modules and tests that are there."""
+    """Look for garbage now and then, but not among the modules and tests that are there."""
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
