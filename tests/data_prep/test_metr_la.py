@@ -403,6 +403,7 @@ def test_real_folder_is_ambiguous_and_its_pickle_refused(traffic_dir, tmp_path):
         MetrLA.prepare(records, tmp_path / "out.nc", adjacency=graph)
 
 
+@pytest.mark.repeats
 def test_real_hourly_means(traffic_dir, tmp_path):
     path = traffic_dir / "metr-la-raw-1026steps.h5"
     ds = open_cube(MetrLA.prepare(path, tmp_path / "out.nc", step="1h"))

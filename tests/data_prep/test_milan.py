@@ -165,6 +165,7 @@ def test_only_the_cells_asked_for(raw, out):
         milan.prepare(raw, out, cells="1,10001")
 
 
+@pytest.mark.repeats
 def test_a_sample_is_drawn_from_the_ids_of_all_days(raw, out):
     write_day(raw, "2013-11-03", cells=range(3, 9))
     expected = sorted(random.Random(4).sample(range(1, 9), 3))

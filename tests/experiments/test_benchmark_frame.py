@@ -40,6 +40,7 @@ def test_memory_counts_what_a_process_started():
     assert memory([child.pid]) == 0
 
 
+@pytest.mark.repeats
 def test_processor_time_counts_children_that_ended():
     before = processor_time([os.getpid()])
     subprocess.run([sys.executable, "-c", BURN], check=True)

@@ -107,6 +107,7 @@ def test_a_demo_removes_nothing_else(tmp_path, name, marked):
     assert (tmp_path / name).read_text() == (tmp_path / f"more-{name}").read_text() == "mine"
 
 
+@pytest.mark.repeats
 def test_the_figure_shows_who_answered_when(tmp_path):
     joined = [{"event": "joined", "node": n, "round": 1, "first": n, "last": n} for n in range(3)]
     rounds = [

@@ -117,7 +117,7 @@ def test_dropout_draws_the_same(federate, spread):
     assert_equal(others, alone)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "settings",

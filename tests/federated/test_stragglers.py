@@ -129,7 +129,7 @@ def test_slow_clients_rest_until_their_upload_has_arrived(federate):
             assert trained == (i not in late or round % 3 == 0)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.repeats
 @pytest.mark.parametrize("mixing", [0.0, 0.6])
 def test_a_run_goes_on_from_its_tensors(federate, module, mixing):
     settings = {"build": module, "slow_share": 0.5, "slow_rounds": 4, "participation": 0.6}

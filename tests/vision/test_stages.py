@@ -177,6 +177,7 @@ def test_a_round_without_participants_is_refused():
         Learner("fedavg", participation=0.34, **settings).fit()
 
 
+@pytest.mark.repeats
 def test_own_classes_are_those_so_far():
     # With one class a stage, whatever is predicted in the first is right.
     learner = Learner("fedavg", **{**SETTINGS, "shards": 1, "rounds": 1}).fit()

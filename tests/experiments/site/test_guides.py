@@ -104,6 +104,7 @@ def test_attacks_are_counted_by_kind_and_outcome(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.repeats
 def test_probabilities_of_exceeding_a_threshold_have_a_row_and_a_curve_of_each_rule():
     found = json.loads(guides.EXCEEDANCE.read_text())
     shown = guides.exceedance_table()

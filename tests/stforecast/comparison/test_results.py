@@ -54,6 +54,7 @@ def test_one_run_has_no_deviation(make_run, cells):
     assert cells(results_table([make_run(scores=(0.25, 0.5))], {}))[1][2] == "0.2500"
 
 
+@pytest.mark.repeats
 def test_runs_of_other_settings_are_rows_of_their_own(make_run, cells):
     runs = [make_run(tau=r, scores=(v, v)) for r, v in ((3, 1.0), (9, 2.0))]
     text = results_table(runs, {})
@@ -89,6 +90,7 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
     assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
 
 
+@pytest.mark.repeats
 def test_one_file_named_by_two_paths_is_one_test_part(make_run, tables):
     runs = [make_run(data="milan.nc"), make_run("solo", data=str(Path("milan.nc").absolute()))]
     found = tables(results_table(runs, {}))

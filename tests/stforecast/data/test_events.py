@@ -147,6 +147,7 @@ def test_a_known_amount_is_recovered_where_the_event_is(method, settings, town, 
     assert expected[0, 2] - expected[1, 2] == pytest.approx(-20 + 40 * LOSS)
 
 
+@pytest.mark.repeats
 def test_the_default_method_follows_rare_events_without_other_settings(town, matches):
     errors = [
         1 - Forecaster(split="days:7,1,2", device="cpu", rounds=1, events=events).fit(town).score()

@@ -322,6 +322,7 @@ def test_an_unfinished_run_is_not_overwritten(cube_path, settings, tmp_path):
         run("fedavg", cube_path, tmp_path, settings)
 
 
+@pytest.mark.repeats
 def test_the_cube_may_have_moved(cube_path, settings, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(Killed):

@@ -51,6 +51,7 @@ def test_a_loaded_model_goes_on_as_the_fitted_one(saved, table, method):
         pd.testing.assert_frame_equal(*found)
 
 
+@pytest.mark.repeats
 def test_fedlean_trained_further_solves_its_map_anew(saved, table):
     _, loaded = saved("fedlean")
     further = loaded.update(table, days=2)

@@ -125,6 +125,7 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     pd.testing.assert_frame_equal(later, forecaster.predict(table))
 
 
+@pytest.mark.repeats
 def test_each_20th_round_and_the_last_are_validated(table):
     small = {"rounds_per_cell": 100, **SMALL}
     losses = Forecaster("fedlean", **{**small, "rounds": 23}).fit(table).rounds_["validation_loss"]
@@ -174,6 +175,7 @@ def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_tim
     assert n_linear(window) == 3 + len(expected)
 
 
+@pytest.mark.repeats
 def test_the_map_has_a_daily_profile_for_each_weekday():
     """One that is the product of hour and weekday, which neither of them shows alone."""
     hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
@@ -499,6 +501,7 @@ def test_quantiles_read_the_profile(table):
     assert np.isfinite(forecaster.predict(table)).all().all()
 
 
+@pytest.mark.repeats
 def test_a_correction_moves_the_quantiles_of_a_step_together(table):
     settings = {"loss": "quantile", "rounds": 3, **SMALL}
     corrected = Forecaster("fedlean", shrinkage=0.1, **settings).fit(table)

@@ -196,6 +196,7 @@ def test_a_heat_map_of_an_unknown_metric(tested):
             heatmap([tested("a", *steps(1))], metric="raw_mea", show=show)
 
 
+@pytest.mark.repeats
 def test_cells_are_points_at_ratios_to_seasonal_naive(tested):
     y_hat, y = by_cell(1, 8, 4)
     far = tested("far", y_hat, y, naive=y + 2)
@@ -247,6 +248,7 @@ def rank_names(fig):
     return {text.get_text() for text in fig.axes[0].texts if gap in text.get_text()}
 
 
+@pytest.mark.repeats
 def test_ranks_are_over_the_clients_of_all_data_sets(tested):
     gap = "\N{NO-BREAK SPACE}" * 2
     here = {"a": (1, 1), "b": (2, 2), "c": (3, 3), "only here": (4, 4)}

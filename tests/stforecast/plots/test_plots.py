@@ -249,6 +249,7 @@ def test_predictions_leave_gaps_where_nothing_was_observed(make_run):
     np.testing.assert_array_equal(values, [1, np.nan, 3, 4])
 
 
+@pytest.mark.repeats
 def test_default_cells_are_spread_over_the_ranks_of_the_mean(make_run):
     means = [[m] * 4 for m in (30, 0, 60, 20, 50, 10, 40)]
     titles = [ax.get_title(loc="left") for ax in predictions([make_run(y=means)]).axes]
@@ -513,6 +514,7 @@ def test_horizon_of_seeds_that_are_equal_has_whiskers_of_no_length(make_run):
     np.testing.assert_allclose([np.ptp(s[:, 1]) for s in whiskers.get_segments()], 0, atol=1e-15)
 
 
+@pytest.mark.repeats
 def test_horizon_names_curves_with_a_step_that_has_no_error(make_run):
     fig = horizon(seeds(make_run, by_step=((1.0, np.nan), (3.0, 8.0))))
     np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [2, np.nan])
@@ -530,7 +532,7 @@ def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     assert ax.yaxis_inverted()
 
 
-@pytest.mark.quick(3)
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 @pytest.mark.parametrize("n_runs", [1, 4, 6])

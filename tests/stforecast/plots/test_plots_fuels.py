@@ -144,7 +144,7 @@ def test_any_threshold_can_be_drawn(threshold):
     assert ax.images[0].norm(threshold) == pytest.approx(0.5)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.repeats
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_titles_do_not_overlap(run, width):
     for fig in (divergence([run], width=width), draw_filter([run], width=width)):

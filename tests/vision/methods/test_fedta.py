@@ -343,7 +343,7 @@ def test_without_selection_global_prototypes_are_means():
     assert not torch.equal(f.state.server["prototypes"], f2.state.server["prototypes"])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.repeats
 @pytest.mark.parametrize("standardise", [True, False])
 def test_a_fixed_prototype_stays(standardise):
     """With each client's own scale in the first round, none is fixed before the second."""
@@ -423,6 +423,7 @@ def test_former_classes_are_predicted_as_before_unless_stale_moments_move_them(s
     assert not torch.equal(logits[0], logits[1])
 
 
+@pytest.mark.repeats
 def test_different_classes_find_different_anchors_where_features_share_a_mean(caplog):
     """A warning where they do not: a mean that dwarfs the features' differences."""
     chosen = {}

@@ -86,7 +86,7 @@ def test_intervals_hold_the_truth_in_more_data_sets(design, mean):
     assert all(0.92 <= share <= 0.99 for share in shares.values()), shares
 
 
-@pytest.mark.quick(2)
+@pytest.mark.repeats
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
     shares = coverage(mean, 200, days=16, seeds=seeds, by_day=0.1, by_seed=0.2)
