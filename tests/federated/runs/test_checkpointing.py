@@ -234,7 +234,7 @@ def test_a_second_signal_ends_it_at_once(federate, tmp_path):
 
 
 def test_a_round_that_goes_on_after_a_signal_is_cut_off(federate, tmp_path, monkeypatch):
-    monkeypatch.setattr("stforecast.federated.runs.unfinished_run.GRACE", 0.01)
+    monkeypatch.setattr("stforecast.federated.runs.unfinished_run.GRACE", 0.2)
     federation = federate(FedAvg, SIZES, rounds=4)
     local_update = federation.method.local_update
 
