@@ -1,12 +1,13 @@
-# make demo | test (types and quick) | docs | bench | federation-demo | test-flower | test-slow | test-machines |
-# lint | lock | audit: each sets up what it needs on a fresh machine.
+# make demo | test (types and quick) | docs | bench | federation-demo | test-repeats | test-flower | test-slow |
+# test-machines | lint | lock | audit: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # Else each process that a test starts compiles every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test types quick docs bench federation-demo test-flower test-slow test-machines lint lock audit clean
+.PHONY: setup demo test types quick docs bench federation-demo test-repeats test-flower test-slow test-machines lint lock audit clean
 
 setup: .venv/.installed
 
@@ -18,7 +19,7 @@ setup: .venv/.installed
 demo: setup
 	$(BIN)/python -m experiments.demo --out demo
 
-# Types take two minutes of one core in a fresh clone: the tests run beside them.
+# Types take more than a minute of one core in a fresh clone: the tests run beside them.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -28,7 +29,11 @@ types: setup
 	$(BIN)/mypy
 
 quick: setup
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+	$(BIN)/python -m pytest $(PARALLEL)
+
+# Further cases of what the quick tests show: CI runs them.
+test-repeats: setup
+	$(BIN)/python -m pytest $(PARALLEL) -m "repeats and not slow"
 
 # Search needs a server: .venv/bin/python -m mkdocs serve
 docs: setup

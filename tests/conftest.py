@@ -26,8 +26,9 @@ try:
 except ModuleNotFoundError:
     pass  # Only some tests need it.
 else:
-    settings.register_profile("no deadline", deadline=None)  # The machine may be busy.
-    settings.load_profile("no deadline")
+    # The machine may be busy.
+    settings.register_profile("quick", deadline=None, max_examples=30)
+    settings.load_profile("quick")
 
 ROOT = Path(__file__).resolve().parent.parent
 START = time.perf_counter()
@@ -43,30 +44,45 @@ def pytest_collection_modifyitems(items):
     Which one follows from the names, so that every test meets every model with some methods, and
     every method in some tests. Of tests that are marked as `sampled(n)`, every n-th case is not
     slow; the largest n counts if a file has a mark, too. Of the attacks it is every fourth.
-    `make test-slow` runs them all.
+    `make test-slow` runs them all. Of what is left of a test that is marked as `quick(n)`, all
+    cases but every n-th are `repeats`, which `make test-repeats` runs.
     """
-    sampled, cases = defaultdict(list), defaultdict(list)
+    sampled, cases, quick = defaultdict(list), defaultdict(list), defaultdict(list)
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
-        one_in = max((marker.args[0] for marker in item.iter_markers("sampled")), default=1)
+        one_in = largest(item, "sampled")
         if params and item.get_closest_marker("attack"):
             one_in = max(one_in, ATTACKS)
         if one_in > 1:
             sampled[item.path, item.originalname, one_in].append(item)
         if "case" in params:
             cases[item.path, item.originalname, params["case"][0]].append(item)
-    for (_, name, one_in), group in sampled.items():
-        first = zlib.crc32(name.encode()) % min(one_in, len(group))
-        for i, item in enumerate(group):
-            if i % one_in != first:
-                item.add_marker(pytest.mark.slow)
+    leave_out(sampled, pytest.mark.slow)
     for (_, *names), group in cases.items():
         kept = zlib.crc32(" ".join(names).encode()) % len(group)
         for item in (*group[:kept], *group[kept + 1 :]):
             item.add_marker(pytest.mark.slow)
     for item in items:
+        if (one_in := largest(item, "quick")) > 1 and not item.get_closest_marker("slow"):
+            quick[item.path, item.originalname, one_in].append(item)
+    leave_out(quick, pytest.mark.repeats)
+    for item in items:
         if marker := item.get_closest_marker("attack"):
             item.user_properties.append(("attack", marker.args[0]))
+
+
+def largest(item, name):
+    """Return the largest n of the marks `name(n)` of a test and its file."""
+    return max((marker.args[0] for marker in item.iter_markers(name)), default=1)
+
+
+def leave_out(groups, mark):
+    """Mark all tests but one in n of each group; the keys of groups are (file, name, n)."""
+    for (_, name, one_in), group in groups.items():
+        first = zlib.crc32(name.encode()) % min(one_in, len(group))
+        for i, item in enumerate(group):
+            if i % one_in != first:
+                item.add_marker(mark)
 
 
 def pytest_addoption(parser):
@@ -119,8 +135,9 @@ gc.disable()  # Importing and collecting make no garbage to speak of.
 
 
 def pytest_collection_finish():
-    """Look for garbage from now on, but not among the modules and tests that are there."""
+    """Look for garbage now and then, but not among the modules and tests that are there."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 

@@ -91,7 +91,7 @@ def run(name: str, machine: Machine) -> tuple[bool, str]:
         return False, f"left out, {machine.python} is not installed"
     seed = random.randrange(2**16)
     command = [str(python), "-m", "pytest", "-n", "auto", "--maxprocesses", "8"]
-    command += ["--random-order", f"--random-order-seed={seed}"]
+    command += ["-m", "not slow", "--random-order", f"--random-order-seed={seed}"]
     click.echo(f"{name}: {' '.join(command[1:])}")
     start, output = time.monotonic(), FOLDER / f"{name}.txt"
     with output.open("w") as file:

@@ -531,6 +531,7 @@ def test_every_method_of_forecasts_starts(method, milan, tmp_path, monkeypatch):
     start_forecast(method, milan, tmp_path, monkeypatch)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", sample(IMAGE_METHODS, image_defaults))
 def test_methods_of_images_start_as_the_page_says(method, tmp_path, monkeypatch):
     start_images(method, tmp_path, monkeypatch)

@@ -36,7 +36,7 @@ CELLS = np.arange(1, 10)
 NAN = np.nan
 
 few = settings(
-    max_examples=60,
+    max_examples=40,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -186,7 +186,7 @@ def damaged(data, spoils):
 spoils = st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=8)
 
 
-@settings(few, max_examples=20)
+@settings(few, max_examples=8)
 @given(spoils=spoils)
 def test_a_spoilt_parquet_file(tmp_path, sound, spoils):
     check_table(tmp_path, damaged((sound / "long.parquet").read_bytes(), spoils), "t.parquet")
@@ -219,7 +219,7 @@ json_value = st.recursive(
 )
 
 
-@settings(few, max_examples=15)
+@settings(few, max_examples=8)
 @given(key=st.integers(0, 8), value=json_value)
 def test_a_spoilt_description_of_a_model(tmp_path, sound, key, value):
     model = sound / "run-ridge" / "model"

@@ -190,6 +190,7 @@ def test_a_living_writer_is_left_alone(tmp_path, writer):
     assert (tmp_path / "out").read_text() == "half"
 
 
+@pytest.mark.repeats
 def test_many_writers_at_once_leave_one_whole_file(tmp_path):
     def write(number):
         for _ in range(20):

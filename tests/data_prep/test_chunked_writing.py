@@ -42,6 +42,7 @@ def empty_like(ds):
     return xr.full_like(ds, np.nan)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("size", [1, 2, 4, 6])
 def test_slabs_make_the_cube_that_is_written_at_once(whole, tmp_path, size):
     path = write_chunks(

@@ -35,6 +35,7 @@ def running(first=0):
     return np.uint64(first) + np.concatenate([TRUE[:1] * np.uint64(0), TRUE[:-1].cumsum(axis=0)])
 
 
+@pytest.mark.repeats
 def test_the_option_that_the_notice_names_gives_the_increments(tmp_path, capsys):
     path, command = polls(tmp_path / "snmp.csv", running()), ["prepare", "table", "--raw"]
     command += [str(path), "--out", str(tmp_path / "out.nc"), "--overwrite"]

@@ -16,6 +16,7 @@ HOURS = pd.date_range("2024-01-01", periods=72, freq="h")
 VALUES = np.random.default_rng(3).uniform(0, 9, (72, 3))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("packed", ["uncompressed", "lz4", "zstd"])
 @pytest.mark.parametrize("suffix", ["feather", "arrow", "ipc"])
 def test_arrow_is_read_with_categories_as_text(tmp_path, suffix, packed):

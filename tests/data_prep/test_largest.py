@@ -37,6 +37,7 @@ def folder(write_frame, tmp_path):
     return tmp_path
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("subset", "at"), [("SD", [2]), ("GBA", [1]), ("GLA", [3, 4, 5]), ("CA", list(range(6)))]
 )

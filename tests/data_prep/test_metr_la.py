@@ -34,6 +34,7 @@ def prepared(write_frame, tmp_path):
     return prepare_frame
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "kind", ["datetime64[ns]", "datetime64[us]", "datetime64[ms]", "datetime64[s]", "datetime64"]
 )
@@ -402,6 +403,7 @@ def test_real_folder_is_ambiguous_and_its_pickle_refused(traffic_dir, tmp_path):
         MetrLA.prepare(records, tmp_path / "out.nc", adjacency=graph)
 
 
+@pytest.mark.repeats
 def test_real_hourly_means(traffic_dir, tmp_path):
     path = traffic_dir / "metr-la-raw-1026steps.h5"
     ds = open_cube(MetrLA.prepare(path, tmp_path / "out.nc", step="1h"))

@@ -103,6 +103,7 @@ def test_times_are_utc_and_the_wall_clock_is_that_of_the_place(raw, out):
     assert local_time(ds)[-1] == pd.Timestamp("2013-11-02 23:00")
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("step", "n"), [("10min", 288), ("30min", 96), ("1h", 48), ("8h", 6), ("1D", 2)]
 )
@@ -144,6 +145,7 @@ def test_a_single_file_is_enough(raw, out):
     assert prepare(raw / f"{PREFIX}2013-11-02.txt", out).sizes["time"] == 24
 
 
+@pytest.mark.repeats
 def test_packed_days_equal_plain_ones(raw, out):
     plain = prepare(raw, out)
     path = raw / f"{PREFIX}2013-11-02.txt"
@@ -163,6 +165,7 @@ def test_only_the_cells_asked_for(raw, out):
         milan.prepare(raw, out, cells="1,10001")
 
 
+@pytest.mark.repeats
 def test_a_sample_is_drawn_from_the_ids_of_all_days(raw, out):
     write_day(raw, "2013-11-03", cells=range(3, 9))
     expected = sorted(random.Random(4).sample(range(1, 9), 3))
@@ -339,6 +342,7 @@ def test_another_step_or_a_changed_file_is_read_anew(raw, out, reads):
     assert reads == [1, 1, 1, 2]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_changed_in_all_but_size_and_time_is_read_anew(raw, out, reads, packed):
     path = raw / f"{PREFIX}2013-11-01.txt"
@@ -423,6 +427,7 @@ def independent_reader(folder):
     return frame.assign(time=time).pivot(index="time", columns="cell", values="internet")
 
 
+@pytest.mark.repeats
 def test_real_days_at_ten_minutes(traffic_dir, out):
     raw = traffic_dir / "milan-25cells-raw"
     ds = prepare(raw, out, step="10min", grid=traffic_dir / "milano-grid.geojson.gz")

@@ -33,6 +33,7 @@ def write(folder, name, data, roads="from,to,cost\n0,1,100.5\n1,2,300\n"):
     return folder
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", SETS)
 def test_channels_times_and_cells(tmp_path, name):
     module, start, channels = SETS[name]

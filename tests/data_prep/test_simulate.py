@@ -230,6 +230,7 @@ def test_a_sparse_city_counts_few_events_and_each_cell_its_own_number():
     assert (weeks.var(axis=0, ddof=1).mean(axis=0) > 1.5 * activity.mean(axis=0))[busy].all()
 
 
+@pytest.mark.repeats
 def test_a_dense_city_is_alike_and_a_heterogeneous_one_is_not():
     """Mean correlation of the cells' hours; and the spread of their mean activity."""
 
@@ -242,6 +243,7 @@ def test_a_dense_city_is_alike_and_a_heterogeneous_one_is_not():
     assert dense.min() > 10 * sparse.max()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("preset", ["dense", "sparse"])
 def test_presets_give_equal_bytes_for_equal_arguments(preset: str, tmp_path: Path) -> None:
     one, two = (simulate(tmp_path / name, preset=preset, cells=4, days=2, seed=3) for name in "ab")
@@ -250,6 +252,7 @@ def test_presets_give_equal_bytes_for_equal_arguments(preset: str, tmp_path: Pat
     assert one[0].read_bytes() != other[0].read_bytes()
 
 
+@pytest.mark.repeats
 def test_a_presets_size_is_the_default(tmp_path: Path) -> None:
     files = simulate(tmp_path / "all", preset="sparse", cells=1)
     assert len(files) == 62
@@ -303,6 +306,7 @@ def test_trentino_ids_have_gaps(tmp_path: Path) -> None:
     assert 5200 in ids
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("city", "name", "features"),
     [

@@ -57,6 +57,7 @@ def test_the_cube_of_real_days_bears_their_doi(traffic_dir: Path, tmp_path: Path
     assert attrs["license"] == "ODbL-1.0"
 
 
+@pytest.mark.repeats
 def test_what_is_exported_keeps_its_origin(raw: Path, tmp_path: Path) -> None:
     with open_cube(milan.prepare(raw, tmp_path / "o.nc")) as ds:
         exported = fedda_h5.write(ds, tmp_path / "milano.h5")

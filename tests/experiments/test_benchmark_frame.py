@@ -40,6 +40,7 @@ def test_memory_counts_what_a_process_started():
     assert memory([child.pid]) == 0
 
 
+@pytest.mark.repeats
 def test_processor_time_counts_children_that_ended():
     before = processor_time([os.getpid()])
     subprocess.run([sys.executable, "-c", BURN], check=True)
@@ -129,6 +130,7 @@ def test_a_table_has_a_dash_for_what_is_missing():
     assert rows[2:] == [["1,000", "0.12"], ["2", "-"]]
 
 
+@pytest.mark.repeats
 def test_what_a_process_of_its_own_made_keeps_its_state():
     with own_process(partial, next, count(7)) as call:
         assert [call(), call()] == [7, 8]

@@ -38,6 +38,7 @@ def test_time_within_a_phase_is_not_that_of_the_phase_around_it():
     assert usage.of["inner"]["peak"] > usage.of["after"]["peak"] > 0
 
 
+@pytest.mark.repeats
 def test_each_phase_of_a_run_is_measured(tmp_path):
     cube = tmp_path / "city.nc"
     generate_city(cube, 3, 21)

@@ -75,6 +75,7 @@ def test_a_nodes_key_is_its_own(tmp_path):
     assert public.read_text().startswith("ecdsa-sha2-nistp384 ")
 
 
+@pytest.mark.repeats
 def test_the_city_is_shared_out_without_overlap(tmp_path):
     paths = federation_demo.make_cubes(tmp_path)
     cells = [pd.Index(federation_demo.open_cube(path)["cell"].to_numpy()) for path in paths]
@@ -106,6 +107,7 @@ def test_a_demo_removes_nothing_else(tmp_path, name, marked):
     assert (tmp_path / name).read_text() == (tmp_path / f"more-{name}").read_text() == "mine"
 
 
+@pytest.mark.repeats
 def test_the_figure_shows_who_answered_when(tmp_path):
     joined = [{"event": "joined", "node": n, "round": 1, "first": n, "last": n} for n in range(3)]
     rounds = [

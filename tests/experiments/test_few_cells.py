@@ -8,6 +8,7 @@ from experiments.benchmarks import cells as few_cells
 from experiments.benchmarks.frame import main
 
 
+@pytest.mark.repeats
 def test_what_is_measured_is_kept_and_tabulated(town, tmp_path, monkeypatch):
     monkeypatch.setattr(few_cells, "CELLS", (1, 2))
     monkeypatch.setattr(few_cells, "DRAWS", 1)

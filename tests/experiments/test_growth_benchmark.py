@@ -5,6 +5,7 @@ import pytest
 from experiments.benchmarks.growth import grow
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["fedavg", "fuels"])
 def test_a_tenth_of_the_clients_takes_part(method):
     settings = {"method": method, "memory": "1GB", "participation": 0.1}

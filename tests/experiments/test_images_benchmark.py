@@ -18,6 +18,7 @@ SMALL = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", SMALL)
 def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
     monkeypatch.setattr(images, "VIT", Geometry(16, 32, 2, 2, 64, 7))

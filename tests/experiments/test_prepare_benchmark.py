@@ -21,6 +21,7 @@ def raw(tmp_path):
     return tmp_path / "raw"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("plain", [prepare_with_pandas, prepare_with_polars])
 def test_plain_readers_make_the_same_cube_of_generated_days(tmp_path, raw, plain):
     ours, theirs = tmp_path / "ours.nc", tmp_path / "theirs.nc"
@@ -42,6 +43,7 @@ def test_workers_of_ray_make_the_same_cube(tmp_path, raw):
     assert min(cost.cpu, cost.wall, cost.start) > 0
 
 
+@pytest.mark.repeats
 def test_a_difference_is_seen(tmp_path):
     for i, n_cells in enumerate((3, 4)):
         generate(tmp_path / f"raw{i}", n_files=1, n_cells=n_cells)

@@ -31,6 +31,7 @@ def type_in(folder, ways, method="seasonal_day", out="out", minutes=0, days=DAYS
     return ended.value.code
 
 
+@pytest.mark.repeats
 def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path, capsys):
     ways = ("update", "never", DAILY)
     assert not type_in(tmp_path, ",".join(ways))

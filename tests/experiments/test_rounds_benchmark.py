@@ -33,6 +33,7 @@ def losses(variant, n=3):
     return [run_round().loss for _ in range(n)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("loop", ["peers", "tuned"])
 def test_a_loop_over_clients_computes_what_the_stacked_path_does(loop):
     assert losses(Variant("loop", loop)) == pytest.approx(losses(Variant("ours")), rel=1e-4)
@@ -43,6 +44,7 @@ def test_the_seed_matters():
     assert losses(other, 1) != pytest.approx(losses(Variant("ours"), 1), rel=1e-3)
 
 
+@pytest.mark.repeats
 def test_a_client_goes_on_from_its_snapshot():
     federation = make_federation(3, 2)
     straight, broken = (ClientLoop(federation, tuned=True) for _ in range(2))

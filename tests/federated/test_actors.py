@@ -92,6 +92,7 @@ def assert_equal(federation, other, tolerance=0.0):
         assert found == pytest.approx(wanted, rel=tolerance, abs=0, nan_ok=True)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("build", ["stacked", "module"])
@@ -116,6 +117,7 @@ def test_dropout_draws_the_same(federate, spread):
     assert_equal(others, alone)
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "settings",
@@ -137,6 +139,7 @@ def test_where_cohorts_are_cut_numbers_differ_by_rounding(settings, federate, sp
     assert_equal(others, alone, tolerance=ROUNDING)
 
 
+@pytest.mark.repeats
 def test_cohorts_of_one_are_never_cut(federate, spread):
     settings = {"sizes": SIZES, "participation": 0.5, "cohort_size": 1}
     alone, others = federate(TUNED, **settings), spread(Inside(3), TUNED, **settings)
@@ -145,6 +148,7 @@ def test_cohorts_of_one_are_never_cut(federate, spread):
     assert_equal(others, alone)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", [FEDAVG, TUNED], ids=["as-received", "personalised"])
 def test_a_lost_actors_work_is_repeated(method, federate, spread, caplog):
     lost = {("train", 1, 1): 1, ("train", 2, 0): 2, ("scores", 2, 1): 1, ("scores", 3, 0): 1}

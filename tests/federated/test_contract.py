@@ -76,6 +76,7 @@ def test_it_describes_itself(name):
     assert method.unguarded
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("sizes", [SIZES, (12,)], ids=["unequal clients", "one client"])
 def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes):
     federation = federate(method, sizes, build=build)
@@ -92,6 +93,7 @@ def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes)
         assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("params/"))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rule):
@@ -103,6 +105,7 @@ def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rul
     assert all(t.isfinite().all() for t in run(federate(method, **settings)).flat().values())
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(6)
 def test_messages_have_a_client_axis_and_their_bytes_are_counted(
     federate, method, build, monkeypatch
@@ -141,6 +144,7 @@ def test_it_learns(federate, method, build):
     assert federation.evaluate(federation.validation) < untrained
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(8)
 def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
     alone, pairs, together = (
@@ -151,6 +155,7 @@ def test_numbers_do_not_depend_on_the_cohort_size(federate, method, build):
     assert_equal(pairs, together, tolerance=1e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(12)
 def test_the_seed_decides_every_number(federate, method, build):
     torch.manual_seed(1)
@@ -164,6 +169,7 @@ def test_the_seed_decides_every_number(federate, method, build):
     )
 
 
+@pytest.mark.quick(5)
 @pytest.mark.sampled(3)
 def test_no_number_comes_from_the_global_generators(federate, method, build):
     before = torch.get_rng_state()
@@ -171,6 +177,7 @@ def test_no_number_comes_from_the_global_generators(federate, method, build):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(9)
 @pytest.mark.attack("kills")
 def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_path):
@@ -187,6 +194,7 @@ def test_a_killed_run_goes_on_as_if_it_never_was(federate, method, build, tmp_pa
     assert rows[0] == rows[1]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("round", [0, 1])
 def test_a_client_that_diverges_is_left_out_and_comes_back(
@@ -220,6 +228,7 @@ def test_a_client_that_diverges_is_left_out_and_comes_back(
     assert any(not torch.equal(t, before[name]) for name, t in after.items())
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(4)
 def test_clients_that_sit_a_round_out_are_left_as_they_are(federate, method, build):
     federation = federate(method, SIZES, build=build, participation=0.4)
@@ -237,6 +246,7 @@ def test_clients_that_sit_a_round_out_are_left_as_they_are(federate, method, bui
     assert all(t.isfinite().all() for t in server.values())
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 def test_the_server_shares_no_memory_with_the_clients(federate, method, build):
     federation = federate(method, build=build)
@@ -248,6 +258,7 @@ def test_the_server_shares_no_memory_with_the_clients(federate, method, build):
         assert not sides["clients"] & sides["server"]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(6)
 def test_predicting_gives_every_output_and_changes_nothing(federate, method, build, make_data):
     federation = federate(method, SIZES, build=build)
@@ -267,6 +278,7 @@ def test_predicting_gives_every_output_and_changes_nothing(federate, method, bui
         torch.testing.assert_close(torch.cat([first, rest]), torch.cat([p for _, p in predict()]))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 def test_a_global_model_is_the_same_for_all_clients(federate, method, build, make_data):
     if "global" not in method.views:
@@ -279,6 +291,7 @@ def test_a_global_model_is_the_same_for_all_clients(federate, method, build, mak
     torch.testing.assert_close(y_hat, y_hat[:1].expand_as(y_hat))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("absent", [-1, 1])
 def test_a_server_that_needs_sums_learns_the_same_from_them(federate, method, build, absent):

@@ -63,6 +63,7 @@ def assert_equal(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("rounds", [(0,), (1,)], ids=["first round", "second round"])
 @pytest.mark.parametrize("how", [diverge, fail])

@@ -30,6 +30,7 @@ def params(state):
     return {name: t.clone() for name, t in state.clients.params.items()}
 
 
+@pytest.mark.repeats
 def test_training_lowers_the_loss(federate):
     federation = federate(Method, (12, 12, 12), rounds=40, lr=0.05)
     federation.run()

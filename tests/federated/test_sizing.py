@@ -137,6 +137,7 @@ print(min([new_pages() for _ in range(5)][1:]))
 """
 
 
+@pytest.mark.repeats
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_used_again():
     """In a process of its own: where the heap can grow is a matter of what others have left."""

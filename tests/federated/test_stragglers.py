@@ -60,6 +60,7 @@ def test_rounds_are_those_of_a_queue(double, federate, alone):
         torch.testing.assert_close(federation.state.server, server, **double)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("hinge", [None, 4])
 def test_uploads_are_mixed_in_turn_as_in_algorithm_1_of_fedasync(double, federate, alone, hinge):
     settings = {"slow_share": 0.5, "slow_rounds": 3, "staleness": 0.7, "hinge": hinge, **SGD}
@@ -102,6 +103,7 @@ def test_the_last_to_arrive_is_the_model_if_each_is_mixed_wholly(double, federat
     torch.testing.assert_close(federation.state.server, expected, **double)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", [FedAvg, FedBN, FedAdam])
 @pytest.mark.parametrize("nobody", [{"slow_rounds": 1, "slow_share": 0.5}, {"slow_share": 0.2}])
@@ -127,6 +129,7 @@ def test_slow_clients_rest_until_their_upload_has_arrived(federate):
             assert trained == (i not in late or round % 3 == 0)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("mixing", [0.0, 0.6])
 def test_a_run_goes_on_from_its_tensors(federate, module, mixing):
     settings = {"build": module, "slow_share": 0.5, "slow_rounds": 4, "participation": 0.6}

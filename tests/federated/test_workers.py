@@ -29,6 +29,7 @@ def dropout():
     return build_dropout
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("model", ["stacked", "module", "dropout"])
 def test_numbers_do_not_depend_on_the_workers(federate, request, model):
     states = []

@@ -57,12 +57,14 @@ def trained(table, method, settings):
     return forecaster.rounds_, forecaster.predict(table)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_runs_on_a_device_and_its_training_never_waits(table, method, monkeypatch):
     same_on_a_device(table, method, settings_of(method, "mlp"), monkeypatch)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT - {"mlp"}))
 def test_a_model_runs_on_a_device_and_its_training_never_waits(table, model, monkeypatch):

@@ -64,6 +64,7 @@ def test_a_run_over_actors_forecasts_the_same(cube_path, settings, actors, caplo
     assert "the actor of clients 1 to 1 was lost (out of memory)" in caplog.text
 
 
+@pytest.mark.repeats
 def test_a_run_over_actors_goes_on_over_actors(cube_path, settings, actors, tmp_path):
     def stop(report):
         if report.round == 2:

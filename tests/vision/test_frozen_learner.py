@@ -42,6 +42,7 @@ QUICK = {"target": {"synthetic": 40, "server_batch_size": 16, "warm_up": 1, "stu
 """Settings for which a method needs less time."""
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [*FROZEN, "fedavg", "fednova"])
 def test_a_stream_is_learned_saved_and_loaded(name, tmp_path):

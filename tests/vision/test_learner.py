@@ -51,11 +51,13 @@ def test_predictions_are_the_accuracy(learner):
     assert learner.accuracy() == pytest.approx(np.mean(accuracies))
 
 
+@pytest.mark.repeats
 def test_two_runs_are_equal(learner):
     a, b = (x.fitted()[1].flat() for x in (learner, Learner("pfpl", **TINY).fit()))
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.repeats
 def test_numbers_do_not_depend_on_the_workers(learner):
     again = Learner("pfpl", **{**TINY, "workers": 2}).fit()
     a, b = (x.fitted()[1].flat() for x in (learner, again))
@@ -63,6 +65,7 @@ def test_numbers_do_not_depend_on_the_workers(learner):
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.repeats
 def test_another_seed_divides_otherwise(learner):
     other = Learner("pfpl", **{**TINY, "seed": 2}).fit()
     assert not torch.equal(learner.partition.train[0], other.partition.train[0])
@@ -137,6 +140,7 @@ def test_no_two_sections_share_a_name():
                 assert len(names) == len(set(names)), (method, model, partition)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_is_refused(tmp_path, value):
     """It would call every image the first class."""

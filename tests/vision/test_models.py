@@ -10,6 +10,7 @@ from vision.models.convnet import CNN, CNNOptions, ConvNet, ConvNetOptions, Pixe
 from vision.models.resnet import ResNet, ResNet18, ResNet18Options, ResNetOptions
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_features_and_logits(name, channels):
@@ -23,7 +24,9 @@ def test_features_and_logits(name, channels):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["cnn", "convnet", "resnet", pytest.param("resnet18", marks=pytest.mark.repeats)]
+)
 def test_mixed_precision_gives_nearly_the_same_logits(name):
     build = lambda: MODELS[name]((3, 16, 16), 7)  # noqa: E731
     images = torch.randint(0, 256, (1, 8, 3, 16, 16), dtype=torch.uint8)
@@ -53,6 +56,7 @@ def test_the_published_sizes():
     assert n_parameters(imagenet) == 11_689_512
 
 
+@pytest.mark.repeats
 def test_a_small_stem_keeps_the_resolution():
     small, large = (
         ResNet18((3, 32, 32), 10, ResNet18Options(stem=s)) for s in ("cifar", "imagenet")

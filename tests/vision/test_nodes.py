@@ -89,6 +89,7 @@ def check_models(learner, folder):
             assert (own.predict(images, 0, view) == expected).mean() > 0.9, view
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("method", "secure"), [("fedavg", None), ("fedavg", SecureSums()), ("pfpl", None)]
 )
@@ -122,6 +123,7 @@ def test_every_method_leaves_models_that_need_no_server(method, federation, tmp_
     check_models(learner, tmp_path)
 
 
+@pytest.mark.repeats
 def test_a_finished_federation_goes_on(federation, tmp_path, monkeypatch):
     run, link, _ = federation("fedavg")
     serve(link, run)

@@ -90,6 +90,7 @@ QUICK = {
 """Settings for which a method needs less time."""
 
 
+@pytest.mark.repeats
 @pytest.mark.attack("kills")
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("method", METHODS)

@@ -71,6 +71,7 @@ def test_participants_are_marked(fitted):
     assert took_part[0] == took_part[1] == took_part[2] != took_part[3] == took_part[4]
 
 
+@pytest.mark.repeats
 def test_rounds_between_judgements():
     learner = Learner("fedavg", test_every=2, **{**SETTINGS, "rounds": 3}).fit()
     assert sorted(set(learner.stages_["round"])) == [4, 5, 6, 7, 8, 9]
@@ -81,6 +82,7 @@ def test_rounds_between_judgements():
     assert learner.rounds_[column("global", MASKS[0])].isna().tolist()[:2] == [True, False]
 
 
+@pytest.mark.repeats
 def test_trained_models_of_a_method_without_personal_ones():
     learner = Learner("fedavg", **SETTINGS).fit()
     assert learner.counts_.views == ("global", "trained")
@@ -101,6 +103,7 @@ def test_trained_models_of_a_method_without_personal_ones():
     assert last["right"].tolist() == right
 
 
+@pytest.mark.repeats
 def test_a_run_folder_holds_the_stages(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1, "imbalance": 4}
     finished = run_images("fedrep", tmp_path / "run", settings)
@@ -119,6 +122,7 @@ def test_a_run_folder_holds_the_stages(tmp_path):
     )
 
 
+@pytest.mark.repeats
 def test_figures_draw_every_model_of_a_method(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1}
     finished = run_images("fedavg", tmp_path / "run", settings)
@@ -173,6 +177,7 @@ def test_a_round_without_participants_is_refused():
         Learner("fedavg", participation=0.34, **settings).fit()
 
 
+@pytest.mark.repeats
 def test_own_classes_are_those_so_far():
     # With one class a stage, whatever is predicted in the first is right.
     learner = Learner("fedavg", **{**SETTINGS, "shards": 1, "rounds": 1}).fit()

@@ -230,6 +230,7 @@ FIELDS = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "field", [*range(4), *(pytest.param(f, marks=pytest.mark.slow) for f in range(4, 8))]
@@ -247,6 +248,7 @@ def test_block_and_line_rules_agree(day, field):
                 read_day(raw)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("block", [1, 300, 8 << 20])
 @pytest.mark.parametrize("n_apart", [0, 1, 50])
 def test_a_row_that_stands_twice_is_refused(day, monkeypatch, n_apart, block):

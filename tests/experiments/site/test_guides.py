@@ -62,6 +62,7 @@ def test_images_are_compared_at_the_better_number_of_threads_and_by_time_of_one(
     assert rows_of(guides.images_table()) == [["m", "8", "3.2", "2.50×", "5", "2", "2.50×"]]
 
 
+@pytest.mark.repeats
 def test_slopes_of_growth_are_those_of_powers(measured):
     rows = [
         dict.fromkeys(COLUMNS, 1.0)
@@ -103,6 +104,7 @@ def test_attacks_are_counted_by_kind_and_outcome(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.repeats
 def test_probabilities_of_exceeding_a_threshold_have_a_row_and_a_curve_of_each_rule():
     found = json.loads(guides.EXCEEDANCE.read_text())
     shown = guides.exceedance_table()

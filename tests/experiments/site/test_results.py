@@ -218,6 +218,7 @@ def test_the_answer_on_federated_methods_tells_how_fuels_stands():
     assert "2,817 with the inputs of `fuels`, and the MSE is then 16 % lower" in answer
 
 
+@pytest.mark.repeats
 def test_the_figure_of_floats_has_a_point_for_each_method_that_sends():
     found = {"federated": read_benchmark(FEDERATED)}
     assert default_method.floats_figure(found).startswith(b"\x89PNG")

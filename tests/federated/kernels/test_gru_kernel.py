@@ -65,6 +65,7 @@ def test_values_and_gradients_are_torchs(dtype, tolerance, shape):
         torch.testing.assert_close(a.grad, b.grad, rtol=100 * tolerance, atol=10 * tolerance)
 
 
+@pytest.mark.repeats
 def test_gradients_are_those_of_finite_differences():
     small = tensors(torch.float64, steps=3, batch=1)
     assert torch.autograd.gradcheck(stacked_gru, small)

@@ -103,6 +103,7 @@ def no_home():
     raise RuntimeError("Could not determine home directory.")
 
 
+@pytest.mark.repeats
 def test_two_may_build_at_once(cache, monkeypatch):
     assert loaded()
     (built,) = cache.iterdir()
@@ -119,6 +120,7 @@ def test_two_may_build_at_once(cache, monkeypatch):
     assert compiler._is_sound(built)
 
 
+@pytest.mark.repeats
 def test_flags_of_the_user_give_a_library_of_its_own(cache, builds, monkeypatch):
     assert loaded()
     monkeypatch.setenv("CFLAGS", "-march=x86-64-v2 -DUNUSED")

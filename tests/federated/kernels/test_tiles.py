@@ -99,6 +99,7 @@ def test_nan_stays_in_its_row(emulated_tiles):
     assert product.isnan().sum() == product.shape[1]
 
 
+@pytest.mark.repeats
 def test_each_thread_has_its_own_tiles_and_releases_them(emulated_tiles):
     """Batches of other sizes need tiles of other shapes."""
     g = torch.Generator().manual_seed(0)
@@ -152,6 +153,7 @@ def test_the_system_permits_them_only_where_the_processor_has_them():
     assert compiler._tiles_permitted() <= ("amx_tile" in compiler.processor_flags().split())
 
 
+@pytest.mark.repeats
 def test_the_instructions_are_compiled():
     """Also where the processor cannot run them."""
     command = [os.environ.get("CC", "cc"), *compiler.COMPILE[1:], "-march=sapphirerapids"]

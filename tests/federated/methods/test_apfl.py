@@ -85,7 +85,8 @@ def test_the_share_steps_once_a_round(federate):
     assert steps["personal.head.bias"].tolist() == [3 * 2 * (size // 4) for size in SIZES]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.repeats
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_the_ends_are_fedavg_and_solo(federate, make_data, optimizer):
     settings = {"sizes": (8, 8, 8), "optimizer": optimizer}
     data = make_data((5, 5, 5), seed=2)
@@ -110,6 +111,7 @@ def test_a_client_predicts_by_its_model_mixed_with_the_latest_global_one(federat
         torch.testing.assert_close(y_hat, expected)
 
 
+@pytest.mark.repeats
 def test_the_mixture_has_running_statistics_of_its_own(federate, module, make_data):
     federation = federate(apfl(alpha=0.6), SIZES, build=module)
     federation.run()

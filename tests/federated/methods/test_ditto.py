@@ -32,7 +32,7 @@ def train(client, optimizer, epochs, lam=0.0, anchor=None):
 
 
 @pytest.mark.parametrize("personal_epochs", [None, 1, 3])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     federate, alone, optimizer, personal_epochs
 ):
@@ -54,6 +54,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(
             torch.testing.assert_close(rows, v.values(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("build", ["stacked", "module"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_the_global_model_is_fedavgs_whatever_lambda(federate, request, build, shuffle):
@@ -72,6 +73,7 @@ def test_the_global_model_is_fedavgs_whatever_lambda(federate, request, build, s
         assert torch.equal(federation.state.server[name], t), name
 
 
+@pytest.mark.repeats
 def test_without_lambda_the_personal_models_are_solos(federate, module):
     settings = {"sizes": SIZES, "build": module, "shuffle": True}
     federation, solo = federate(ditto(lam=0.0), **settings), federate(Solo, **settings)
@@ -94,6 +96,7 @@ def test_a_large_lambda_keeps_personal_models_near_the_received_one(federate):
         assert near < 0.3 * (params[name] - w).norm()
 
 
+@pytest.mark.repeats
 def test_running_statistics_are_kept_apart(federate, module):
     federation = federate(ditto(lam=1.0), SIZES, build=module)
     federation.run()

@@ -36,6 +36,7 @@ def mixed(i, models, changes, p, q):
     return mixture, weights
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("uphill", [False, True])
 def test_rounds_are_those_of_single_clients_and_of_loops_over_pairs(
     federate, alone, optimizers, double, uphill

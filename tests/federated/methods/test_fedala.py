@@ -115,6 +115,7 @@ def test_a_clients_start_stage_is_its_own_second_round(federate, monkeypatch):
             assert taken.count(i) == 2 * {0: 0, 1: 4}.get(before[i], 1)
 
 
+@pytest.mark.repeats
 def test_weights_of_1_are_fedavg(federate):
     """With no step there is nothing to mix: the tiniest learning rate leaves the global model."""
     runs = [federate(m, SIZES) for m in (ala(mixing_lr=1e-30), FedAvg)]

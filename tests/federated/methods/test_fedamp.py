@@ -34,6 +34,7 @@ def pulled(models, i, alpha, sigma):
     }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("alpha", [0.3, 2.0])
 @pytest.mark.parametrize("sigma", [0.5, 30.0])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, alpha, sigma):
@@ -77,6 +78,7 @@ def test_many_equal_models_stay_what_they_are_and_weights_are_shares():
     torch.testing.assert_close(weights.sum(1), torch.ones(50))
 
 
+@pytest.mark.repeats
 def test_without_the_weight_clients_train_alone(federate, module):
     runs = [federate(m, SIZES, build=module) for m in (amp(lam=0.0), Solo)]
     for federation in runs:

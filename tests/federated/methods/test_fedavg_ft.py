@@ -19,6 +19,7 @@ def tuned(**options):
     return partial(FedAvgFT, options=FedAvgFTOptions(**options))
 
 
+@pytest.mark.repeats
 def test_the_rounds_are_fedavgs(federate, module):
     settings = {"sizes": SIZES, "build": module, "shuffle": True, "participation": 0.7}
     runs = [federate(m, **settings) for m in (tuned(personal_epochs=2), FedAvg)]
@@ -31,7 +32,7 @@ def test_the_rounds_are_fedavgs(federate, module):
 
 
 @pytest.mark.parametrize("part", ["all", "head"])
-@pytest.mark.parametrize("optimizer", SETTINGS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_fine_tuning_is_training_alone_from_the_global_model(
     double, federate, alone, optimizers, optimizer, part
 ):
@@ -54,6 +55,7 @@ def test_fine_tuning_is_training_alone_from_the_global_model(
         torch.testing.assert_close(found, client.values(), **double)
 
 
+@pytest.mark.repeats
 def test_the_learning_rate_is_the_runs_by_default(federate):
     states = []
     for options in ({}, {"personal_lr": 0.02}, {"personal_lr": 0.002}):
@@ -101,6 +103,7 @@ def test_each_view_predicts_with_its_model(federate, make_data):
     assert not torch.allclose(own, shared)
 
 
+@pytest.mark.repeats
 def test_running_statistics_follow_in_a_copy(federate, module):
     federation = federate(tuned(), SIZES, build=module)
     federation.run()

@@ -40,7 +40,7 @@ def reference_mmd(x, y):
     return kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, optimizer
 ):

@@ -40,7 +40,7 @@ def local_round(client, optimizer, bias, common, kappa, share):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3])
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, optimizer, share
 ):
@@ -80,6 +80,7 @@ def test_a_client_predicts_with_its_own_vector(double, federate, make_data):
     torch.testing.assert_close(y_hat, expected, **double)
 
 
+@pytest.mark.repeats
 def test_the_penalty_holds_the_means_together(federate):
     apart = []
     for kappa in (0.0, 5.0):

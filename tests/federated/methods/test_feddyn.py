@@ -16,7 +16,7 @@ def dyn(alpha):
     return partial(FedDyn, options=FedDynOptions(alpha=alpha))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_algorithm_1(double, federate, alone, optimizers, optimizer):
     """Clients of unequal size, of which half take part."""
     alpha = 0.3
@@ -74,6 +74,7 @@ def test_h_is_the_mean_of_the_clients_gradients(double, federate):
         assert h.abs().max() > 0
 
 
+@pytest.mark.repeats
 def test_it_finds_the_optimum_that_fedavg_misses(double, quadratics):
     """That of the plain mean of the losses, where each g_k is the client's gradient."""
     settings = {"lr": 0.3, "rounds": 60}

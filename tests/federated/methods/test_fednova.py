@@ -67,6 +67,7 @@ class Slope:
         return prediction.sum(-1).mean(1)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("momentum", "state"), [(0.0, "keep"), (0.7, "keep"), (0.7, "round"), (0.7, "stage")]
 )
@@ -123,6 +124,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, rho):
         torch.testing.assert_close(federation.state.server, server, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {**SGD, "momentum": 0.9}])
 def test_clients_of_equal_work_give_fedavg(federate, module, settings):
     runs = [federate(m, (8, 8, 8), build=module, **settings) for m in (FedNova, FedAvg)]

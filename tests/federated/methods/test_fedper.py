@@ -19,7 +19,7 @@ FLOATS = {FedPer: 3 * 5 + 5, LGFedAvg: 5 * 2 + 2}
 
 
 @pytest.mark.parametrize("method", SHARED)
-@pytest.mark.parametrize("optimizer", SETTINGS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, method, optimizer
 ):

@@ -128,6 +128,7 @@ def test_samples_without_a_prototype_pull_nothing():
     assert (features.grad[0, [0, 2]] != 0).all()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("settings", [{"rounds": 1}, {"rounds": 3, "lam": 0.0}])
 def test_without_prototypes_or_their_weight_clients_train_alone(federate, module, settings):
     lam = settings.pop("lam", 1.0)

@@ -25,7 +25,7 @@ def distance(params, anchor):
     return sum(((p - anchor[name]) ** 2).sum() for name, p in params.items())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimizer):
     federation = federate(prox(0.7), SIZES, optimizer=optimizer, lr=0.05, momentum=0.5)
     clients = alone(federation)
@@ -43,6 +43,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimiz
         torch.testing.assert_close(federation.state.server, server, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 def test_without_the_term_it_is_fedavg(federate, module):
     runs = [federate(m, SIZES, build=module, participation=0.5) for m in (prox(0), FedAvg)]
     for federation in runs:
@@ -50,6 +51,7 @@ def test_without_the_term_it_is_fedavg(federate, module):
     torch.testing.assert_close(runs[0].state.flat(), runs[1].state.flat(), rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_the_term_holds_clients_near_the_global_model(federate):
     moved = []
     for mu in (0.0, 1.0, 10.0):

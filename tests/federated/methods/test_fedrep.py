@@ -35,7 +35,7 @@ def heads(state):
     return {name: t for name, t in state.clients.params.items() if name.startswith("head.")}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimizer):
     settings = {"optimizer": optimizer, "lr": 0.05, "weight_decay": 0.1, "momentum": 0.5}
     federation = federate(rep(head_epochs=3), SIZES, epochs=2, **settings)
@@ -56,6 +56,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, optimiz
         torch.testing.assert_close(federation.state.clients.params, own, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.repeats
 def test_the_head_is_trained_as_long_as_the_representation_by_default(federate):
     states = []
     for options in ({}, {"head_epochs": 2}, {"head_epochs": 1}):

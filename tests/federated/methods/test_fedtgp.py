@@ -115,6 +115,7 @@ def test_clients_are_those_of_fedproto(double, federate):
     torch.testing.assert_close(uploads[0], uploads[1], **double)
 
 
+@pytest.mark.repeats
 def test_prototypes_move_apart(federate):
     federation = federate(tgp(), SIZES, rounds=6)
     federation.run()
@@ -122,6 +123,7 @@ def test_prototypes_move_apart(federate):
     assert torch.pdist(server["prototypes"]).min() > 0.1
 
 
+@pytest.mark.repeats
 def test_without_their_weight_clients_train_alone(federate, module):
     runs = [federate(m, SIZES, build=module) for m in (tgp(lam=0.0), Solo)]
     for federation in runs:

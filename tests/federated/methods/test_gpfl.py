@@ -53,7 +53,7 @@ def loss_of(client, extra, received, batch, lam):
     return loss + sum(terms) / len(terms)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, optimizer
 ):

@@ -30,7 +30,7 @@ def contrast(z, near, far, temperature):
     return F.cross_entropy(logits, torch.zeros(len(z), dtype=torch.long))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(
     double, federate, alone, optimizers, optimizer
 ):
@@ -91,6 +91,7 @@ def test_dropout_does_not_tell_equal_models_apart(double, federate):
     torch.testing.assert_close(first[0].state.server, first[1].state.server, **double)
 
 
+@pytest.mark.repeats
 def test_without_the_term_it_is_fedavg(federate, module):
     runs = [federate(m, SIZES, build=module, participation=0.5) for m in (moon(mu=0), FedAvg)]
     for federation in runs:

@@ -74,7 +74,7 @@ def train(client, optimizer, order, alpha):
 
 
 @pytest.mark.parametrize("order", ["fo", "hf"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.repeats)])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, order, optimizer):
     method = perfedavg(order=order, alpha=0.1)
     federation = federate(method, SIZES, optimizer=optimizer, lr=0.05)
@@ -136,6 +136,7 @@ def test_without_an_inner_step_it_is_fedavg(federate):
         torch.testing.assert_close(federation.state.server[name], t)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("order", ["fo", "hf"])
 def test_running_statistics_are_of_all_passes(federate, module, order):
     federation = federate(perfedavg(order=order, alpha=0.05), SIZES, build=module)
@@ -174,6 +175,7 @@ def test_each_view_predicts_with_its_model(federate, make_data):
     assert not torch.allclose(own, shared)
 
 
+@pytest.mark.repeats
 def test_personalising_helps_on_the_training_data(federate):
     federation = federate(perfedavg(alpha=0.1), (8, 8, 8), rounds=20, optimizer="sgd", lr=0.1)
     federation.run()
@@ -186,6 +188,7 @@ def test_personalising_helps_on_the_training_data(federate):
     assert losses["personal"] < 0.9 * losses["global"]
 
 
+@pytest.mark.repeats
 def test_personal_running_statistics_are_a_copy(federate, module):
     federation = federate(perfedavg(alpha=0.1), SIZES, build=module)
     federation.run()

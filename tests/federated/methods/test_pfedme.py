@@ -30,6 +30,7 @@ def local_round(client, received, o):
     return w
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("beta", [1.0, 0.4, 2.0])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, beta):
     options = PFedMeOptions(lam=4.0, eta=0.03, personal_lr=0.1, inner_steps=3, beta=beta)
@@ -49,6 +50,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, beta):
             torch.testing.assert_close(rows, client.values())
 
 
+@pytest.mark.repeats
 def test_many_inner_steps_find_the_proximal_point(federate, task):
     lam = 2.0
     method = pfedme(lam=lam, personal_lr=0.2, inner_steps=400)
@@ -63,6 +65,7 @@ def test_many_inner_steps_find_the_proximal_point(federate, task):
         torch.testing.assert_close(lam * (w[name] - theta[name]), gradient, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.repeats
 def test_the_runs_optimiser_is_not_used(federate):
     runs = [federate(PFedMe, SIZES, lr=lr, optimizer=o) for lr, o in ((0.1, "adam"), (9, "sgd"))]
     for federation in runs:
@@ -80,6 +83,7 @@ def test_the_defaults_are_stable_and_make_progress(federate):
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.repeats
 def test_running_statistics_are_those_of_theta(federate, module):
     federation = federate(pfedme(beta=2.0), SIZES, build=module, rounds=2)
     federation.run()
@@ -97,6 +101,7 @@ def test_running_statistics_are_those_of_theta(federate, module):
     assert not torch.equal(variance[0], variance[1])
 
 
+@pytest.mark.repeats
 def test_a_round_starts_from_the_received_model_and_statistics(federate, module):
     federation = federate(PFedMe, SIZES, build=module)
     federation.run_round()

@@ -78,6 +78,7 @@ def test_rounds_are_those_of_algorithm_1(double, federate, alone, option, schedu
             torch.testing.assert_close(found, c_i, **double)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -107,7 +108,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(double, federate, option
         assert c.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.repeats)])
 def test_the_first_round_is_fedavgs(double, federate, module, optimizer):
     settings = {"optimizer": optimizer, "weight_decay": 0.1, "rounds": 1}
     runs = [federate(m, (8, 8, 8), build=module, **settings) for m in (Scaffold, FedAvg)]
@@ -118,6 +119,7 @@ def test_the_first_round_is_fedavgs(double, federate, module, optimizer):
     assert runs[0].reports[0].train_loss == pytest.approx(runs[1].reports[0].train_loss)
 
 
+@pytest.mark.repeats
 def test_it_finds_the_optimum_that_fedavg_misses(double, quadratics):
     """However many steps each client takes: that of the plain mean of the losses."""
     settings = {"lr": 0.3, "rounds": 60}

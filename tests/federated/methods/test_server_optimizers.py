@@ -48,6 +48,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_rounds_are_those_of_clients_and_a_server_one_by_one(
@@ -77,6 +78,7 @@ def test_rounds_are_those_of_clients_and_a_server_one_by_one(
         torch.testing.assert_close(found, server, **double)
 
 
+@pytest.mark.repeats
 def test_without_velocity_it_is_fedavg(double, federate, module):
     at_rest = partial(FedAvgM, options=FedAvgMOptions(beta=0.0))
     runs = [federate(m, SIZES, build=module) for m in (at_rest, FedAvg)]
@@ -86,6 +88,7 @@ def test_without_velocity_it_is_fedavg(double, federate, module):
     torch.testing.assert_close({n: mine[n] for n in avg}, avg, **double)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", CASES)
 def test_running_statistics_are_averaged_and_have_no_moments(federate, module, name):
     federation = federate(CASES[name][0], (8, 12), build=module, rounds=2)
@@ -100,6 +103,7 @@ def test_running_statistics_are_averaged_and_have_no_moments(federate, module, n
     assert [n for n in server if n.endswith("encoder.module.2.weight") and "." in n]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", CASES)
 def test_as_much_is_sent_as_in_fedavg(federate, module, name):
     runs = [federate(m, SIZES, build=module, rounds=1) for m in (CASES[name][0], FedAvg)]

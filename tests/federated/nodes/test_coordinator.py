@@ -51,6 +51,7 @@ def assert_equal_clients(factories, state):
             close(own[name], t[rows])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", METHODS)
 def test_numbers_are_those_of_one_process(name, federate, split):
@@ -63,6 +64,7 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
@@ -79,6 +81,7 @@ def test_each_node_keeps_its_clients_of_the_best_round(method, federate, split):
             close(node.best.clients.params[name], t[rows])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "settings"),
@@ -101,6 +104,7 @@ def test_settings_mean_the_same(method, settings, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("uplink", [Uplink(bits=8), Uplink(bits=4), Uplink(clip=1.0)])
 def test_uploads_are_encoded_on_the_node(uplink, federate, split):
@@ -139,6 +143,7 @@ def test_the_server_cannot_compute_the_noise_of_a_node(noise, federate, split):
     assert first.abs().max() < 100  # So it is the noise, of a standard deviation of 3.
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_the_server_guards_itself_alike(method, federate, split):
     federation = federate(method, SIZES, robust=Robust("clip"))
@@ -149,6 +154,7 @@ def test_the_server_guards_itself_alike(method, federate, split):
     assert_equal_clients(link.factories, federation.state)
 
 
+@pytest.mark.repeats
 def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, logged):
     federation = federate(FedAvg, SIZES)
     federation.train.tensors["y"][3] = torch.inf
@@ -166,6 +172,7 @@ def test_delta_coding_is_refused(federate, split):
         split(federation, (3,))
 
 
+@pytest.mark.repeats
 def test_batch_norm_and_one_node_only(federate, split, module):
     federation = federate(FedAvg, SIZES, build=module)
     coordinator, link = split(federation, (5,))
@@ -230,6 +237,7 @@ def _initial(node):
     return {name: t[0] for name, t in node.trainer.method.population.initial().items()}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, logged):
     federation = federate(method, SIZES, rounds=4)
@@ -241,6 +249,7 @@ def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, logg
     assert all(math.isfinite(r.validation_loss) for r in coordinator.server.reports)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, split, logged):
     federation = federate(method, SIZES, rounds=4)
@@ -253,6 +262,7 @@ def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, s
     assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in logged()
 
 
+@pytest.mark.repeats
 def test_what_a_silent_node_was_sent_is_counted(federate, split):
     coordinator, link = split(federate(FedAvg, SIZES, rounds=4), SHARES)
     link.spoil = lambda node, round, answer: "no answer" if (node, round) == (0, 1) else answer
@@ -260,6 +270,7 @@ def test_what_a_silent_node_was_sent_is_counted(federate, split):
     assert len({r.bytes_down for r in coordinator.server.reports}) == 1
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("secure", [None, SecureSums()])
 def test_a_node_without_the_best_round_is_left_out_of_the_errors_and_named(
     secure, federate, split, logged, monkeypatch
@@ -278,6 +289,7 @@ def test_a_node_without_the_best_round_is_left_out_of_the_errors_and_named(
         assert coordinator.test_errors == pytest.approx({"mse": 1.0, "mae": 0.25})
 
 
+@pytest.mark.repeats
 def test_a_node_that_is_silent_after_the_last_round_leaves_no_round(federate, split, logged):
     coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES)
     link.spoil = silent_from(2, 2)
@@ -321,6 +333,7 @@ def test_a_node_that_only_joins_costs_ever_less_time(federate, split, monkeypatc
     assert pauses == sorted(set(pauses))
 
 
+@pytest.mark.repeats
 def test_strikes_can_be_turned_off_and_a_usable_answer_takes_them_away(federate, split, logged):
     for spoil, strikes in (
         (silent_from(1, 7), 0),
@@ -338,6 +351,7 @@ def test_strikes_can_be_turned_off_and_a_usable_answer_takes_them_away(federate,
     assert "node 0 (clients 0 to 1) answers again" in logged()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("secure", [None, SecureSums()])
 def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
     secure, federate, split, logged, caplog
@@ -377,6 +391,7 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("method", METHODS.values())
 def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
@@ -453,6 +468,7 @@ def test_one_node_decides_neither_the_best_round_nor_the_losses(score, federate,
         assert spoilt.validation_loss <= 11 * max(r.validation_loss for r in found[0][1])
 
 
+@pytest.mark.repeats
 def test_a_later_round_may_be_the_best_when_the_nodes_of_the_best_are_gone(federate, split):
     """Those that came later are compared with their own first score: each trains alone."""
     patience = Patience(0.2, 1, 0.01, enough=3)
@@ -483,6 +499,7 @@ def test_only_its_owner_has_a_client(federate, split, logged):
     assert "node 0 is not let in: it claims the clients 0 to 1; it has none" in logged()
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Ditto])
 def test_a_run_that_went_back_is_as_if_nothing_had_happened(method, federate, split, tmp_path):

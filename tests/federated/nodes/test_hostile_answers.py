@@ -192,6 +192,7 @@ WITHOUT = {}
 """Losses and server's state of each method when the liar sends nothing."""
 
 
+@pytest.mark.quick(4)
 @pytest.mark.sampled(240)
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("name", METHODS)
@@ -325,6 +326,7 @@ JOINS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("forged", JOINS.values(), ids=JOINS)
 def test_who_joins_with_nonsense_is_not_let_in(forged, federate, split, logged):

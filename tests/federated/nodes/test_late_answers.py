@@ -39,6 +39,7 @@ def delayed(link, nodes, rounds, spoil=lambda answer: answer):
     link.ask_some = ask_some
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -61,6 +62,7 @@ def test_late_nodes_count_as_slow_clients_of_one_process(method, settings, feder
     assert counts[0] == counts[1]
 
 
+@pytest.mark.repeats
 def test_rounds_in_which_nobody_is_late_are_those_that_wait(federate, split):
     servers = []
     for share in (0.0, 0.4):
@@ -72,6 +74,7 @@ def test_rounds_in_which_nobody_is_late_are_those_that_wait(federate, split):
     assert first == second
 
 
+@pytest.mark.repeats
 def test_the_loss_that_a_late_node_reports_is_of_another_round_and_does_not_count(
     federate, split, logged
 ):
@@ -87,6 +90,7 @@ def test_the_loss_that_a_late_node_reports_is_of_another_round_and_does_not_coun
     assert "round 3: node 2 (clients 2 to 2) answers round 1; its change weighs 0.58" in logged()
 
 
+@pytest.mark.repeats
 def test_a_busy_node_that_is_lost_leaves_the_rest_going(federate, split, logged):
     coordinator, link = split(federate(FedAvg, SIZES, **SLOW), SHARES, patience=CALM)
     delayed(link, {4}, 99)
@@ -97,6 +101,7 @@ def test_a_busy_node_that_is_lost_leaves_the_rest_going(federate, split, logged)
     assert "lost node 4" in logged()
 
 
+@pytest.mark.repeats
 def test_a_node_that_is_silent_for_too_long_is_left_out(federate, split, logged):
     impatient = dataclasses.replace(CALM, answer=1e-6, strikes=0)
     coordinator, link = split(federate(FedAvg, SIZES, **SLOW), SHARES, patience=impatient)

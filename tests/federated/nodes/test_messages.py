@@ -180,7 +180,7 @@ names = [*GOOD, "first", "sizes", "targets", "errors", "model", "has_best"]
 abouts = st.dictionaries(st.sampled_from(names), json_values)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(about=abouts | json_values)
 def test_whatever_a_node_sends_is_accepted_or_rejected(about):
     """A hostile node sends any JSON; nothing but `Rejected` leaves a check."""
@@ -229,6 +229,7 @@ SPOILS = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federate, split, caplog):

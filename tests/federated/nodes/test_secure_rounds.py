@@ -40,6 +40,7 @@ def assert_equal_rounds(reports, expected):
             assert found == pytest.approx(wanted, rel=1e-4, nan_ok=True), (name, report)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedlean", "fedtrees", "scaffold", "fednova", "fedrep"])
 def test_numbers_are_those_of_one_process(name, federate, split, stacked, module):
@@ -76,6 +77,7 @@ def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, fed
     assert any(not torch.equal(t, models[1][name]) for name, t in models[0].items())
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "settings", [{"participation": 0.4, "rounds": 4}, {"lr": 1.0, "rounds": 6}]
 )
@@ -126,6 +128,7 @@ def losing(node, task, round, link):
     return spoil
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stage", "left"), [("round", 3), ("share", 3), ("mask", 3), ("unmask", 5)]
@@ -201,6 +204,7 @@ def test_a_dealer_of_false_shares_is_not_let_in_again(federate, split, logged):
     assert [r.participants for r in coordinator.server.reports] == [4, 4]
 
 
+@pytest.mark.repeats
 def test_masked_values_that_are_none_cost_the_round(federate, split, logged):
     """Nobody can know whose they were."""
     coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES, secure=SECURE)
@@ -223,6 +227,7 @@ def test_a_single_node_is_told_at_once(federate, split):
         coordinator.run()
 
 
+@pytest.mark.repeats
 def test_a_late_node_joins_the_next_sum(federate, split):
     coordinator, link = split(
         federate(FedAvg, SIZES, rounds=3), SHARES, patience=Patience(0.2, 1, 0.01, enough=4),

@@ -69,6 +69,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_settings_go_on(federate, choice, tmp_path):
     def make():
@@ -91,6 +92,7 @@ def test_a_run_that_lost_its_patience_does_not_begin_again(federate, tmp_path):
     assert_same(again, done)
 
 
+@pytest.mark.repeats
 def test_delta_coding_and_files_go_on(federate, monkeypatch, tmp_path):
     def make():
         uplink = Uplink(bits=8, delta_coding=True)
@@ -190,6 +192,7 @@ def test_without_room_there_are_none_by_default(federate, tmp_path, monkeypatch,
     assert caplog.text.count("no checkpoints: one needs") == 1
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_after_the_round(federate, tmp_path, number):
     before = signal.getsignal(number)
@@ -231,7 +234,7 @@ def test_a_second_signal_ends_it_at_once(federate, tmp_path):
 
 
 def test_a_round_that_goes_on_after_a_signal_is_cut_off(federate, tmp_path, monkeypatch):
-    monkeypatch.setattr("stforecast.federated.runs.unfinished_run.GRACE", 0.01)
+    monkeypatch.setattr("stforecast.federated.runs.unfinished_run.GRACE", 0.2)
     federation = federate(FedAvg, SIZES, rounds=4)
     local_update = federation.method.local_update
 

@@ -164,6 +164,7 @@ def error(federation):
     return min(r.validation_loss for r in federation.reports[-3:])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "fedprox", "perfedavg", "fedproto"])
 @pytest.mark.parametrize("how", HOW)
@@ -174,6 +175,7 @@ def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):
     assert guarded < 1.4 * honest
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", METHODS["fuels"].guards)
 def test_malicious_prototypes_do_not_reach_others_in_fuels(attacked, how):
     def messages(federation):

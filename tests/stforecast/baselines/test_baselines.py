@@ -280,6 +280,7 @@ def hourly_milan(folder: Path) -> tuple[np.ndarray, Calendar]:
     return table.to_numpy(), Calendar(start, pd.Timedelta("1h"), "Europe/Rome")
 
 
+@pytest.mark.repeats
 def test_the_order_on_the_real_milan_cells(traffic_dir):
     traffic, calendar = hourly_milan(traffic_dir / "milan-25cells-raw")
     spec = WindowSpec(period=24)

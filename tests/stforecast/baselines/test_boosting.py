@@ -54,6 +54,7 @@ def test_readings_of_neighbours_tell_what_is_to_come():
     assert error(fitted(ROADS, neighbours=1)) < 0.5 * error(fitted())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{"cell_id": True}, {"neighbours": 2}])
 def test_it_forecasts_the_cells_it_knows_from_what_came_before(options):
     model = fitted(ROADS, **options)

@@ -55,6 +55,7 @@ def test_methods_that_all_differ_have_no_bars():
     assert lines(draw_ranks(ranking_of([1.0, 2.0, 3.0], 0.5), list("abc")), "bar") == []
 
 
+@pytest.mark.quick(5)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [ONE_COLUMN, TWO_COLUMNS])
 @pytest.mark.parametrize(("n", "n_clients"), [(2, 9), (3, 2), (3, 50), (25, 30), (60, 100)])

@@ -98,6 +98,7 @@ def test_the_forecaster_in_memory_gives_the_same_errors(backtest, town, tmp_path
         pd.testing.assert_frame_equal(written[table.columns], table, check_dtype=False)
 
 
+@pytest.mark.repeats
 def test_a_backtest_that_was_stopped_goes_on(backtest, tmp_path, monkeypatch):
     def stop(*args, notes, after_round, **options):
         def stopped(report):
@@ -123,12 +124,12 @@ def test_a_backtest_that_was_stopped_goes_on(backtest, tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(one.metrics(), other.metrics())
 
 
-def test_tables_have_the_fold(backtest, tmp_path):
-    run_grid(backtest('["last_value"]', 'services = ["sms"]\nseeds = [1, 2]'), tmp_path)
+def test_tables_have_the_fold(finished):
+    folder, _ = finished
     for name in ("metrics", "hours"):
-        table = pd.read_csv(tmp_path / f"{name}.csv")
+        table = pd.read_csv(folder / f"{name}.csv")
         found = table[["fold", "seed", "label"]].drop_duplicates().to_numpy().tolist()
-        assert found == [[f, s, "last_value"] for s in (1, 2) for f in (1, 2)]
+        assert found == [[fold, 1, label] for fold in (1, 2) for label in ("ridge", "fedavg")]
 
 
 def test_errors_of_an_hour_are_those_of_its_targets_in_local_time(finished):
@@ -190,6 +191,7 @@ def test_dates_of_the_folds_stand_above_the_table(finished, tables):
     ]  # fmt: skip
 
 
+@pytest.mark.repeats
 def test_a_reference_that_failed_is_replaced(backtest, tmp_path, monkeypatch):
     def fail(method, *args, notes, **options):
         if method == failing and notes["fold"] == 2:
@@ -252,6 +254,7 @@ def test_options_of_folds_are_checked_with_the_file(write):
             write(more=f"[backtest]\n{options}")
 
 
+@pytest.mark.repeats
 def test_other_folds_in_the_same_folder_are_refused(backtest, write, tmp_path):
     run_grid(backtest('["last_value"]'), tmp_path)
     other = write('["last_value"]', 'services = ["sms"]\n[backtest]\ntest = "1d"', SETTINGS)

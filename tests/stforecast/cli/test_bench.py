@@ -52,6 +52,7 @@ def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     assert (folder / "run.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.repeats
 def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
     out = tmp_path / "out"
     methods = '["solo", { method = "ridge", label = "a, b", seeds = [1] }]'
@@ -133,6 +134,7 @@ def test_data_and_services_are_checked_before_the_first_run(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.repeats
 def test_finished_runs_need_no_data(write, tmp_path, town):
     moved = tmp_path / "moved.nc"
     shutil.copy(town, moved)
@@ -176,6 +178,7 @@ def test_other_settings_in_the_same_folder_are_refused_before_any_run(
     assert calls == [("last_value", 1)]
 
 
+@pytest.mark.repeats
 def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
     grid = write('["last_value"]', 'services = ["sms"]')
     run_grid(grid, tmp_path / "out")
@@ -221,6 +224,7 @@ def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
         run_grid(other, tmp_path)
 
 
+@pytest.mark.repeats
 def test_the_page_compares_with_the_row_of_the_table(write, tmp_path):
     for name in ("last_value", "ridge"):
         grid = write('["last_value", "ridge"]', f'reference = "{name}"\nservices = ["sms"]')

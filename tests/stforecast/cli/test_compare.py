@@ -98,6 +98,7 @@ def test_each_horizon_has_figures_of_its_own(make_run, compare, monkeypatch, tmp
     assert figures >= {"milan-step-1-ahead-cells.png", "milan-up-to-step-2-ahead-cells.png"}
 
 
+@pytest.mark.repeats
 def test_each_task_says_how_many_days_it_was_tested_on(make_run, compare, tmp_path):
     lowest = {"milan": ("fuels", 9), "rome": ("solo", 5)}
     runs = [

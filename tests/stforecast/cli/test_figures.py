@@ -70,6 +70,7 @@ def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):
     assert not stale.exists()
 
 
+@pytest.mark.repeats
 def test_a_label_has_one_colour_in_all_figures_of_a_benchmark(make_run, tmp_path):
     runs = [make_run("solo", label=f"w/o {i}", clients={"a": 1.0}) for i in range(5)]
     runs.append(make_run("fuels", label="elsewhere", data="trento.nc", clients={"a": 1.0}))

@@ -74,6 +74,7 @@ def test_folds_and_json_say_how_far_to_trust_it(stforecast, town, tmp_path):
     assert found["run"] == str(tmp_path / "run")
 
 
+@pytest.mark.repeats
 def test_a_cube_is_used_as_it_is(stforecast, town, tmp_path):
     out = tmp_path / "out"
     args = ["forecast", town, *RIDGE, "--service", "sms", "--set", "split=days:6,2,2"]
@@ -146,6 +147,7 @@ def test_three_lines_of_python(town, tmp_path):
     assert found.assumed["service"] == "value"
 
 
+@pytest.mark.repeats
 def test_rounds_are_fewer_for_many_cells(town):
     from stforecast.forecasting.config import defaults
     from stforecast.forecasting.quick import make_plan

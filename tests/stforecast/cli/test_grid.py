@@ -195,6 +195,7 @@ def test_the_shipped_benchmarks_of_images_can_be_read(path):
         assert load_grid(path, preset).entries
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_print_what_adds_up(path):
     """FUELS's own row is the same in every table of the paper."""

@@ -110,6 +110,7 @@ def killed(write, tmp_path):
     return grid
 
 
+@pytest.mark.repeats
 @pytest.mark.attack("kills")
 def test_a_benchmark_goes_on_in_the_middle_of_a_run(killed, tmp_path, monkeypatch):
     whole = run_grid(killed, tmp_path / "whole").runs[0]
@@ -165,6 +166,7 @@ def test_mistakes_are_told_in_one_line(words, message, tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == f"stforecast: {message}\n"
 
 
+@pytest.mark.repeats
 @pytest.mark.attack("kills")
 def test_the_command_goes_on_with_images(tmp_path, capsys):
     settings = {"clients": 3, "rounds": 3, "size": 8, "channels": 4, "checkpoint_every": 1}

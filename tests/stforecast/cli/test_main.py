@@ -66,6 +66,7 @@ def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+@pytest.mark.repeats
 def test_figures_and_comparisons_say_what_to_type_next(run_folder, tmp_path, capsys):
     for command in (f"plot cdf {run_folder} --out {tmp_path}/a.png", f"compare {run_folder}"):
         with pytest.raises(SystemExit):
@@ -211,6 +212,7 @@ def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
     assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
 
 
+@pytest.mark.repeats
 def test_a_backtest_prints_what_info_says_of_its_folder_as_json(stforecast, town, tmp_path):
     words = ["--data", town, "--service", "sms", "--method", "last_value", "--folds", "2"]
     code, out, _ = stforecast("backtest", *words, "--test", "1d", "--out", tmp_path, "--json")
@@ -299,6 +301,7 @@ def test_run_writes_the_folder_and_sums_it_up(stforecast, run_folder, town, tmp_
     assert (tmp_path / "r" / equal).read_bytes() == (run_folder / equal).read_bytes()
 
 
+@pytest.mark.repeats
 def test_run_gives_a_reference_forecaster_its_own_options(stforecast, town, tmp_path):
     args = ["run", "--data", town, "--service", "sms", "--method", "ridge", *SPLIT]
     code, out, _ = stforecast(*args, "--alpha", "2.5", "--out", tmp_path / "r")
@@ -341,6 +344,7 @@ def test_predict_writes_a_table_in_the_datas_units(stforecast, run_folder, town,
     )
 
 
+@pytest.mark.repeats
 def test_several_services_are_forecast_into_a_folder_each(stforecast, town, tmp_path):
     words = ["run", "--data", town, "--method", "ridge", *SPLIT, "--out", tmp_path / "all"]
     code, _, err = stforecast(*words, "--service", "internet,sms", "--inputs", "")
@@ -393,6 +397,7 @@ def test_a_run_is_adapted_to_new_cells_and_forecasts_them(stforecast, run_folder
     assert (code, len(err.splitlines())) == (2, 1)
 
 
+@pytest.mark.repeats
 def test_events_are_read_by_a_run_and_given_again_with_its_model(stforecast, town, tmp_path):
     table, run = tmp_path / "fair.csv", tmp_path / "r"
     table.write_text("kind,date,cells\nfair,2013-11-06,11\nfair,2013-11-11,11\n")
@@ -478,6 +483,7 @@ NEED_MORE = {"predictions", "sweep", "intervals", "calibration", "critical-diffe
 """Figures that one plain run of a town without places does not have."""
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [k for k in PLOTS if k not in NEED_MORE])
 def test_plot_writes_each_figure(stforecast, run_folder, tmp_path, kind):

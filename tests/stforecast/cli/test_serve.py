@@ -3,6 +3,7 @@
 import io
 import shutil
 import socket
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,9 +26,14 @@ SETTINGS = {"service": "internet", "split": "days:6,2,2", "horizon": 3, "interva
 TOKEN = "0123456789abcdef"
 
 
+@pytest.fixture(scope="module")
+def trained(town, tmp_path_factory):
+    return runs.run("ridge", town, tmp_path_factory.mktemp("trained") / "run", SETTINGS).folder
+
+
 @pytest.fixture
-def run(town, tmp_path):
-    return runs.run("ridge", town, tmp_path / "run", SETTINGS).folder
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture

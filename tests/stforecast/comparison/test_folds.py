@@ -58,6 +58,7 @@ def test_a_method_without_a_fold_is_left_out_even_if_it_is_the_reference(folds):
     assert board.lines[0].error.value == pytest.approx(3)
 
 
+@pytest.mark.repeats
 def test_folds_are_compared_with_the_same_fold(folds):
     assert not different_tests([*folds("a"), *folds("b")])
     mixed = folds("a")[0], folds("b", numbers=(2,))[0]

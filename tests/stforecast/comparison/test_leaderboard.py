@@ -31,6 +31,7 @@ def board(tested):
     return make
 
 
+@pytest.mark.repeats
 def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     found = board({"low": 1.0, "high": 2.0, "mid": 1.6}, reference="mid")
     assert claims(found) == [
@@ -39,6 +40,7 @@ def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
     ]
 
 
+@pytest.mark.repeats
 def test_methods_without_error_do_not_differ(board):
     found = board({"a": 0.0, "b": 0.0, "c": 1.0})
     first, *_ = claims(found)
@@ -53,12 +55,14 @@ def test_diverged_methods_are_named_and_not_called_equal(board):
     ]
 
 
+@pytest.mark.repeats
 def test_nothing_is_compared_with_a_diverged_reference(board):
     found = board({"a": 1.0, "b": 2.0, "c": np.inf}, reference="c")
     (claim,) = claims(found)
     assert claim == "On milan, **c** diverged, so nothing can be compared with it."
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("n_others", "smallest"), [(1, 2 / 64), (2, 4 / 64)])
 def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     errors = {"a": 1.0, "b": 2.0, "c": 3.0}
@@ -70,6 +74,7 @@ def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
 
 
+@pytest.mark.repeats
 def test_clear_differences_on_few_days_are_not_called_none(board):
     """The intervals exclude 0, but no test of so few days can agree."""
     (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3))

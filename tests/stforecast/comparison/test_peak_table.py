@@ -7,6 +7,7 @@ from stforecast.comparison.further_tables import peak_table
 from stforecast.comparison.rows import Row
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("about", "hours"),
     [

@@ -28,6 +28,7 @@ def test_numbers_stand_in_columns_of_their_own(make_run, tables):
     assert r"\* printed in FUELS, Table 1: their data and split are not ours" in text
 
 
+@pytest.mark.repeats
 def test_a_paper_has_no_number_for_another_service_or_model(make_run, tables):
     assert parsed().columns("call", ["fuels"]) == {}
     text = results_table([make_run(service="call")], {}, parsed())

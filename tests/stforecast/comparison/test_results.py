@@ -54,6 +54,7 @@ def test_one_run_has_no_deviation(make_run, cells):
     assert cells(results_table([make_run(scores=(0.25, 0.5))], {}))[1][2] == "0.2500"
 
 
+@pytest.mark.repeats
 def test_runs_of_other_settings_are_rows_of_their_own(make_run, cells):
     runs = [make_run(tau=r, scores=(v, v)) for r, v in ((3, 1.0), (9, 2.0))]
     text = results_table(runs, {})
@@ -64,11 +65,13 @@ def test_runs_of_other_settings_are_rows_of_their_own(make_run, cells):
     assert "Rows differ in: tau." in text
 
 
+@pytest.mark.repeats
 def test_settings_that_all_rows_share_are_not_said_to_differ(make_run):
     text = results_table([make_run(seed=1), make_run("solo", seed=2, device="cuda")], {})
     assert "Rows differ" not in text
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "other", [{"split": "fedda"}, {"horizon": 3}, {"scale": "global"}, {"data": "b/town.nc"}]
@@ -87,6 +90,7 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
     assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
 
 
+@pytest.mark.repeats
 def test_one_file_named_by_two_paths_is_one_test_part(make_run, tables):
     runs = [make_run(data="milan.nc"), make_run("solo", data=str(Path("milan.nc").absolute()))]
     found = tables(results_table(runs, {}))
@@ -155,6 +159,7 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert "bootstrap over 9 test days; it holds for these cells and this seed only" in text
 
 
+@pytest.mark.repeats
 def test_few_days_support_no_claim(make_run):
     runs = [make_run(m, scores=(v, v), n_days=5) for m, v in (("solo", 1.0), ("fuels", 2.0))]
     text = results_table(runs, {})
@@ -163,6 +168,7 @@ def test_few_days_support_no_claim(make_run):
     assert "told apart" not in text
 
 
+@pytest.mark.repeats
 def test_ablations_and_further_models_stand_in_tables_of_their_own(make_run, tables):
     ablation = {"label": "w/o inter", "about": {"table": "Ablations"}}
     both = ("best", "best (global)", "last", "last (global)")
@@ -191,6 +197,7 @@ def test_runs_of_other_targets_cannot_be_compared(make_run):
         results_table(cells_differ, {})
 
 
+@pytest.mark.repeats
 def test_a_row_without_all_folds_is_left_out(make_run, tables, cells):
     def of_fold(fold, *args, **options):
         about = {"fold": fold, "backtest": "2 folds of 3 days"}
@@ -204,6 +211,7 @@ def test_a_row_without_all_folds_is_left_out(make_run, tables, cells):
     assert "Left out, since folds are missing: fuels." in text
 
 
+@pytest.mark.repeats
 def test_ranks_leave_out_a_row_without_all_folds(make_run, tables):
     clients = dict.fromkeys("abcdefgh", 1.0)
 

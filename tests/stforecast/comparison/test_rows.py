@@ -61,6 +61,7 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
         read_errors(rows, [MSE])
 
 
+@pytest.mark.repeats
 def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     """The same forecasts have the same errors, whatever each run was scaled by."""
     y = np.zeros((2, 24, 1))

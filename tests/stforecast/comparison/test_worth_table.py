@@ -50,6 +50,7 @@ def test_the_share_of_the_gap_that_is_closed_stands_for_each_number_of_clients(d
     assert "100 % [100, 100] with 2 clients, 75 % [75, 75] with 25 clients; with 4 clients" in text
 
 
+@pytest.mark.repeats
 def test_without_a_gap_the_sentence_says_so(divided):
     runs = [
         *divided("all", [25], {"solo": 1.0}),
@@ -61,6 +62,7 @@ def test_without_a_gap_the_sentence_says_so(divided):
     assert "solo all †" in text
 
 
+@pytest.mark.repeats
 def test_one_division_alone_has_no_such_table(divided):
     runs = divided("cell", [], {"central": 1.0, "solo": 3.0, "fedavg": 1.5})
     assert "What federation is worth" not in results_table(runs, {})

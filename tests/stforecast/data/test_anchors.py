@@ -124,6 +124,7 @@ def test_a_linear_map_of_the_last_value_learns_level_and_change_alike():
     np.testing.assert_allclose(moved + shift, weights, rtol=0, atol=1e-5)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("target", ["change", "day"])
 @pytest.mark.parametrize("name", ["ridge", "boosting"])
 def test_forecasts_read_nothing_from_their_start_on(name, target):

@@ -78,6 +78,7 @@ def test_a_service_that_tells_all_leaves_no_error(method, settings, town):
     assert errors["sms"] < 0.05
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedlean", "fedtrees"])
 def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_path):
     settings = {**SETTINGS, "static": "area"}

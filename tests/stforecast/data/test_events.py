@@ -147,6 +147,7 @@ def test_a_known_amount_is_recovered_where_the_event_is(method, settings, town, 
     assert expected[0, 2] - expected[1, 2] == pytest.approx(-20 + 40 * LOSS)
 
 
+@pytest.mark.repeats
 def test_the_default_method_follows_rare_events_without_other_settings(town, matches):
     errors = [
         1 - Forecaster(split="days:7,1,2", device="cpu", rounds=1, events=events).fit(town).score()
@@ -162,6 +163,7 @@ def test_quantiles_read_events(method, town, matches):
     assert np.isfinite(forecaster.predict(town.isel(time=slice(0, 236)))).all().all()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedlean", "fedtrees", "fedavg"])
 def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town, matches, tmp_path):

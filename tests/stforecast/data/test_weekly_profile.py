@@ -59,6 +59,7 @@ def test_a_profile_follows_the_wall_clock():
     np.testing.assert_allclose(profile[24 * 7 + 1 :], hours[24 * 7 + 1 :], atol=1e-5)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("horizon", [1, 24, 168, 200])
 @pytest.mark.parametrize("zone", [None, "Europe/Rome"])

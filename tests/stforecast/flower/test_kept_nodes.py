@@ -102,6 +102,7 @@ def test_a_node_that_failed_is_made_anew(federation, made):
     assert len(made) == 2
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("task", ["join", "round", "finish", "share"])
 def test_a_node_may_refuse_runs_without_secure_aggregation(task, federation, made):
     """Before it reads its data, whatever the server asks."""

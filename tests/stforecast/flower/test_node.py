@@ -387,6 +387,7 @@ def test_an_unknown_zone_of_a_federation_is_refused(federation):
         RunSettings.from_run_config(odd.as_run_config())
 
 
+@pytest.mark.repeats
 def test_the_server_reports_epsilon(federation, tmp_path):
     pytest.importorskip("dp_accounting")
     run, link, _ = federation("fedavg", clip=1.0, noise="gaussian", noise_std=5.0)
@@ -395,8 +396,14 @@ def test_the_server_reports_epsilon(federation, tmp_path):
     assert "differential privacy" in (tmp_path / "server" / "server.log").read_text()
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", ["fedlean", "fedrep", "fuels"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedlean", marks=pytest.mark.repeats),
+        pytest.param("fedrep", marks=pytest.mark.slow),
+        "fuels",
+    ],
+)
 def test_a_finished_federation_goes_on_with_new_data(
     method, federation, cube, tmp_path, monkeypatch
 ):

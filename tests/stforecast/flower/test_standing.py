@@ -194,6 +194,7 @@ def test_one_node_does_not_move_the_test_errors(federation, tmp_path):
     assert written["left_out"].keys() == {"1"}
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("secure", [None, SecureSums()])
 def test_a_node_without_the_best_round_says_so_and_does_not_count(
     secure, federation, tmp_path, caplog

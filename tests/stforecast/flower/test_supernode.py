@@ -65,6 +65,7 @@ def supervisor(*texts, **settings):
     )  # fmt: skip
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -90,6 +91,7 @@ def test_a_refusal_is_a_lease_first_and_an_unknown_key_at_last(caplog):
     ]
 
 
+@pytest.mark.repeats
 def test_a_node_that_had_joined_is_started_again_whatever_ended_it(caplog):
     caplog.set_level(logging.INFO)
     with pytest.raises(InputError, match="302"):
@@ -143,6 +145,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_node_and_all_that_it_started(how):
     with started("-c", textwrap.dedent(SCRIPT)) as process:

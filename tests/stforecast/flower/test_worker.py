@@ -108,6 +108,7 @@ def test_a_worker_that_is_killed_is_started_again_and_stopped_at_the_end(tmp_pat
     assert last.returncode is not None
 
 
+@pytest.mark.repeats
 def test_a_worker_ends_with_a_node_that_is_killed_while_it_stops():
     """Signals that the node ignores by then are not ignored by a worker that it starts."""
     code = f"""

@@ -32,6 +32,7 @@ def fitted(table, tiny):
     return fit
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", [*KEEPING, *BASELINES])
 def test_known_cells_keep_their_forecasts_and_a_saved_model_has_those_of_all(
@@ -47,6 +48,7 @@ def test_known_cells_keep_their_forecasts_and_a_saved_model_has_those_of_all(
     pd.testing.assert_frame_equal(loaded.predict(table), after)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "method", ["fedlean", "fedavg", "fedda", "fedtrees", "central", "boosting"]
@@ -60,6 +62,7 @@ def test_a_copy_of_a_known_cell_has_its_forecast_from_the_shared_part(fitted, me
     np.testing.assert_allclose(adapted.predict(copied)[44], known[11], rtol=1e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "method", ["fedlean", "fedrep", "fuels", "ditto", "pfedme", "solo", "fedcp", "fedala"]
@@ -166,6 +169,7 @@ def test_errors_of_new_cells_are_measured_on_other_data(fitted, table):
     assert set(errors["client"]) == {"11", "22", "33", "all"}
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", ["fuels", "fedda", "fedtrees", "fedavg"])
 def test_the_servers_state_of_the_same_clients_is_unchanged(method, fitted):
     trained = fitted(method).model_.predictor

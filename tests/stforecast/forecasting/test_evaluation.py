@@ -75,8 +75,14 @@ def test_next_inputs_are_made_for_the_method_that_reads_them(
     assert made == [reads, False], "never of the validation part"
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("method", ["fedlean", "fuels", "fedtrees"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedlean", marks=pytest.mark.repeats),
+        pytest.param("fuels", marks=pytest.mark.slow),
+        "fedtrees",
+    ],
+)
 def test_windows_cut_for_a_few_cells_at_a_time_change_no_number(cube, tiny, monkeypatch, method):
     own = {"extra_lags": "23h"} if method == "fedtrees" else read_by(method, tiny)
     settings = {**own, **INTERVALS, "rounds": 2, "cohort": 2}
@@ -109,6 +115,7 @@ def test_without_levels_the_only_quantile_is_the_forecast(cube, tiny, method):
     )
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("intervals", ["none", "conformal", "normalised"])
 def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     cube, tmp_path, monkeypatch, intervals

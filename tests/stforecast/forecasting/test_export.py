@@ -58,6 +58,7 @@ def test_the_defaults_graph_forecasts_what_the_model_does(begin, tmp_path):
     check_graph("fedlean", settings, town(days=26, begin=begin), tmp_path)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_graph_forecasts_what_the_model_does(name, tmp_path):
@@ -67,6 +68,7 @@ def test_a_graph_forecasts_what_the_model_does(name, tmp_path):
     check_graph(method, settings, cube, tmp_path)
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(36)
 @pytest.mark.parametrize(
     "method", sorted(ALL.keys() - {"fedlean", *(name for name, _ in METHODS.values())})

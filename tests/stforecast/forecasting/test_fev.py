@@ -48,6 +48,7 @@ def test_windows_of_the_task_are_those_of_the_forecasts(ran, tmp_path):
             np.testing.assert_array_equal(row["0.95"], of_cell["upper"])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "change",
     [

@@ -43,6 +43,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["change", "day", "validation"])
 @pytest.mark.parametrize("method", LEARNERS)
@@ -61,6 +62,7 @@ def test_forecasts_of_every_target_are_levels_before_and_after_saving(
     assert forecaster.find_leaks(far) == []
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["ridge", "boosting", "fedavg"])
 def test_the_target_of_the_lowest_validation_error_is_kept(method, caplog):
@@ -111,6 +113,7 @@ def test_a_target_cannot_be_chosen_without_validation_targets(table):
         ).fit(gap)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("loss", ["mse", "quantile"])
 def test_a_model_that_adds_the_last_value_learns_level_and_change_alike(table, loss):
     settings = {**WINDOW, "split": "days:6,2,2", "model": "linear", "rounds": 2, "device": "cpu"}

@@ -32,6 +32,7 @@ def fitted(table, tiny):
     return fit
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loaded_forecaster_predicts_bit_for_bit_what_the_saved_one_does(
     fitted, method, table, tmp_path
@@ -51,6 +52,7 @@ def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
         assert (folder / name).read_bytes() == (again / name).read_bytes()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["scaffold", "fedavg_ft"])
 def test_what_predicting_does_not_need_is_not_saved(method, table, tiny, tmp_path):
     """Of a global model no client's copy or memory; of fine-tuned ones no optimiser."""

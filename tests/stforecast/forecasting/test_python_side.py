@@ -172,6 +172,7 @@ def test_fit_open_and_forecast_take_the_same(table, tmp_path):
         stforecast.open_cube(path, units="MB")
 
 
+@pytest.mark.repeats
 def test_a_frame_whose_index_counts_rows_is_read_like_the_table_of_a_file(table):
     table = table.rename_axis("Timestamp").rename(columns=str)
     long = table.reset_index().melt("Timestamp", var_name="cell_id", value_name="GB")

@@ -64,6 +64,7 @@ def test_a_part_without_windows_has_no_dates(cube_path, tiny, tmp_path):
     )  # Midnight after a day of lags.
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["fedavg", "last_value"])
 def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkeypatch, method):
     settings, out = {**tiny, "service": "sms"}, tmp_path / "run"
@@ -162,6 +163,7 @@ def test_a_file_in_place_of_the_folder_is_refused_before_the_work(cube_path, tin
         run("solo", cube_path, cube_path / "run", {**tiny, "service": "sms"})
 
 
+@pytest.mark.repeats
 def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "disk full")
@@ -185,6 +187,7 @@ def test_bad_settings_leave_no_folder(cube_path, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.repeats
 def test_a_reference_forecaster_has_a_header_of_rounds_only(cube_path, tiny, tmp_path, finished):
     found = run(
         "last_value", cube_path, tmp_path / "r", {**read_by("last_value", tiny), "service": "sms"}
@@ -245,6 +248,7 @@ def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_pa
     assert not (tmp_path / "run" / "run.json").exists()
 
 
+@pytest.mark.repeats
 def test_epsilon_names_the_statistics_that_cross_clients(cube_path, tiny, tmp_path):
     pytest.importorskip("dp_accounting")
     settings = {**tiny, "service": "internet", "scale": "global", "clip": 1.0, "noise": "gaussian"}

@@ -70,6 +70,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.attack("kills")
 @pytest.mark.parametrize(("method", "choices"), CASES)
 def test_a_run_that_was_killed_equals_one_that_was_not(
@@ -137,6 +138,7 @@ def killed_in_refits(monkeypatch):
 ROLLING = {"split": "days:6,1,3", "refit": "daily", "refit_rounds": 2}
 
 
+@pytest.mark.repeats
 @pytest.mark.attack("kills")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "fedrep", "ditto"])
@@ -225,6 +227,7 @@ def divided_otherwise(cube):
     return cube.assign_coords(town=("cell", cube["town"].values[::-1]))
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "what"), [(divided_otherwise, "clients"), (in_other_units, "units")]
@@ -303,6 +306,7 @@ def test_an_unfinished_run_is_not_overwritten(cube_path, settings, tmp_path):
         run("fedavg", cube_path, tmp_path, settings)
 
 
+@pytest.mark.repeats
 def test_the_cube_may_have_moved(cube_path, settings, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(Killed):
@@ -343,6 +347,7 @@ def read_only(*args, **kwargs):
     raise OSError(errno.EROFS, "Read-only file system")
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fail", "told"),

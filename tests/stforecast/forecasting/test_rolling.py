@@ -60,7 +60,7 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["ridge", "fedavg"])
+@pytest.mark.parametrize("method", ["ridge", pytest.param("fedavg", marks=pytest.mark.repeats)])
 def test_refits_keep_the_target_that_was_chosen(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else {}), "split": "days:6,1,3", "refit": "daily"}
     chosen = Forecaster(method, target="validation", **read_by(method, settings)).fit(table)
@@ -113,6 +113,7 @@ def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     np.testing.assert_allclose(last.to_numpy()[0], forecasts[:, 53, 0], rtol=1e-5)
 
 
+@pytest.mark.repeats
 def test_refits_are_the_same_again(cube, tiny):
     settings = {
         **tiny,
@@ -159,6 +160,7 @@ def test_a_test_part_of_less_than_a_week_is_not_refitted_weekly(cube):
     assert forecaster.refits_.empty
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["ridge", "fedavg"])
 def test_a_refit_before_the_test_part_learns_the_validation_part(table, tiny, method):
     settings = {**(tiny if method == "fedavg" else RIDGE), "split": "days:6,1,3", "service": None}
@@ -215,6 +217,7 @@ def test_a_refit_of_fedlean_solves_for_its_map_anew_and_trains_the_network_furth
     assert not torch.allclose(before.server["head.weight"], after.server["head.weight"])
 
 
+@pytest.mark.repeats
 def test_errors_of_the_model_before_weigh_the_experts_of_a_refitted_one(tmp_path):
     """Its own errors are too small where it was trained, and a saved model knows both."""
     hours = pd.date_range("2013-11-04", periods=24 * 24, freq="h")

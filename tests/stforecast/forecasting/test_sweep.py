@@ -48,7 +48,12 @@ def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
 
 
 @pytest.mark.parametrize(
-    "method", ["ridge", pytest.param("boosting", marks=pytest.mark.slow), "lightgbm"]
+    "method",
+    [
+        "ridge",
+        pytest.param("lightgbm", marks=pytest.mark.repeats),
+        pytest.param("boosting", marks=pytest.mark.slow),
+    ],
 )
 def test_tune_sweeps_the_grid_of_the_method(table, method, tmp_path):
     if method == "lightgbm":
@@ -68,6 +73,7 @@ def test_tune_sweeps_the_grid_of_the_method(table, method, tmp_path):
         assert by_name.test_forecasts().identical(forecaster.test_forecasts())
 
 
+@pytest.mark.repeats
 def test_any_method_may_have_a_grid_of_which_what_is_given_is_left_out(table):
     grid = {"lr": [1e-6, 1e-2], "batch_size": [16, 32]}
     with patch.object(FedAvg, "grid", grid):

@@ -92,6 +92,7 @@ def test_runs_with_options_of_former_versions_open_if_these_changed_nothing():
         resolve("fuels", include_self=True)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["last_value", "ridge", "solo", "central", "fedtrees"])
 def test_what_a_method_does_not_read_changes_nothing(method, table):
     """Given all at once, behind the check, such settings leave every forecast as it was."""

@@ -39,6 +39,7 @@ def test_ridge_trained_further_is_fitted_to_all_but_the_trial(saved, table):
     assert further.model_.trained_on["last"] == str(table.index[24 * 8 - 1])
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedrep", "fuels", "solo"])
 def test_a_loaded_model_goes_on_as_the_fitted_one(saved, table, method):
     fitted, loaded = saved(method, optimizer_state="round") if method != "fuels" else saved(method)
@@ -50,6 +51,7 @@ def test_a_loaded_model_goes_on_as_the_fitted_one(saved, table, method):
         pd.testing.assert_frame_equal(*found)
 
 
+@pytest.mark.repeats
 def test_fedlean_trained_further_solves_its_map_anew(saved, table):
     _, loaded = saved("fedlean")
     further = loaded.update(table, days=2)

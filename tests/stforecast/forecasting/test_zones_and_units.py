@@ -35,6 +35,7 @@ def fitted(request, zoned):
     return Forecaster(request.param, **read_by(request.param, settings), horizon=5).fit(zoned)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("zone", ["UTC", YORK, "Asia/Kathmandu"])
 def test_the_same_instants_in_another_zone_give_the_same_forecasts(fitted, zoned, zone, tmp_path):
     expected = fitted.predict(zoned)

@@ -123,6 +123,7 @@ def rows(table, metric):
     return found[found.selection == "best"].set_index("client")["value"]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 @pytest.mark.parametrize("method", ["last_value", "fuels"])
 def test_any_forecaster_gets_intervals(cube, tiny, method, how):
@@ -143,6 +144,7 @@ def test_any_forecaster_gets_intervals(cube, tiny, method, how):
     ).any()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
     forecaster = Forecaster("fuels", service="internet", intervals=how, **tiny).fit(cube)
@@ -165,6 +167,7 @@ def test_a_saved_model_gives_the_same_bounds(cube, tiny, tmp_path, how):
         )
 
 
+@pytest.mark.repeats
 def test_refitted_models_keep_their_bounds(cube, tmp_path):
     settings = {"split": "days:6,1,3", "service": "internet", "refit": "daily", "horizon": 2}
     forecaster = Forecaster("ridge", intervals="normalised", **read_by("ridge", settings)).fit(cube)
@@ -235,6 +238,7 @@ def test_earlier_bounds_do_not_depend_on_later_targets():
         assert (before[name] != after[name]).sel(time=~same).all()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("how", ["conformal", "normalised"])
 def test_traffic_has_no_bounds_below_zero(how):
     hours = pd.date_range("2013-11-01", periods=24 * 20, freq="h")
@@ -291,6 +295,7 @@ def test_quantiles_are_normalised_from_where_they_are():
     assert inside.mean() == pytest.approx(0.8, abs=0.2)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("method", [m for m in METHODS if "loss" not in METHODS[m].unread])
 def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
@@ -302,6 +307,7 @@ def test_any_federated_method_trains_a_quantile_head(cube, tiny, method):
     assert 0 < rows(forecaster.evaluate(), "coverage")["all"] <= 1
 
 
+@pytest.mark.repeats
 def test_quantiles_learn_where_the_targets_lie():
     # Noise without pattern: the best 10 % and 90 % quantiles are those of the noise.
     hours = pd.date_range("2013-11-01", periods=24 * 40, freq="h")
@@ -332,6 +338,7 @@ def test_intervals_need_a_validation_part_and_a_pair(cube):
         Forecaster("last_value", intervals="conformal", quantiles="0.5")
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["ridge", "fedlean"])
 def test_coverage_on_milan_is_near_what_is_asked_for(traffic_dir, method, tmp_path):
@@ -415,6 +422,7 @@ def per_cent(n_days=24):
     return pd.DataFrame((daily.to_numpy()[:, None] + noise).clip(0, 100), hours)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["conformal", "normalised", "none"])
 def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
     table = per_cent()
@@ -469,6 +477,7 @@ def series_of_all_kinds(n):
     return pd.DataFrame(found, pd.date_range("2024-01-01", periods=n, freq="15min"))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("horizon", [1, 24, 96, pytest.param(336, marks=pytest.mark.slow)])
 def test_bounds_are_as_far_as_errors_were(horizon):
     table = series_of_all_kinds(3 * horizon + 300)

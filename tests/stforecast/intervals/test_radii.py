@@ -157,7 +157,7 @@ def alone(known, coming, step):
     return tracked_radii(*at_step, 0.9)[..., -1], most
 
 
-@pytest.mark.parametrize("step", [1, 12, 96, 336])
+@pytest.mark.parametrize("step", [1, 12, 96, pytest.param(336, marks=pytest.mark.repeats)])
 def test_no_radius_exceeds_the_largest_known_score(step):
     rng, n = np.random.default_rng(step), 40
     t = np.arange(n + 2 * step + 50)
@@ -172,7 +172,7 @@ def test_no_radius_exceeds_the_largest_known_score(step):
     assert (radii > 0).all()
 
 
-@pytest.mark.parametrize("step", [12, 48])
+@pytest.mark.parametrize("step", [12, pytest.param(48, marks=pytest.mark.repeats)])
 def test_coverage_returns_after_a_drift_though_feedback_is_late(step):
     rng = np.random.default_rng(3)
     known, drifted = (np.abs(rng.normal(size=(40, n))) for n in (100, 20 * step))
@@ -182,6 +182,7 @@ def test_coverage_returns_after_a_drift_though_feedback_is_late(step):
     assert inside.mean() == pytest.approx(0.9, abs=0.03)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("n", [1, 3, 40])
 def test_bounds_hold_what_they_promise_also_after_one_window(n):
     """The largest of 24 scores is above the next in 24 of 25 cases, one alone in half of them."""

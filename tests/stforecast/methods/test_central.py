@@ -63,6 +63,7 @@ def test_there_is_one_client_that_sends_nothing(series):
     ] * 2
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "settings",
     [

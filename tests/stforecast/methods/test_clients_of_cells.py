@@ -46,6 +46,7 @@ def owned(cube, tmp_path_factory):
     )
 
 
+@pytest.mark.quick(6)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", DIVIDED)
 def test_one_cell_a_client_is_the_same_bit_for_bit(method, owned):
@@ -54,6 +55,7 @@ def test_one_cell_a_client_is_the_same_bit_for_bit(method, owned):
     )
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("method", ALONE)
 def test_one_client_of_all_cells_is_central_training(method, owned):
     np.testing.assert_allclose(
@@ -61,6 +63,7 @@ def test_one_client_of_all_cells_is_central_training(method, owned):
     )
 
 
+@pytest.mark.quick(5)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", DIVIDED)
 def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_path):
@@ -78,6 +81,7 @@ TWICE = [m for m in DIVIDED if m not in ("fedtrees", "fedpac")]
 """Methods of means; the trees' penalties are of sums, and FedPAC's variances fall with samples."""
 
 
+@pytest.mark.quick(5)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", TWICE)
 def test_a_client_that_holds_its_cell_twice_trains_as_if_once(method, table):
@@ -107,6 +111,7 @@ CELLS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("model", CELLS)
 def test_a_client_does_not_depend_on_the_number_of_cells_of_others(model, owned):
     """Operator B holds one cell, A two: B's tables are padded, and nothing of them is used."""

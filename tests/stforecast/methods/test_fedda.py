@@ -514,6 +514,7 @@ def trained(model, data, client, params, optimizer):
     return {name: p.detach().numpy().copy() for name, p in params.items()}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
     ("method", "optimizer_state", "update_clusters"),
@@ -635,6 +636,7 @@ def test_less_than_a_period_is_refused():
         federation(ClientData(data.tensors, sizes), training={"batch_size": 2})
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("method", "model"),
     [("fedda", "dual_lstm"), ("fedda", "dual_gru"), ("fedda_clusters", "dual_lstm")],

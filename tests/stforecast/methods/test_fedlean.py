@@ -125,6 +125,7 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     pd.testing.assert_frame_equal(later, forecaster.predict(table))
 
 
+@pytest.mark.repeats
 def test_each_20th_round_and_the_last_are_validated(table):
     small = {"rounds_per_cell": 100, **SMALL}
     losses = Forecaster("fedlean", **{**small, "rounds": 23}).fit(table).rounds_["validation_loss"]
@@ -174,6 +175,7 @@ def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_tim
     assert n_linear(window) == 3 + len(expected)
 
 
+@pytest.mark.repeats
 def test_the_map_has_a_daily_profile_for_each_weekday():
     """One that is the product of hour and weekday, which neither of them shows alone."""
     hours = pd.date_range("2013-11-04", periods=24 * 28, freq="h")
@@ -254,6 +256,7 @@ def test_one_map_reads_the_weekly_profile_and_one_does_not(table):
             assert not own[n:, of_map].any()
 
 
+@pytest.mark.repeats
 def test_the_profile_helps_where_weeks_repeat():
     hours = pd.date_range("2013-11-04", periods=24 * 70, freq="h")
     rng = np.random.default_rng(0)
@@ -375,6 +378,7 @@ def test_less_than_a_day_of_new_windows_keeps_the_penalty(table, hours, chosen):
     assert bool(after.server[SAVED].any()) == chosen
 
 
+@pytest.mark.repeats
 def test_later_refits_add_what_they_see_to_the_choice_of_the_penalty(table):
     _, _, *daily = refitted(table, refit="daily", split="days:15,2,4", horizon=1)
     sums = [model.server[SAVED] for model in daily]
@@ -388,6 +392,7 @@ def test_windows_with_a_profile_keep_the_penalty(table):
     assert SAVED not in after.server
 
 
+@pytest.mark.repeats
 def test_clients_of_several_cells_choose_the_penalty_too(table, tmp_path):
     (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
     _, _, after = refitted(table, clients=str(tmp_path / "clients.csv"))
@@ -449,6 +454,7 @@ def test_the_network_learns_what_the_map_leaves(table):
     assert last < first
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("lags", ["2,24", "2-24"])
 def test_the_compiled_kernel_trains_the_network_of_torch(table, monkeypatch, lags):
     settings = {**SMALL, "rounds": 3, "dropout": 0.0, "extra_lags": lags, "profile": "week"}
@@ -487,6 +493,7 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.repeats
 def test_quantiles_read_the_profile(table):
     settings = {"loss": "quantile", "rounds": 2, "device": "cpu", "horizon": 2, "split": SPLIT}
     forecaster = Forecaster("fedlean", **settings).fit(table)
@@ -494,6 +501,7 @@ def test_quantiles_read_the_profile(table):
     assert np.isfinite(forecaster.predict(table)).all().all()
 
 
+@pytest.mark.repeats
 def test_a_correction_moves_the_quantiles_of_a_step_together(table):
     settings = {"loss": "quantile", "rounds": 3, **SMALL}
     corrected = Forecaster("fedlean", shrinkage=0.1, **settings).fit(table)

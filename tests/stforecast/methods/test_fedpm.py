@@ -206,6 +206,7 @@ def plain_rounds(run, data, rounds, level, threshold, gamma):
     return clients, memories
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("horizon", "level"), [(3, "learned"), (3, "window"), (1, "learned")])
 def test_rounds_and_forecasts_are_those_of_the_reference(horizon, level):
     data = samples(3, horizon)

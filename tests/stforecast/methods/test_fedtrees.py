@@ -68,6 +68,7 @@ def forecasts(federation, data):
     return torch.cat(parts, dim=1)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("outputs", [1, 6])
 @pytest.mark.parametrize("loss", ["mse", "huber", "quantile"])
 def test_clients_grow_the_trees_of_their_pooled_samples(loss, outputs):
@@ -188,6 +189,7 @@ def test_the_members_of_a_tree_are_known_among_other_clients():
     assert server["members"].tolist() == [20, 0, 40]
 
 
+@pytest.mark.repeats
 def test_it_learns_from_a_share_of_the_clients():
     federation = federate(samples_of((60, 60, 60, 60)), rounds=31, participation=0.5)
     federation.run()
@@ -196,6 +198,7 @@ def test_it_learns_from_a_share_of_the_clients():
     assert np.mean(losses[-3:]) < 0.5 * np.mean(losses[1:4])
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_it_goes_on_from_its_state(participation):
     whole = federate(samples_of((40, 30, 30)), rounds=9, participation=participation)
@@ -211,6 +214,7 @@ def test_it_goes_on_from_its_state(participation):
     torch.testing.assert_close(second.state.flat(), whole.state.flat(), rtol=0, atol=0)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     "guards",
     [
@@ -289,6 +293,7 @@ def test_a_saved_forecaster_forecasts_the_same(hours, tmp_path):
     assert not forecaster.find_leaks(hours)
 
 
+@pytest.mark.repeats
 def test_refits_go_on_with_longer_data(hours):
     forecaster = Forecaster("fedtrees", refit="daily", refit_rounds=4, **SETTINGS).fit(hours)
     assert np.isfinite(forecaster.test_forecasts().y_hat).all()

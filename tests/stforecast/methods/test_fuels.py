@@ -558,6 +558,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rounds_equal_the_plain_loop(variant):

@@ -61,11 +61,13 @@ def test_without_augmentation_it_does_not_matter_when_shares_are_drawn():
     assert_equal(after_rounds(shift=1.0), after_rounds(shift=1.0, shift_draw="once"))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("option", [{"positives": "random"}, {"partition": "profiles"}])
 def test_if_all_others_are_positives_it_does_not_matter_how_they_are_chosen(option):
     assert_equal(after_rounds(beta=1.0), after_rounds(beta=1.0, **option))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"partition": "profiles"}])
 def test_if_all_clients_are_drawn_for_comparison_it_is_the_paper(options):
     """β lies between two divergences of the ten pairs, so no tie depends on rounding."""
@@ -73,6 +75,7 @@ def test_if_all_clients_are_drawn_for_comparison_it_is_the_paper(options):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("batch_size", [4, 5, 24])
 def test_as_many_slots_as_steps_are_the_batches_of_the_paper(batch_size):
     run = federation(batch_size=batch_size)
@@ -80,6 +83,7 @@ def test_as_many_slots_as_steps_are_the_batches_of_the_paper(batch_size):
     assert_equal(after_rounds(batch_size=4), after_rounds(batch_size=batch_size))
 
 
+@pytest.mark.repeats
 def test_a_sample_estimates_the_positive_prototypes():
     """Of 200 clients of two kinds, twenty tell to which kind each belongs.
 
@@ -121,6 +125,7 @@ def test_clients_that_have_sent_nothing_are_drawn_last_and_ignored():
 # Options that change it
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     "option",
     [

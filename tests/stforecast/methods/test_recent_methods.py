@@ -33,6 +33,7 @@ def test_the_width_of_features_is_that_of_the_encoders_output(windows, model):
     assert feature_width(population) == features.shape[-1]
 
 
+@pytest.mark.quick(5)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", WINDOWED)
 @pytest.mark.parametrize(

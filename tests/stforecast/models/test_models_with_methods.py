@@ -14,6 +14,7 @@ TRAINING = [name for name, method in METHODS.items() if "model" not in method.un
 """Methods that train a model."""
 
 
+@pytest.mark.quick(6)
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
 @pytest.mark.parametrize("method", TRAINING)
@@ -40,6 +41,7 @@ def test_a_round_leaves_finite_forecasts_of_the_whole_horizon(table, method, mod
     assert (forecaster.rounds_["train_loss"] > 0).all()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("model", sorted(MODELS.keys() - JOINT))
 def test_mixed_precision_changes_forecasts_by_its_rounding_only(table, model, monkeypatch):

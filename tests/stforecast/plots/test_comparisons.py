@@ -41,6 +41,7 @@ def test_hours_draw_errors_above_the_load(tested):
     assert top.get_ylabel() == "test MAE of internet"
 
 
+@pytest.mark.repeats
 def test_busy_hours_are_shaded_in_both_panels(tested):
     for ax in hours([tested("a", BUSY + 1, BUSY, zone="Europe/Rome")]).axes:
         spans = [p for p in ax.patches if p.get_label() == "busy hours"]
@@ -53,6 +54,7 @@ def test_hours_of_a_flat_load_have_one_error(tested):
     assert list(labelled(fig.axes[0])) == ["a: other 1.00"]
 
 
+@pytest.mark.repeats
 def test_the_lowest_error_in_busy_hours_comes_first(tested):
     runs = [tested(name, BUSY + off, BUSY) for name, off in (("c", 3), ("a", 1), ("b", 2))]
     assert [name[0] for name in labelled(hours(runs).axes[0])] == ["a", "b", "c"]
@@ -97,11 +99,13 @@ def test_horizon_counts_minutes_or_hours(tested, minutes, x, label):
     assert ax.get_xlabel() == label
 
 
+@pytest.mark.repeats
 def test_horizon_sorts_by_the_mean_error(tested):
     runs = [tested(name, *steps(e, e)) for name, e in (("c", 3), ("a", 1), ("b", 2))]
     assert legend_texts(horizon(runs)) == ["a", "b", "c"]
 
 
+@pytest.mark.repeats
 def test_one_step_names_the_time_ahead_and_seasonal_naive(tested):
     y_hat, y = steps(2)
     fig = horizon([tested("b", y_hat, y, naive=y + 3), tested("a", y_hat - 1, y, naive=y + 3)])
@@ -111,6 +115,7 @@ def test_one_step_names_the_time_ahead_and_seasonal_naive(tested):
     assert labelled(ax)["seasonal naive: 3"].get_xdata()[0] == 3
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("errors", [(3,), (3, 3)])
 def test_a_method_that_is_seasonal_naive_is_drawn_once(tested, errors):
     y_hat, y = steps(*errors)
@@ -118,6 +123,7 @@ def test_a_method_that_is_seasonal_naive_is_drawn_once(tested, errors):
     assert not any("seasonal naive" in label for label in labelled(horizon(runs).axes[0]))
 
 
+@pytest.mark.repeats
 def test_seasonal_naive_of_other_targets_is_not_drawn(tested):
     y_hat, y = steps(1, 2)
     later = tested("b", y_hat, y, naive=y, start="2013-12-01")
@@ -161,6 +167,7 @@ def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested
     assert fig.axes[1].get_xlabel() == label
 
 
+@pytest.mark.repeats
 def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     runs = [tested("far", *steps(1, 5)), tested("near", *steps(2, 2))]
     runs += [tested("near", *steps(2, 4), seed=2)]
@@ -172,6 +179,7 @@ def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     assert scale.get_xlabel() == "test MAE of internet; colour: ratio to the lowest of the column"
 
 
+@pytest.mark.repeats
 def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
     runs = [tested(str(e), *steps(e), naive=steps(5)[0]) for e in (1, 3, 5, 7, 9)]
     ax = heatmap(runs, metric="raw_mae").axes[0]
@@ -188,6 +196,7 @@ def test_a_heat_map_of_an_unknown_metric(tested):
             heatmap([tested("a", *steps(1))], metric="raw_mea", show=show)
 
 
+@pytest.mark.repeats
 def test_cells_are_points_at_ratios_to_seasonal_naive(tested):
     y_hat, y = by_cell(1, 8, 4)
     far = tested("far", y_hat, y, naive=y + 2)
@@ -239,6 +248,7 @@ def rank_names(fig):
     return {text.get_text() for text in fig.axes[0].texts if gap in text.get_text()}
 
 
+@pytest.mark.repeats
 def test_ranks_are_over_the_clients_of_all_data_sets(tested):
     gap = "\N{NO-BREAK SPACE}" * 2
     here = {"a": (1, 1), "b": (2, 2), "c": (3, 3), "only here": (4, 4)}
@@ -252,6 +262,7 @@ def test_ranks_are_over_the_clients_of_all_data_sets(tested):
     assert note.endswith("Not ranked: only here")
 
 
+@pytest.mark.repeats
 def test_ablations_are_not_ranked(tested):
     runs = [tested(name, *by_cell(i, i)) for i, name in enumerate("abc")]
     runs.append(tested("w/o x", *by_cell(9, 9), about={"table": "ablations"}))
@@ -289,6 +300,7 @@ def test_scaled_errors_have_no_unit(tested, metric, name):
     assert error_name(metric, [tested("a", BUSY, BUSY, units="MB")]) == name
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("attrs", "drawn"),
     [({}, -2), ({"lower_limit": 0.0}, 0), ({"upper_limit": -3.0}, -3)],

@@ -52,6 +52,7 @@ def test_errors_of_a_part_are_of_its_targets_alone(run):
     assert set(part.metrics()["client"]) == {"b", "all"}
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "name", sorted(set(PLOTS) - TRAINED - {"map", "sweep", "critical-difference"})
 )
@@ -111,6 +112,7 @@ def scaled(tested):
     return runs
 
 
+@pytest.mark.repeats
 def test_errors_of_runs_with_the_same_targets_have_one_scale(scaled, caplog):
     assert [run.score() for run in scaled] == [1, 1, 0.25]
     assert [run.score() for run in on_one_scale(scaled, "mse")] == [1, 1, 1]
@@ -118,12 +120,14 @@ def test_errors_of_runs_with_the_same_targets_have_one_scale(scaled, caplog):
     assert "divided by that of the first run" in caplog.text
 
 
+@pytest.mark.repeats
 def test_errors_of_other_targets_keep_their_scale(scaled, tested):
     y = np.zeros((2, 24, 2))
     other = tested("d", y + 3, y)
     assert [run.score() for run in on_one_scale([*scaled, other], "mse")] == [1, 1, 1, 9]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", ["bars", "cdf", "heatmap", "horizon"])
 def test_figures_show_errors_of_one_scale(scaled, name):
     """Equal forecasts look equal, whatever each run was scaled by."""
@@ -139,6 +143,7 @@ def test_figures_show_errors_of_one_scale(scaled, name):
     np.testing.assert_allclose(found, 1)
 
 
+@pytest.mark.repeats
 def test_ranks_are_those_of_errors_of_one_scale(scaled):
     """Methods of equal errors share their rank."""
     texts = [text.get_text() for text in PLOTS["critical-difference"](scaled).axes[0].texts]

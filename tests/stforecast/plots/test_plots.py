@@ -182,6 +182,7 @@ def test_a_service_named_in_the_settings_or_found_is_the_same(make_run):
     assert len(as_curves(runs)) == 1
 
 
+@pytest.mark.repeats
 def test_no_two_of_two_dozen_curves_look_alike(make_run):
     curves = as_curves([make_run(str(i)) for i in range(24)])
     assert len({(c.color, c.line["linestyle"]) for c in curves}) == 24
@@ -198,6 +199,7 @@ DEMANDING = ("sweep", "divergence", "filter", "intervals", "calibration", *COMPA
 ANY_RUNS = {k: v for k, v in PLOTS.items() if k not in DEMANDING}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("plot", ANY_RUNS.values(), ids=ANY_RUNS)
 def test_every_plot_draws_one_run_and_two_curves(plot, make_run, tmp_path):
@@ -249,6 +251,7 @@ def test_predictions_leave_gaps_where_nothing_was_observed(make_run):
     np.testing.assert_array_equal(values, [1, np.nan, 3, 4])
 
 
+@pytest.mark.repeats
 def test_default_cells_are_spread_over_the_ranks_of_the_mean(make_run):
     means = [[m] * 4 for m in (30, 0, 60, 20, 50, 10, 40)]
     titles = [ax.get_title(loc="left") for ax in predictions([make_run(y=means)]).axes]
@@ -290,6 +293,7 @@ def test_dates_carry_both_years_at_new_year(make_run):
     assert fig.axes[-1].get_xlabel().endswith("2013–2014")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "other",
     [
@@ -504,6 +508,7 @@ def test_horizon_of_seeds_is_a_mean_between_whiskers(make_run):
     assert [s.tolist() for s in whiskers.get_segments()] == [[[1, 1], [1, 3]], [[2, 2], [2, 8]]]
 
 
+@pytest.mark.repeats
 def test_horizon_of_seeds_that_are_equal_has_whiskers_of_no_length(make_run):
     errors = (0.7, 0.1)  # The mean of three times each is off by its rounding.
     (ax,) = horizon([make_run(seed=s, by_step=errors) for s in (1, 2, 3)]).axes
@@ -511,12 +516,14 @@ def test_horizon_of_seeds_that_are_equal_has_whiskers_of_no_length(make_run):
     np.testing.assert_allclose([np.ptp(s[:, 1]) for s in whiskers.get_segments()], 0, atol=1e-15)
 
 
+@pytest.mark.repeats
 def test_horizon_names_curves_with_a_step_that_has_no_error(make_run):
     fig = horizon(seeds(make_run, by_step=((1.0, np.nan), (3.0, 8.0))))
     np.testing.assert_array_equal(fig.axes[0].lines[0].get_ydata(), [2, np.nan])
     assert legend_texts(fig) == ["fuels (2 runs), not finite everywhere"]
 
 
+@pytest.mark.repeats
 def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     runs = [*seeds(make_run, by_step=((2.0,), (4.0,))), make_run("solo", by_step=(5.0,))]
     (ax,) = horizon(runs).axes
@@ -527,6 +534,7 @@ def test_one_step_ahead_is_a_bar_for_each_curve(make_run):
     assert ax.yaxis_inverted()
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 @pytest.mark.parametrize("n_runs", [1, 4, 6])
@@ -576,6 +584,7 @@ def test_a_figure_that_fails_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
 
 
+@pytest.mark.repeats
 def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     runs = [make_run("fuels"), make_run("fedlean", loss="huber")]
     fig = PLOTS["rounds"](runs)
@@ -586,6 +595,7 @@ def test_a_training_loss_that_is_no_mse_is_not_called_one(make_run):
     assert len(communication(runs, loss="validation").axes) == 1
 
 
+@pytest.mark.repeats
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["communication", "rounds"])
 @pytest.mark.parametrize("width", [3.5, 7.16])
@@ -600,6 +610,7 @@ def test_labels_of_losses_are_not_cut_with_many_methods(make_run, name, width):
         assert box.y1 <= fig.bbox.y1
 
 
+@pytest.mark.repeats
 def test_more_than_six_methods_have_a_panel_each(make_run):
     runs = [make_run(name, offset=7.0 - i) for i, name in enumerate("abcdefg")]
     assert len(predictions(runs[:6]).axes) == 2
@@ -610,6 +621,7 @@ def test_more_than_six_methods_have_a_panel_each(make_run):
         predictions(runs, cells="100,101")
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "horizon", "rounds", "communication"])
 def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_run, name):
@@ -655,6 +667,7 @@ def test_figures_are_drawn_on_given_axes(make_run):
     assert own.axes[1].get_ylabel() == "training MSE of z-scores"
 
 
+@pytest.mark.repeats
 def test_figures_take_forecasters_folders_and_tables(make_run):
     times = pd.date_range("2024-01-01", periods=240, freq="h")
     data = pd.DataFrame({"a": np.arange(240) % 24 + np.arange(240) % 7}, times)
@@ -688,6 +701,7 @@ def test_a_span_of_local_time_is_drawn(make_run):
         predictions([run], end="noon")
 
 
+@pytest.mark.repeats
 def test_predictions_name_the_time_ahead(make_run):
     run = make_run()
     assert note(predictions([run], horizon=2)) == "step 2 ahead"
@@ -709,6 +723,7 @@ def test_ticks_are_in_local_time_where_the_zone_is_known(make_run):
 NO_FORMULA = r"$\frac{1$ and $x$"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cdf", "communication", "horizon", "predictions", "rounds"])
 def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):
@@ -720,6 +735,7 @@ def test_texts_of_users_are_no_formulas(make_run, tmp_path, name):
     assert not any(text.get_parse_math() for text in drawn)
 
 
+@pytest.mark.repeats
 def test_powers_of_ten_stay_formulas(tmp_path):
     fig, (ax,) = panels(3, 2)
     ax.plot([1, 1000])

@@ -73,6 +73,7 @@ def test_divergences_of_prototypes_and_data_are_scipys(run, table):
     assert data.max() > 1e-6
 
 
+@pytest.mark.repeats
 def test_the_title_compares_all_pairs_even_if_some_are_drawn(run, table):
     a, b = (
         values[np.triu_indices(3, 1)] for values in pictures(divergence([run], clients="11,22,33"))
@@ -135,7 +136,7 @@ def test_the_verdict_by_hand():
     assert "undefined" in _verdict(one, Divergences("c", np.zeros((4, 4)), 0))
 
 
-@pytest.mark.parametrize("threshold", [0.0, 1e-9, 2.0])
+@pytest.mark.parametrize("threshold", [0.0, pytest.param(1e-9, marks=pytest.mark.repeats), 2.0])
 def test_any_threshold_can_be_drawn(threshold):
     fig, (ax,) = panels(3.5, 2)
     _draw(fig, ax, Divergences("a", np.array([[0.0, 2.0], [2.0, 0.0]]), threshold), [0, 1])
@@ -143,6 +144,7 @@ def test_any_threshold_can_be_drawn(threshold):
     assert ax.images[0].norm(threshold) == pytest.approx(0.5)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_titles_do_not_overlap(run, width):
     for fig in (divergence([run], width=width), draw_filter([run], width=width)):

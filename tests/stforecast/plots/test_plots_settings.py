@@ -242,6 +242,7 @@ def test_a_sweep_refuses_runs_that_make_no_line(make_run, one, other, setting, m
         sweep([make_run(**one), make_run(**other)], setting=setting)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("width", [3.5, 7.16])
 def test_labels_lie_inside_the_figure(make_run, tmp_path, width):
     runs = [make_run(1.0, tau=t, seed=s) for t in (0.02, 0.1) for s in (1, 2)]

@@ -48,6 +48,7 @@ def test_methods_are_sorted_by_error(runs, tmp_path):
     np.testing.assert_allclose(task["curves"]["ahead"]["naive"], 1.0, rtol=1e-5)
 
 
+@pytest.mark.repeats
 def test_a_method_that_diverged_is_drawn_without_numbers(tested, runs, tmp_path):
     broken = Y.copy()
     broken[1] = np.inf

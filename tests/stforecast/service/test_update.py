@@ -94,6 +94,7 @@ def test_scores_are_those_of_the_forecast_of_that_day(service):
     assert len(pd.read_csv(last_state(run) / "service.csv")) == 2
 
 
+@pytest.mark.repeats
 def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_path, caplog):
     run, _ = service
     wide = values().iloc[24 * (DAYS + 7) : 24 * (DAYS + 8)]
@@ -108,6 +109,7 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
     assert np.isfinite(done.forecast[["a", "c"]].to_numpy()).all()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -231,6 +233,7 @@ def test_a_challenger_replaces_the_champion_only_if_it_wins(service):
     assert np.isfinite(state.standing.promised)
 
 
+@pytest.mark.repeats
 def test_a_trial_is_on_days_that_the_model_does_not_know(service, monkeypatch):
     run, day = service
     rule = RULE.replace("further_days = 0", "further_days = 1")
@@ -250,6 +253,7 @@ def test_a_trial_is_on_days_that_the_model_does_not_know(service, monkeypatch):
     assert all(n_steps == n - learnt >= 4 * 24 for n, n_steps in trials)
 
 
+@pytest.mark.repeats
 def test_a_change_of_the_world_brings_a_new_model(tmp_path):
     """A model of noise alone meets days with a daily wave; nothing but training helps."""
     wide = values()

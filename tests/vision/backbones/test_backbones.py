@@ -229,6 +229,7 @@ def test_narrow_arithmetic_is_near():
     assert 0 < ((a - b).norm() / a.norm()) < 0.02
 
 
+@pytest.mark.repeats
 def test_the_offline_vit_tells_real_classes_apart(data_dir, images_dir, monkeypatch):
     monkeypatch.setattr(backbone_module, "CHUNK_ON_CPU", 20)
     found = list((data_dir / "models").glob("*.safetensors"))

@@ -46,6 +46,7 @@ def test_figures_are_drawn_for_each_scenario(outcome):
     assert all(path.stat().st_size > 5000 for path in gallery.drawn)
 
 
+@pytest.mark.repeats
 def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
     grid = load_grid(write_grid())
     first = run_grid(grid, tmp_path)

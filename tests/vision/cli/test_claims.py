@@ -51,6 +51,7 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         assert cells[3] == verdict(above, 0)
 
 
+@pytest.mark.repeats
 def test_a_claim_may_be_about_the_better_model_of_a_method(outcome):
     runs = outcome[0].runs
     table = {"says": "alone is better", "row": "solo", "over": ["α = 0.3"], "better": True}

@@ -165,6 +165,7 @@ def test_image_runs_have_their_tables_on_a_page(capsys, outcome, tmp_path):
     assert f"{again} --batch-size 64 --workers 1 --alpha 0.3 " in page
 
 
+@pytest.mark.repeats
 def test_a_benchmark_of_images_writes_its_page(capsys, write_grid, tmp_path):
     code, out, err = call(capsys, "bench", write_grid(), "--out", tmp_path)
     assert code == 0
@@ -173,6 +174,7 @@ def test_a_benchmark_of_images_writes_its_page(capsys, write_grid, tmp_path):
     assert "not written" not in err
 
 
+@pytest.mark.repeats
 def test_runs_that_do_not_compare_stand_apart_on_a_page(capsys, tmp_path):
     for clients in ("3", "4"):
         words = [*TINY, "--method", "solo", "--label", clients, "--clients", clients]

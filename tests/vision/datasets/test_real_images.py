@@ -25,6 +25,7 @@ def test_mnist(images_dir):
             assert file.read(1)[0] == images.labels[item]
 
 
+@pytest.mark.repeats
 def test_usps(images_dir, usps):
     images = usps
     assert images.images.shape == (9_298, 1, 16, 16)
@@ -41,6 +42,7 @@ def test_usps(images_dir, usps):
     assert abs(images.images[item].numpy().ravel() - np.array(expected)).max() <= 0.5
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("name", "file", "n", "domains", "n_test"),
     [

@@ -91,6 +91,7 @@ def test_a_round_equals_plain_pytorch(creff, alone, n_classes):
     torch.testing.assert_close(f.state.server["retrained/head.bias"], layer.bias.detach())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("features", [8, 80])
 def test_the_classifier_moves_as_far_as_in_small_batches(creff, n_classes, features):
     # As the released code has it: epochs of batches of 32, with a learning rate of 0.01.
@@ -110,6 +111,7 @@ def test_the_classifier_moves_as_far_as_in_small_batches(creff, n_classes, featu
     assert (found - expected).norm() < 0.05 * (expected - first).norm()
 
 
+@pytest.mark.repeats
 def test_matching_brings_gradients_together(creff):
     def distance(steps):
         f = creff(match_steps=steps)

@@ -121,6 +121,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
             torch.testing.assert_close(found[f"generator.{name}"], t.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 def test_without_weight_on_generated_features_it_is_fedavg(federate, build):
     runs = [federate(m, SIZES, build=build) for m in (fedgen(alpha=0.0), FedAvg)]
@@ -130,6 +131,7 @@ def test_without_weight_on_generated_features_it_is_fedavg(federate, build):
     torch.testing.assert_close(model, runs[1].state.server, rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_the_heads_come_to_recognise_what_the_generator_makes(federate):
     federation = federate(fedgen(server_steps=40, server_batch_size=32, server_lr=0.02), rounds=4)
     method, losses = federation.method, []

@@ -147,6 +147,7 @@ def test_the_server_equals_plain_pytorch(fedic):
         torch.testing.assert_close(server[name], t.detach())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 def test_without_steps_it_is_fedavg(fedic, federate, build):
     f, fedavg = fedic(build, server_steps=0), federate(FedAvg, (8, 12, 10), rounds=2, build=build)
@@ -156,6 +157,7 @@ def test_without_steps_it_is_fedavg(fedic, federate, build):
         assert torch.equal(f.state.server[name], t)
 
 
+@pytest.mark.repeats
 def test_steps_teach_the_server(fedic):
     def loss(steps):
         f = fedic(server_steps=steps)

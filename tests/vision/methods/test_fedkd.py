@@ -80,6 +80,7 @@ def train(mentor, mentee, w, optimizer, epochs, clip):
     return norms
 
 
+@pytest.mark.quick(3)
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
     ("clip", "settings"),
@@ -224,6 +225,7 @@ def test_the_share_kept_grows_over_the_rounds(federate):
     assert shares == pytest.approx([0.9503, 0.965, 0.98, 0.98])
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_the_server_knows_every_clients_mentee(federate, build, participation):

@@ -208,6 +208,7 @@ def test_without_a_surrogate_set_all_that_is_sent_is_averaged():
         torch.testing.assert_close(f.state.server[name], expected)
 
 
+@pytest.mark.repeats
 def test_further_epochs_train_the_heads_alone():
     few, many = federation(surrogate=False), federation(surrogate=False, head_epochs=3)
     for f in (few, many):

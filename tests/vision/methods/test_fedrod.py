@@ -52,6 +52,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone):
             torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("build", ["stacked", "module"])
 def test_with_equally_many_samples_of_each_class_the_global_model_is_fedavgs(federate, build):
     runs = [federate(m, (8, 12, 8), build=build) for m in (FedRoD, FedAvg)]

@@ -257,6 +257,7 @@ def test_trainable_parameters_are_those_that_the_paper_lists_and_two_heads():
     assert sum(count.values()) == (2 * 76_800 + 84_480) * WIDTH / 768 + heads
 
 
+@pytest.mark.repeats
 def test_without_a_surrogate_set_or_fusion_pools_are_averaged(monkeypatch):
     averaged = [
         federation(FedTAOptions(**SMALL), surrogate=False),
@@ -269,6 +270,7 @@ def test_without_a_surrogate_set_or_fusion_pools_are_averaged(monkeypatch):
         torch.testing.assert_close(f.state.server["enhance.pool"], expected)
 
 
+@pytest.mark.repeats
 def test_fusion_looks_only_at_images_of_classes_that_somebody_had(monkeypatch):
     f = federation(FedTAOptions(**SMALL))
     f.train.tensors["y"][:] = f.train.tensors["y"] % 2
@@ -330,6 +332,7 @@ def test_fusion_of_three_pools_follows_the_mean_of_their_distances():
     torch.testing.assert_close(pool, (own - 0.5 * gradient).detach())
 
 
+@pytest.mark.repeats
 def test_without_selection_global_prototypes_are_means():
     f = federation(FedTAOptions(**SMALL, selection=False, threshold=1.0))
     f2 = federation(FedTAOptions(**SMALL, threshold=1.0))
@@ -340,6 +343,7 @@ def test_without_selection_global_prototypes_are_means():
     assert not torch.equal(f.state.server["prototypes"], f2.state.server["prototypes"])
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("standardise", [True, False])
 def test_a_fixed_prototype_stays(standardise):
     """With each client's own scale in the first round, none is fixed before the second."""
@@ -354,6 +358,7 @@ def test_a_fixed_prototype_stays(standardise):
     assert torch.equal(prototypes[0], prototypes[1]) == (not standardise)
 
 
+@pytest.mark.repeats
 def test_without_tail_anchors_a_head_that_trains_as_long_sees_the_features_alone():
     f = federation(FedTAOptions(**SMALL, tail_anchor=False, head_epochs=3))
     steps = []
@@ -418,6 +423,7 @@ def test_former_classes_are_predicted_as_before_unless_stale_moments_move_them(s
     assert not torch.equal(logits[0], logits[1])
 
 
+@pytest.mark.repeats
 def test_different_classes_find_different_anchors_where_features_share_a_mean(caplog):
     """A warning where they do not: a mean that dwarfs the features' differences."""
     chosen = {}
@@ -465,6 +471,7 @@ def test_the_second_stage_never_runs_the_backbone(monkeypatch):
     assert calls == [4, 4, 8]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("how", "width"), [("interleave", 32), ("random", 32), ("add", 16)])
 def test_mixes_have_their_width_and_learn(how, width):
     f = federation(FedTAOptions(**SMALL, mix=how), sizes=(8, 12))
@@ -473,6 +480,7 @@ def test_mixes_have_their_width_and_learn(how, width):
     assert f.reports[-1].train_task_loss < f.reports[0].train_task_loss
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("how", ["interleave", "random", "add"])
 def test_the_anchors_that_samples_choose_are_trained(how):
     f = federation(FedTAOptions(**SMALL, mix=how))

@@ -155,6 +155,7 @@ def reference_epochs(client, optimizer, clusters, options, epochs):
     return {y: torch.stack(zs).mean(0) for y, zs in seen.items()}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("distance", ["mean", "sum"])
 def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, distance):
     options = FPLOptions(tau=0.2, distance=distance)

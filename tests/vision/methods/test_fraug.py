@@ -170,6 +170,7 @@ def test_rounds_are_those_of_clients_trained_one_by_one(federate, alone, double)
     assert not all(nets[0].met)
 
 
+@pytest.mark.repeats
 def test_without_synthetic_embeddings_the_model_is_fedbns(federate):
     runs = [federate(m, SIZES, build="module") for m in (fraug(lam_syn=0.0), FedBN)]
     for federation in runs:
@@ -180,6 +181,7 @@ def test_without_synthetic_embeddings_the_model_is_fedbns(federate):
         torch.testing.assert_close(own, expected, rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_synthetic_embeddings_train_the_head_alone(federate):
     """With λ = 1 the encoder has no gradient."""
     federation = federate(fraug(lam_syn=1.0, gamma=0.0), SIZES, optimizer="sgd")
@@ -203,6 +205,7 @@ def test_generator_and_model_are_sent_without_batch_normalisation_and_rtnet(fede
     assert sent == {(3 * 4 * floats, 3 * 4 * floats)}
 
 
+@pytest.mark.repeats
 def test_a_client_predicts_with_its_own_normalisation(federate, make_data):
     federation = federate(fraug(), SIZES, build="module")
     federation.run()

@@ -141,6 +141,7 @@ def assert_prototypes(prototypes, known, expected):
         torch.testing.assert_close(prototypes[c], p)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -264,6 +265,7 @@ def test_by_default_the_body_has_a_sixth_of_the_epochs(federate, epochs, body):
     assert phases == [("encoder.", body), ("head.", epochs - body)]
 
 
+@pytest.mark.repeats
 def test_by_default_the_head_is_trained_too():
     learner = Learner("gldp", clients=2, rounds=1, size=8, channels=2, feature_size=4).fit()
     method, state = learner.fitted()

@@ -58,6 +58,7 @@ def train_generator(net, teacher, former, random, o):
     net.eval()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     o = options(fine_tuning=0.7, diversity=2.0, server_lr=0.01)
@@ -137,6 +138,7 @@ def test_the_generator_is_sent_once_a_task_has_ended(two_tasks):
     assert [r.bytes_up for r in f.reports] == [2 * (8 * model + flags)] * 4
 
 
+@pytest.mark.repeats
 def test_all_former_classes_come_to_be_made(two_tasks):
     o = options(server_steps=200, server_batch_size=64, noise_width=8, server_lr=0.01)
     f = two_tasks(MFCL, o)
@@ -148,6 +150,7 @@ def test_all_former_classes_come_to_be_made(two_tasks):
     assert share.min() > 0.1
 
 
+@pytest.mark.repeats
 def test_made_samples_stay_in_former_classes_by_rehearsal(two_tasks):
     def stay(weight):
         f = two_tasks(MFCL, options(fine_tuning=weight, split=False), epochs=8)
@@ -162,6 +165,7 @@ def test_made_samples_stay_in_former_classes_by_rehearsal(two_tasks):
     assert stay(1.0) > stay(0.0) + 0.25
 
 
+@pytest.mark.repeats
 def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
     assert resumes(lambda: two_tasks(MFCL, options()))
 

@@ -229,6 +229,7 @@ def test_fedvit_is_fedavg_on_a_frozen_model():
         assert torch.equal(t, ours.state.server[name])
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("options", "head_epochs"), [(L2P, 5), (DUALP, 5), (L2P, 1)])
 def test_further_epochs_train_the_head_alone(options, head_epochs):
     method = FedL2P if options is L2P else FedDualP

@@ -92,6 +92,7 @@ def synthesis(method, teacher, former, random, o):
     return torch.cat(made)[:30]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("split", [True, False])
 def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
     o = options(distillation=3.0, split=split)
@@ -138,6 +139,7 @@ def test_two_tasks_are_those_of_a_plain_loop(two_tasks, split):
             assert found["former"].tolist() == [True, True, r == 3, r == 3]
 
 
+@pytest.mark.repeats
 def test_without_distillation_and_split_it_is_fedavg(two_tasks):
     runs = [
         two_tasks(TARGET, options(distillation=0.0, split=False)),
@@ -149,6 +151,7 @@ def test_without_distillation_and_split_it_is_fedavg(two_tasks):
     torch.testing.assert_close(model, runs[1].state.server, rtol=0, atol=0)
 
 
+@pytest.mark.repeats
 def test_in_the_first_task_it_is_fedavg(two_tasks):
     runs = [two_tasks(TARGET, options()), two_tasks(FedAvg)]
     for f in runs:
@@ -189,6 +192,7 @@ def test_what_is_made_is_sent_once_a_task_has_ended(two_tasks):
     }  # fmt: skip
 
 
+@pytest.mark.repeats
 def test_the_teacher_recognises_the_former_classes_in_what_is_made(two_tasks):
     o = options(synthetic=64, server_batch_size=32, server_steps=60, noise_width=8, warm_up=9)
     f = two_tasks(TARGET, o)
@@ -200,6 +204,7 @@ def test_the_teacher_recognises_the_former_classes_in_what_is_made(two_tasks):
     assert 16 < p.argmax(1).sum() < 48
 
 
+@pytest.mark.repeats
 def test_distillation_keeps_what_the_teacher_says_of_made_samples(two_tasks):
     def drift(weight):
         f = two_tasks(TARGET, options(distillation=weight, split=False), epochs=8)
@@ -213,6 +218,7 @@ def test_distillation_keeps_what_the_teacher_says_of_made_samples(two_tasks):
     assert drift(25.0) < 0.5 * drift(0.0)
 
 
+@pytest.mark.repeats
 def test_a_killed_run_goes_on_as_if_it_never_was(two_tasks, resumes):
     assert resumes(lambda: two_tasks(TARGET, options()))
 

@@ -125,6 +125,7 @@ def test_n_way_classes_and_shots(grid):
     assert len(set(ways)) > 1
 
 
+@pytest.mark.repeats
 def test_the_mean_of_ways_is_ways(grid):
     images = grid(train=400, classes=10)
     found = WAYS(clients=400, ways=4, spread=1, shots=1).split(images)
@@ -174,6 +175,7 @@ def test_too_many_ways_and_clients(grid):
         WAYS(clients=21, ways=3, spread=0).split(grid())
 
 
+@pytest.mark.repeats
 def test_dirichlet_alpha_says_how_alike_clients_are(grid):
     images = grid(train=1000, classes=10, domains=("ink",))
 

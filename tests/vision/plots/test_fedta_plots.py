@@ -69,6 +69,7 @@ def test_a_panel_before_the_anchors_and_one_for_each_number(finished):
     assert fig.axes[1].get_title().endswith(f"\nsilhouette {score:.2f}")
 
 
+@pytest.mark.repeats
 def test_another_pool_has_a_panel_of_its_own(finished, tmp_path):
     other = run_images("fedta", tmp_path, {**SETTINGS, "anchors": 9, "pool_size": 2})
     fig = PLOTS["anchors"]([finished["3"], other], client=1, stage=1)

@@ -58,7 +58,13 @@ def test_domains_within_a_cell_stand_apart(grid):
     assert [t.get_text() for t in ax.get_yticklabels()] == ["0"]
 
 
-@pytest.mark.parametrize(("classes", "domains"), [(3, ("ink", "oil")), (12, tuple("ABCDEFGHI"))])
+@pytest.mark.parametrize(
+    ("classes", "domains"),
+    [
+        (3, ("ink", "oil")),
+        pytest.param(12, tuple("ABCDEFGHI"), marks=pytest.mark.repeats),
+    ],
+)
 def test_markers_keep_within_their_cells(grid, classes, domains):
     images = grid(classes=classes, domains=domains)
     fig = partition(PARTITIONS["iid"](clients=6).split(images), images)
@@ -71,6 +77,7 @@ def test_markers_keep_within_their_cells(grid, classes, domains):
             assert np.sort(others)[1] >= side
 
 
+@pytest.mark.repeats
 def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     images = grid(domains=("ink",), classes=3)
     assert partition(PARTITIONS["iid"](clients=2).split(images), images).legends == []
@@ -82,6 +89,7 @@ def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     assert top.y0 > bottom.y1
 
 
+@pytest.mark.repeats
 def test_names_are_no_formulas(tmp_path):
     name = r"$\frac{1$"
     rows = [

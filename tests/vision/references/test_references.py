@@ -45,6 +45,7 @@ def training_ids(learner, client, pooled):
     return torch.cat(train) if pooled else train[client]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("method", "pooled"), [("linear_probe", True), ("linear_probe_local", 0)])
 def test_the_probe_is_a_logistic_regression(method, pooled):
     learner = fitted(method)
@@ -60,6 +61,7 @@ def test_the_probe_is_a_logistic_regression(method, pooled):
     assert len(learner.rounds_) == 1
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("method", "pooled"), [("nearest_mean", True), ("nearest_mean_local", 0)])
 def test_the_nearest_mean_is_by_the_cosine(method, pooled):
     learner = fitted(method)
@@ -100,6 +102,7 @@ def own_classes(learner, client):
     return [learner.images.class_names[c] for c in labels]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", ["nearest_mean", "nearest_mean_local"])
 @pytest.mark.parametrize("order", ["inside", "sequential"])
 def test_they_see_the_tasks_so_far_and_forget_none(method, order):

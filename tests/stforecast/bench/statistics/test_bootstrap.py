@@ -137,6 +137,7 @@ def test_successive_days_are_drawn_together(make_sums, resample):
     assert found.n_days == 4
 
 
+@pytest.mark.repeats
 def test_independent_days_have_the_same_variance_in_longer_blocks(make_sums, resample):
     rng = np.random.default_rng(0)
     found = []

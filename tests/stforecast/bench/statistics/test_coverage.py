@@ -72,6 +72,7 @@ def coverage(mean, n, *, n_replicates=400, **design):
     return {name: count / n for name, count in held.items()}
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("design", [design for design in DESIGNS if "16" not in design])
 def test_intervals_hold_the_truth(design, mean):
     shares = coverage(mean, 150, **DESIGNS[design])
@@ -85,6 +86,7 @@ def test_intervals_hold_the_truth_in_more_data_sets(design, mean):
     assert all(0.92 <= share <= 0.99 for share in shares.values()), shares
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
     shares = coverage(mean, 200, days=16, seeds=seeds, by_day=0.1, by_seed=0.2)
@@ -92,11 +94,13 @@ def test_few_seeds_of_much_variance_are_no_proof(seeds, mean):
     assert min(shares.values()) >= 0.87, shares
 
 
+@pytest.mark.repeats
 def test_noise_alone_makes_intervals_wide(mean):
     shares = coverage(mean, 100, days=8, clients=8, seeds=3, by_day=0.0, by_client=0.0)
     assert min(shares.values()) >= 0.95, shares
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(
     "design", ["crossed, 8 days", pytest.param("crossed, 16 days", marks=pytest.mark.slow)]
 )
@@ -110,6 +114,7 @@ def test_the_win_rate_of_equal_methods_is_a_half(design, mean):
     assert 0.9 <= held / n <= 0.99
 
 
+@pytest.mark.repeats
 def test_days_that_depend_on_each_other_need_longer_blocks(mean):
     n, n_days, correlation, held = 300, 32, 0.3, {1: 0, 4: 0}
     for seed in range(n):

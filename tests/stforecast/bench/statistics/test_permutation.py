@@ -100,6 +100,7 @@ def test_other_targets_are_refused(make_sums):
         permutation_test(make_sums([[[1, 2]]]), make_sums([[[1, np.nan]]]))
 
 
+@pytest.mark.repeats
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=9),
     st.sampled_from([0.25, 2.0, 1024.0]),
