@@ -77,8 +77,9 @@ def test_unequal_clients_forecast_every_cell_and_are_saved(method, owned, tmp_pa
     assert loaded.model_.clients.labels == forecaster.model_.clients.labels
 
 
-TWICE = [m for m in DIVIDED if m not in ("fedtrees", "fedpac")]
-"""Methods of means; the trees' penalties are of sums, and FedPAC's variances fall with samples."""
+TWICE = [m for m in DIVIDED if m not in ("fedtrees", "fedpac", "protoridge")]
+"""Methods of means: the trees' penalties are of sums, FedPAC's variances fall with samples, and
+ProtoRidge's groups are drawn by sample."""
 
 
 @pytest.mark.quick(5)
