@@ -76,18 +76,26 @@ def standing_answer(benchmarks: Benchmarks) -> str:
     pooled = "".join(
         _record_told(f"`{m}`, which pools all records,", r) for m, r in records.items() if r.pools
     )
-    times = "no test part" if own == 0 else counted(own, "test part")
     return (
-        f"**A method that does not pool records has a lower error than `fedlean` in {times} of "
+        f"**A method that does not pool records has a lower error than `fedlean` in {_times(own)} of "
         f"{n}.** The mean MSE of the nearest, `{near}`, is {records[near].above} % higher.{pooled}"
     )
 
 
 def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
     """Tell how often some methods have a lower and a higher error than the reference."""
-    records, n = _records(benchmarks), len(columns_of(benchmarks))
-    told = (_record_told(f"`{m}`", r) for m, r in records.items() if m in rivals)
-    return f"Of {counted(n, 'test part')}:" + "".join(told)
+    columns = columns_of(benchmarks)
+    records = {m: r for m, r in _records(benchmarks).items() if m in rivals}
+    told = "".join(_record_told(f"`{m}`", r) for m, r in records.items())
+    lower = sum(r.lower for r in records.values())
+    return (
+        f"**A method that trains alone or averages models has a lower error than "
+        f"`{_reference(columns[0])}` in {_times(lower)} of {len(columns)}.**{told}"
+    )
+
+
+def _times(n: int) -> str:
+    return "no test part" if n == 0 else counted(n, "test part")
 
 
 def _record_told(method: str, record: Record) -> str:

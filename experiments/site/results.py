@@ -66,7 +66,7 @@ PAGES = {
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
     "peers": Page(("*",), tables.differences, tables.verdicts),
     "prototypes": Page(
-        ("*",),
+        ("prototypes_[!f]*",),
         default_method.standing,
         partial(default_method.rivals_answer, rivals=ALONE_OR_AVERAGED),
     ),
