@@ -77,8 +77,9 @@ def standing_answer(benchmarks: Benchmarks) -> str:
         _record_told(f"`{m}`, which pools all records,", r) for m, r in records.items() if r.pools
     )
     return (
-        f"**A method that does not pool records has a lower error than `fedlean` in {_times(own)} of "
-        f"{n}.** The mean MSE of the nearest, `{near}`, is {records[near].above} % higher.{pooled}"
+        "**A method that does not pool records has a lower error than `fedlean` in "
+        f"{_times(own)} of {n}.** The mean MSE of the nearest, `{near}`, is "
+        f"{records[near].above} % higher.{pooled}"
     )
 
 
@@ -89,7 +90,7 @@ def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
     told = "".join(_record_told(f"`{m}`", r) for m, r in records.items())
     lower = sum(r.lower for r in records.values())
     return (
-        f"**A method that trains alone or averages models has a lower error than "
+        "**A method that trains alone or averages models has a lower error than "
         f"`{_reference(columns[0])}` in {_times(lower)} of {len(columns)}.**{told}"
     )
 
