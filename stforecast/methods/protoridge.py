@@ -59,7 +59,7 @@ from stforecast.methods.fedlean import (
     RelativeInputs,
     n_linear,
     relative,
-)  # fmt: skip
+)
 
 PROTOTYPES, ROUNDS = "prototypes", "rounds"
 """Names of the upload, and of the number of rounds whose maps the server's is the mean of."""
@@ -138,13 +138,15 @@ class ProtoRidge(FedLean):
         device, n = data.tensors["x"].device, int(data.sizes[0])
         shape = len(data), self.options.prototypes, n_linear(self.task.window) + n_outputs
         sums = torch.zeros(shape, dtype=torch.float64, device=device)
-        groups = self._groups(cohort, n).to(device).split(CHUNK, dim=1)
-        for batch, group in zip(data.chunks(CHUNK), groups, strict=True):
+        group, place = self._groups(cohort, n).to(device), 0
+        for batch in data.chunks(CHUNK):
             inputs = relative(batch["x"], self.task.window)
             change, known = self.task.residual(self._base(inputs), batch)
             seen = known.any(-1, keepdim=True)
             rows = torch.cat([inputs.linear * seen, change], dim=-1).double()
-            sums.scatter_add_(1, group[..., None].expand_as(rows), rows)
+            of = group[:, place : place + rows.shape[1], None]
+            sums.scatter_add_(1, of.expand_as(rows), rows)
+            place += rows.shape[1]
             parts.append((known.sum(1), seen.sum(1)))
         known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
         sums[..., -n_outputs:] *= (seen / known.clamp(min=1))[:, None]

@@ -122,20 +122,29 @@ def test_further_rounds_draw_other_groups_and_take_the_mean_of_their_maps(table)
     assert not torch.equal(server[MAP], two.snapshot.server[MAP])
 
 
-def test_prototypes_of_slots_are_means_of_parts_of_the_day(table):
-    forecaster = fitted(table, groups="slots", prototypes=12)
+@pytest.mark.parametrize("clients", ["cell", "all"])
+def test_prototypes_of_slots_are_means_of_parts_of_the_day(clients, table, monkeypatch):
+    monkeypatch.setattr(protoridge, "CHUNK", 100)
+    forecaster = fitted(table, groups="slots", prototypes=12, clients=clients)
     z, change, _ = rows_of(table, forecaster)
     both = np.concatenate([z, change], axis=-1)
+    cells = 3 if clients == "all" else 1  # A time's samples of all cells follow each other.
+    both = (
+        both.reshape(-1, cells, *both.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(3 // cells, -1, both.shape[-1])
+    )
     # The first window's first target is midnight of the second day.
     place = np.arange(both.shape[1])
-    order, group = np.argsort(place % 24, kind="stable"), place * 12 // len(place)
+    order, group = np.argsort(place // cells % 24, kind="stable"), place * 12 // len(place)
     found = 0
     for client in both:
         for part in np.split(client[order], np.flatnonzero(np.diff(group)) + 1):
             mean = part.mean(0)
-            found = found + len(part) / both.shape[1] * np.outer(mean[: z.shape[-1]], mean) / 3
+            found = found + len(part) * np.outer(mean[: z.shape[-1]], mean)
+    found = ridge(found / both.shape[0] / both.shape[1])
     np.testing.assert_allclose(
-        predictor(forecaster).snapshot.server[MAP], ridge(found), rtol=1e-3, atol=1e-4
+        predictor(forecaster).snapshot.server[MAP], found, rtol=1e-3, atol=1e-4
     )
 
 
