@@ -23,6 +23,7 @@ from small_files import made_once
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.cli.main import main
+from stforecast.federated.runs.run_folder import begin
 from vision import learner
 from vision.backbones.load import TINY_GEOMETRY
 from vision.backbones.vit import ViT
@@ -220,10 +221,10 @@ def write_begun(folder):
     """Runs that were stopped before they took a checkpoint."""
     for name, run in (("begun", "run-fuels"), ("begun-images", "run-n-way")):
         about = json.loads((folder / run / "run.json").read_text())
-        begun = {"format": 1, "versions": {}, "settings": about["settings"], "label": "mine"}
+        begun = {"settings": about["settings"], "label": "mine"}
         begun |= {"facts": {}} if "images" in name else {"data": "town.nc"}
         (folder / name).mkdir()
-        (folder / name / "settings.json").write_text(json.dumps(begun))
+        begin(folder / name, begun)
 
 
 DIVIDE = "vision divide --partition iid --clients 2 --size 0 --out who.csv"

@@ -83,15 +83,6 @@ def test_records_of_image_runs_are_read_again(method):
     assert vision.config.resolve(**read) == vision.config.resolve(method)
 
 
-def test_runs_with_options_of_former_versions_open_if_these_changed_nothing():
-    former = {"noise_mean": 0.0, "refit_lr": 0.0, "include_self": False}
-    assert resolve("fuels", **former) == resolve("fuels")
-    images = {"noise_mean": 0.0, "server_beta": None}
-    assert vision.config.resolve("gldp", **images) == vision.config.resolve("gldp")
-    with pytest.raises(InputError, match="include_self is True, but this version has no such opt"):
-        resolve("fuels", include_self=True)
-
-
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["last_value", "ridge", "solo", "central", "fedtrees"])
 def test_what_a_method_does_not_read_changes_nothing(method, table):
