@@ -59,9 +59,14 @@ def of_default() -> Benchmarks:
     return chosen(benchmarks_of(RESULTS / "default.md"), ["who_wins*"])
 
 
-def of_milan(name: str) -> Benchmarks:
-    """Return a benchmark of Milan's page."""
-    return chosen(benchmarks_of(RESULTS / "milan.md"), [name])
+def of_federated() -> Benchmarks:
+    """Return the benchmark of all federated methods."""
+    return chosen(benchmarks_of(RESULTS / "milan.md"), ["federated"])
+
+
+def differences_of(page: str, names: str) -> str:
+    """Tabulate how far other methods are above the reference in some benchmarks of a page."""
+    return wrapped(differences(chosen(benchmarks_of(RESULTS / f"{page}.md"), [names])))
 
 
 Part = tuple[str, Callable[[], str]]
@@ -95,8 +100,12 @@ PARTS: dict[str, Part] = {
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
-    "slow clients": ("methods.md", lambda: wrapped(differences(of_milan("slow_clients")))),
-    "floats": ("../README.md", lambda: floats_caption(of_milan("federated"))),
+    "beside fuels": (
+        "results/prototypes.md",
+        partial(differences_of, "prototypes", "prototypes_fuels*"),
+    ),
+    "slow clients": ("methods.md", partial(differences_of, "milan", "slow_clients")),
+    "floats": ("../README.md", lambda: floats_caption(of_federated())),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
 }
 """Page and generator of each generated part, by name."""
@@ -117,7 +126,7 @@ def write_parts(parts: Mapping[str, Part]) -> None:
     (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
     replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
     (FIGURES / "replay.png").write_bytes(as_png(replayed))
-    (FIGURES / "floats.png").write_bytes(floats_figure(of_milan("federated")))
+    (FIGURES / "floats.png").write_bytes(floats_figure(of_federated()))
     (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
 
 
