@@ -43,7 +43,7 @@ from experiments.site.markdown import as_png, replaced, shrunk, wrapped
 from experiments.site.measured import Benchmarks, benchmarks_of
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
-from experiments.site.tables import chosen, differences
+from experiments.site.tables import chosen, differences, verdicts
 from experiments.site.tutorials import pictures, refreshed
 from stforecast.cli.lists import methods_table
 from stforecast.cli.options import HELP
@@ -54,19 +54,9 @@ DOCS = ROOT / "docs"
 TUTORIALS, RESULTS, FIGURES = DOCS / "tutorials", DOCS / "results", DOCS / "figures"
 
 
-def of_default() -> Benchmarks:
-    """Return the benchmarks of the default method."""
-    return chosen(benchmarks_of(RESULTS / "default.md"), ["who_wins*"])
-
-
-def of_federated() -> Benchmarks:
-    """Return the benchmark of all federated methods."""
-    return chosen(benchmarks_of(RESULTS / "milan.md"), ["federated"])
-
-
-def differences_of(page: str, names: str) -> str:
-    """Tabulate how far other methods are above the reference in some benchmarks of a page."""
-    return wrapped(differences(chosen(benchmarks_of(RESULTS / f"{page}.md"), [names])))
+def of_page(page: str, names: str) -> Benchmarks:
+    """Return the benchmarks of a page whose names match a pattern."""
+    return chosen(benchmarks_of(RESULTS / f"{page}.md"), [names])
 
 
 Part = tuple[str, Callable[[], str]]
@@ -74,7 +64,10 @@ Part = tuple[str, Callable[[], str]]
 PARTS: dict[str, Part] = {
     "methods": ("methods.md", methods_table),
     "image methods": ("methods.md", image_methods_table),
-    "skill": ("choose.md", lambda: skill_table(of_default(), "results/default.md")),
+    "skill": (
+        "choose.md",
+        lambda: skill_table(of_page("default", "who_wins*"), "results/default.md"),
+    ),
     "hostile": (
         "security.md",
         partial(of_runs, "federation/hostile.csv", hostile.table_of_defences),
@@ -102,10 +95,10 @@ PARTS: dict[str, Part] = {
     "new cells": ("horizons.md", guides.new_cells_tables),
     "beside fuels": (
         "results/prototypes.md",
-        partial(differences_of, "prototypes", "prototypes_fuels*"),
+        lambda: wrapped(verdicts(of_page("prototypes", "prototypes_fuels*"))),
     ),
-    "slow clients": ("methods.md", partial(differences_of, "milan", "slow_clients")),
-    "floats": ("../README.md", lambda: floats_caption(of_federated())),
+    "slow clients": ("methods.md", lambda: wrapped(differences(of_page("milan", "slow_clients")))),
+    "floats": ("../README.md", lambda: floats_caption(of_page("milan", "federated"))),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
 }
 """Page and generator of each generated part, by name."""
@@ -126,8 +119,8 @@ def write_parts(parts: Mapping[str, Part]) -> None:
     (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
     replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
     (FIGURES / "replay.png").write_bytes(as_png(replayed))
-    (FIGURES / "floats.png").write_bytes(floats_figure(of_federated()))
-    (FIGURES / "skill.png").write_bytes(skill_figure(of_default()))
+    (FIGURES / "floats.png").write_bytes(floats_figure(of_page("milan", "federated")))
+    (FIGURES / "skill.png").write_bytes(skill_figure(of_page("default", "who_wins*")))
 
 
 def run_tutorial(page: Path) -> None:
