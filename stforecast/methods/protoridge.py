@@ -49,7 +49,6 @@ from stforecast.federated.core.options import names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
-from stforecast.forecasting.task import LossOptions
 from stforecast.methods.fedlean import (
     CHUNK,
     MAP,
@@ -94,11 +93,9 @@ class ProtoRidge(FedLean):
     sums = "none"
     needs_each = "its server needs how the prototypes of each client differ"
     needs: ClassVar[tuple[str, ...]] = ()
-    unread = (
-        {"model", "rounds_per_cell", "participants"}
-        | names_of(LossOptions)
-        | names_of(Training) - set(READ)
-    )
+    unread = {"model", "loss", "huber_delta", "rounds_per_cell", "participants"} | names_of(
+        Training
+    ) - set(READ)
     Options = ProtoRidgeOptions
     options: ProtoRidgeOptions
     defaults: ClassVar[Mapping[str, Any]] = {**FedLean.defaults, "rounds": 1, "refit_rounds": 1}

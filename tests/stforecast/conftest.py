@@ -29,6 +29,16 @@ def table():
     return pd.DataFrame(values, hours, pd.Index([11, 22, 33], name="cell"))
 
 
+@pytest.fixture
+def drifting_table():
+    """Wide table of three weeks: the same daily wave in each cell, and a level that drifts."""
+    rng = np.random.default_rng(0)
+    hours = pd.date_range("2013-11-01", periods=24 * 21, freq="h")
+    daily = np.sin(2 * np.pi * hours.hour / 24)
+    noise = rng.normal(size=(len(hours), 3)).cumsum(0)
+    return pd.DataFrame(daily.to_numpy()[:, None] + 0.1 * noise, hours, ["a", "b", "c"])
+
+
 @pytest.fixture(scope="session")
 def cube(table):
     """The table as a cube of a place in Italy: two services, one reading is missing."""

@@ -37,12 +37,8 @@ SMALL = {
 
 
 @pytest.fixture
-def table():
-    rng = np.random.default_rng(0)
-    hours = pd.date_range("2013-11-01", periods=24 * 21, freq="h")
-    daily = np.sin(2 * np.pi * hours.hour / 24)
-    noise = rng.normal(size=(len(hours), 3)).cumsum(0)
-    return pd.DataFrame(daily.to_numpy()[:, None] + 0.1 * noise, hours, ["a", "b", "c"])
+def table(drifting_table):
+    return drifting_table
 
 
 def windows_of(table, forecaster):

@@ -23,12 +23,8 @@ SMALL = {
 
 
 @pytest.fixture
-def table():
-    rng = np.random.default_rng(0)
-    hours = pd.date_range("2013-11-01", periods=24 * 21, freq="h")
-    daily = np.sin(2 * np.pi * hours.hour / 24)
-    noise = rng.normal(size=(len(hours), 3)).cumsum(0)
-    return pd.DataFrame(daily.to_numpy()[:, None] + 0.1 * noise, hours, ["a", "b", "c"])
+def table(drifting_table):
+    return drifting_table
 
 
 def fitted(table, **settings):
@@ -188,7 +184,7 @@ def test_few_prototypes_forecast_nearly_as_well_as_the_sums_of_all_windows(table
     assert errors[0] < 1.1 * errors[1] < errors[2]
 
 
-def test_a_refit_sends_prototypes_of_all_known_windows(table):
+def test_a_refit_sends_prototypes_once_more_than_its_rounds(table):
     forecaster = fitted(table, refit="once", refit_rounds=2)
     forecaster.evaluate()
     (refit,) = forecaster.refits_.to_dict("records")
@@ -201,4 +197,10 @@ def test_a_refit_sends_prototypes_of_all_known_windows(table):
 )
 def test_settings_of_a_network_are_refused(name):
     with pytest.raises(InputError, match=name):
-        Forecaster("protoridge", **{name: "huber" if name == "loss" else 1})
+        Forecaster("protoridge", **{name: 1})
+
+
+def test_bounds_may_have_other_levels(table):
+    bounded = fitted(table, intervals="normalised", quantiles="0.1,0.5,0.9")
+    lower, upper = bounded.predict_interval(table)
+    assert (lower < upper).all(axis=None)
