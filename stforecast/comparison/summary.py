@@ -96,8 +96,8 @@ def _models(run: ForecastRun, rounds: pd.DataFrame, errors: pd.DataFrame) -> dic
         return {run.selection(): run.method}
     best, last = _best_round(rounds), len(rounds)
     names = {"best": f"best round, {best}", "last": f"last round, {last}"}
-    if best == last:
-        names = {"best": f"best and last round, {best}"}
+    if best == last:  # Only the model that is kept was refitted.
+        names = {run.kept_round: f"best and last round, {best}"}
     models = {}
     for selection in sorted(errors["selection"].unique()):
         which, _, view = selection.partition(" ")

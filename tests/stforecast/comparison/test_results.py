@@ -271,6 +271,18 @@ def test_without_a_validation_part_the_best_round_is_the_last(make_run):
     assert sum("round, " in line for line in lines) == 1
 
 
+def test_a_summary_has_the_errors_of_the_model_that_was_refitted(make_run):
+    run = make_run(rounds=((3.0, 0, 1), (2.0, 1, 1)), select="last", scores=(0.5, 0.25))
+    assert summary(run).splitlines()[2].split()[:6] == [
+        "best",
+        "and",
+        "last",
+        "round,",
+        "2",
+        "0.2500",
+    ]
+
+
 def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
     lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
     assert lines[2].split() == ["ridge", "0.2500", "2.5000", "250.0000", "0.5000"]
