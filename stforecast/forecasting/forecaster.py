@@ -231,8 +231,9 @@ class Forecaster:
     ) -> pd.DataFrame:
         """Forecast what follows the end of `history`, in the data's own units.
 
-        Missing inputs are replaced by the cell's mean, as in training, with a warning; a cell
-        without any observed input gets no forecast (NaN).
+        Missing inputs are replaced by the cell's mean, as in training, with a warning, unless the
+        setting `impute` fills them: then a warning names cells without a reading in the last hour.
+        A cell without any observed input gets no forecast (NaN).
 
         Args:
             history: data of at least the cells that the model was fitted on, by default the data

@@ -15,9 +15,10 @@ from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
 from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
+from stforecast.data.dates import in_words
 from stforecast.data.scaling import Limits, warn_of_unbelieved
 from stforecast.data.series import Series, as_series, cells_as_text
-from stforecast.data.windows import fill_gaps, source_steps
+from stforecast.data.windows import RECENT, fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
 
 if TYPE_CHECKING:
@@ -168,6 +169,28 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
                 series.cells[cells][0],
                 what,
             )
+
+
+def warn_of_late(series: Series, model: FittedModel, said: np.ndarray) -> None:
+    """Warn of cells without a reading in the last hour or longer, as their inputs were filled.
+
+    Cells that were `said` `(cells,)` to have missing inputs are left out.
+    """
+    known = np.isfinite(model.scaler.believed(series.values))
+    absent = np.where(known.any(axis=0), known[::-1].argmax(axis=0), 0)
+    late = (absent > RECENT / series.calendar.step) & ~said
+    if late.any():
+        i = int(np.argmax(np.where(late, absent, 0)))
+        log.warning(
+            "%s: %d of %d cells have no reading just before the forecast, such as %s, which lacks "
+            "the last %s: their forecasts follow from older readings, and may be worse than their "
+            "bounds say; give a history with the newest readings",
+            series.name,
+            late.sum(),
+            len(late),
+            series.cells[i],
+            in_words(int(absent[i]), series.calendar.step),
+        )
 
 
 def warn_of_level(series: Series, model: FittedModel) -> None:

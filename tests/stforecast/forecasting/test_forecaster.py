@@ -421,3 +421,17 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
     assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text
+
+
+@pytest.mark.parametrize("impute", ["newest", "ffill", "last-week"])
+def test_forecasts_from_old_readings_are_told_of(cube, table, tiny, caplog, impute):
+    """Filled inputs look like readings, however long ago the last one was."""
+    forecaster = Forecaster("fedavg", **tiny, service="internet", impute=impute).fit(cube)
+    history = table.tz_localize("UTC")
+    history.iloc[-1:, 1] = np.nan
+    forecaster.predict(history)
+    assert "no reading just before" not in caplog.text
+    history.iloc[-2:, 1] = np.nan
+    assert forecaster.predict(history).notna().all(axis=None)
+    assert "1 of 3 cells have no reading just before the forecast, such as 22" in caplog.text
+    assert "which lacks the last 2 hours" in caplog.text
