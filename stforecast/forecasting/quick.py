@@ -54,7 +54,7 @@ class Check(NamedTuple):
     """Errors on the last part of the data, which the model was not trained on.
 
     Attributes:
-        mae: mean absolute error in the data's units.
+        mae: mean absolute error in the data's units; NaN if no value was recorded.
         naive: that of the value a day or a week before, see `yardstick`; NaN if there is none.
         first: first step of the part, in local time.
         last: last step.
@@ -76,6 +76,8 @@ class Check(NamedTuple):
 
     def __str__(self) -> str:
         days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
+        if np.isnan(self.mae):
+            return f"not {days}: no value was recorded then, so errors and coverage are unknown"
         said = f"{days}: mean absolute error {self.mae:.4g}"
         if np.isnan(self.naive):
             said += " (nothing before to compare with)"
@@ -262,9 +264,10 @@ def check_forecasts(forecasts: xr.Dataset) -> Check:
     named: dict[str, Any] = {}
     known = np.isfinite(y) & np.isfinite(found["mae"])
     if SEASONAL in variables(forecasts):
-        found["naive"] = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
-        known &= np.isfinite(found["naive"])
-        named["yardstick"] = naive_name(forecasts)
+        naive = forecasts[variables(forecasts)[SEASONAL]].to_numpy()
+        if (both := known & np.isfinite(naive)).any():
+            known, found["naive"] = both, naive
+            named["yardstick"] = naive_name(forecasts)
     errors = {
         name: float(np.abs(y_hat - y)[known].mean()) if known.any() else float("nan")
         for name, y_hat in found.items()
@@ -272,6 +275,6 @@ def check_forecasts(forecasts: xr.Dataset) -> Check:
     if known.any() and np.nansum(np.abs(y[known])):
         named["bias"] = float((found["mae"] - y)[known].sum() / np.abs(y[known]).sum())
     times, step = local_times(forecasts)
-    times = times.tz_localize(None)
-    last = times[-1] + step * (forecasts.sizes["horizon"] - 1)
-    return Check(errors["mae"], errors.get("naive", float("nan")), times[0], last, **named)
+    last = times[-1] + step * (forecasts.sizes["horizon"] - 1)  # Clocks may change on the way.
+    first, last = (time.tz_localize(None) for time in (times[0], last))
+    return Check(errors["mae"], errors.get("naive", float("nan")), first, last, **named)

@@ -130,6 +130,20 @@ def test_the_check_compares_with_the_day_before():
     assert "error 1; the value one day before has none; sums are" in str(exact)
     assert check.bias == 2 / 3
     assert str(check).endswith("; sums are 66.7% too high")
+    alone = check_forecasts(ds.assign(seasonal_naive=ds["y"] * np.nan))
+    assert "mean absolute error 1 (nothing before to compare with)" in str(alone)
+    unknown = str(check_forecasts(ds.assign(y=ds["y"] * np.nan)))
+    assert unknown.startswith("not checked on 2013-11-02 00:00 to 2013-11-02 02:00: no value was")
+
+
+def test_the_check_ends_when_the_last_target_ends_though_the_clock_was_changed():
+    from stforecast.forecasting.quick import check_forecasts
+
+    times = pd.DatetimeIndex(["2013-10-26 23:00"])  # 01:00 in Rome, where 02:00 comes twice
+    y = ("cell", "time", "horizon"), np.ones((1, 1, 4))
+    about = {"step_minutes": 60.0, "time_zone": "Europe/Rome"}
+    check = check_forecasts(xr.Dataset({"y": y, "y_hat": y}, {"time": times}, about))
+    assert check.last == pd.Timestamp("2013-10-27 03:00")
 
 
 def test_three_lines_of_python(town, tmp_path):
