@@ -69,6 +69,7 @@ def read_history(
         times = known.calendar.local_times(np.arange(len(known.values)))
         kept = model.scaler.believed(known.values)
         warn_of_unbelieved(known.values, kept, times, cells, series.name)
+        warn_of_values_outside(known, model.limits)
     if extra := len(series.cells) - len(cells):
         log.warning(
             "%s: no forecasts for %s that the model has not seen; %s",
@@ -86,7 +87,9 @@ def open_history(history: Data, model: FittedModel) -> xr.Dataset | pd.DataFrame
         return open_again(history, model.preparation) if as_file else history
     if isinstance(history, xr.Dataset):
         return history
-    return open_again(history, model.preparation) if model.preparation else open_cube(history)
+    if model.preparation and isinstance(history, str | os.PathLike):
+        return open_again(history, model.preparation)
+    return open_cube(history)
 
 
 def read_series(

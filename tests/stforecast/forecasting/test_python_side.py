@@ -141,6 +141,22 @@ def test_what_is_no_data_is_named(fitted, data, message):
             call(data)
 
 
+def test_a_history_that_is_no_data_is_named_by_the_model_of_a_file(table, tmp_path):
+    table.rename_axis("time").to_csv(tmp_path / "cells.csv")
+    forecaster = Forecaster("ridge", **RIDGE).fit(tmp_path / "cells.csv")
+    with pytest.raises(InputError, match="data is a pandas Series"):
+        forecaster.predict(table[table.columns[0]])
+
+
+def test_a_history_with_values_that_training_never_had_is_told_of(fitted, table, caplog):
+    fitted.predict(table)
+    assert not caplog.messages
+    history = table.astype(float)
+    history.iloc[-1, 0] = -1.0
+    fitted.predict(history)
+    assert "1 value outside the limits 0 and inf, such as -1 of cell" in caplog.text
+
+
 def test_advice_names_parameters_of_python(table):
     gap = table.drop(table.index[5])
     with pytest.raises(InputError, match=r"`cube = open_cube\(df, allow_gaps=True\)` to"):
