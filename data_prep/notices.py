@@ -1,4 +1,4 @@
-"""Notices of values that are valid and yet likely wrong: negative ones, zeros, early ends."""
+"""Notices of values that are valid and yet likely wrong: negative ones, zeros, gaps, early ends."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ RARE = 0.01
 
 FEWEST = 4
 """Steps of a span of zeros, or of an early end, if a day has fewer."""
+
+CODES = tuple(10.0**n - 1 for n in range(2, 8)) + tuple(2.0**n - 1 for n in (8, 15, 16, 31, 32))
+"""Numbers that often mean a missing value, such as 999 and 255."""
+
+FEWEST_DAYS = 7
+"""Days without a value at a time of day from which none is expected then."""
 
 LEAST_RISES = 24
 MOST_RESETS = 0.02
@@ -54,11 +60,18 @@ def warn_of_oddities(
             ),
         )
     negative = np.argwhere(values < 0)
-    if len(negative) <= RARE * known.sum():
+    if few := len(negative) <= RARE * known.sum():
         _say(name, "negative values", "all others are 0 or more; correct or empty them", [
             f"{values[step, cell]:.6g} of cell {cells[cell]} at {times[step]}"
             for step, cell in negative
         ])  # fmt: skip
+    _say(name, "likely marks of missing values", "empty them if they are", [
+        f"{mark:.6g}, {(values == mark).sum()} times, all others are {low:.6g} to {high:.6g}"
+        for mark, low, high in _marks(values[known])
+        if mark > 0 or not few
+    ])  # fmt: skip
+    _say(name, "times of day without any value", "forecasts of them have no basis",
+         _unrecorded(known.any(axis=1), times))  # fmt: skip
     _say(name, "long spans of zeros", "other zeros are rare there; empty them if unrecorded", [
         f"{counted(last - first + 1, 'step')} of cell {cells[cell]} from {times[first]} to "
         f"{times[last]}"
@@ -87,6 +100,48 @@ def _is_running(values: np.ndarray) -> bool:
     return (
         rises >= LEAST_RISES and 2 * rises > len(changes) and falls <= max(1, MOST_RESETS * rises)
     )
+
+
+def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
+    """Return numbers that likely mean a missing value, with the least and the largest other one.
+
+    One is the only number below 0; another is the largest and one of `CODES`, and more than twice
+    as large as the next, `values` being `(n,)`.
+
+    >>> _marks(np.array([7.0, 9.0, -1.0, -1.0, 255.0, 255.0, 255.0]))
+    [(-1.0, 7.0, 255.0), (255.0, -1.0, 9.0)]
+    """
+    if not len(values):
+        return []
+    low, high = values.min(), values.max()
+    above, below = values[values > low], values[values < high]
+    found = []
+    if low < 0 and len(above) and above.min() >= 0:
+        found.append((float(low), float(above.min()), float(high)))
+    if high in CODES and len(values) - len(below) > SHOWN - 1 and len(below):
+        if below.max() < high / 2:
+            found.append((float(high), float(low), float(below.max())))
+    return found
+
+
+def _unrecorded(known: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
+    """Return the first span of times of day at which no step is known, if any is at others.
+
+    Whether steps are `known`, and their local times, are `(steps,)`.
+
+    >>> times = pd.date_range("2024-01-01", periods=24 * 9, freq="h")
+    >>> _unrecorded((times.hour > 5) & (times.hour < 23), times)
+    ['23:00 to 05:00']
+    """
+    minutes = np.asarray(60 * times.hour + times.minute)
+    slots = np.unique(minutes)
+    recorded = np.isin(slots, minutes[known])
+    if recorded.all() or not recorded.any() or len(times) < FEWEST_DAYS * len(slots):
+        return []
+    begin = int(np.argmax(~recorded & np.roll(recorded, 1)))
+    length = int(np.argmax(np.roll(recorded, -begin)))
+    first, last = (slots[(begin + n) % len(slots)] for n in (0, length - 1))
+    return [f"{first // 60:02}:{first % 60:02} to {last // 60:02}:{last % 60:02}"]
 
 
 def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:

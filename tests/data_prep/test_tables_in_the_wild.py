@@ -555,6 +555,18 @@ def columns_of(values):
             "early ends: cell c3 at 2024-01-09 07:00:00, 40 steps before others;",
         ),
         ((slice(200, 202), slice(None), -1), "-1 of cell c2 at 2024-01-09 08:00:00, … (10 in all)"),
+        (
+            (slice(0, None, 10), slice(None), -9999),
+            "likely marks of missing values: -9999, 120 times, all others are 0 to 8.99",
+        ),
+        (
+            (slice(50, 53), 2, 255),
+            "likely marks of missing values: 255, 3 times, all others are 0 to 8.99",
+        ),
+        (
+            (BUSY.hour > 22, slice(None), NAN),
+            "times of day without any value: 23:00 to 23:00; forecasts of them have no basis",
+        ),
     ],
 )
 def test_odd_values_are_named_in_one_line(table, tmp_path, caplog, change, expected):
