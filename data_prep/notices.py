@@ -22,6 +22,9 @@ FEWEST = 4
 CODES = tuple(10.0**n - 1 for n in range(2, 8)) + tuple(2.0**n - 1 for n in (8, 15, 16, 31, 32))
 """Numbers that often mean a missing value, such as 999 and 255."""
 
+FEWEST_MARKS = 3
+"""Times that such a number occurs at least."""
+
 FEWEST_DAYS = 7
 """Days without a value at a time of day from which none is expected then."""
 
@@ -118,9 +121,9 @@ def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
     found = []
     if low < 0 and len(above) and above.min() >= 0:
         found.append((float(low), float(above.min()), float(high)))
-    if high in CODES and len(values) - len(below) > SHOWN - 1 and len(below):
-        if below.max() < high / 2:
-            found.append((float(high), float(low), float(below.max())))
+    often = len(below) and len(values) - len(below) >= FEWEST_MARKS
+    if high in CODES and often and below.max() < high / 2:
+        found.append((float(high), float(low), float(below.max())))
     return found
 
 

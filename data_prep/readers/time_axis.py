@@ -167,8 +167,8 @@ def place_times(
     """Put rows on even steps.
 
     Times on the wall clock of a given zone become UTC, unless their steps are even only on that
-    clock, such as days. Longer steps of whole days are days on the zone's clock; other longer steps
-    are even in UTC.
+    clock, such as days. Times with an offset that are so even are put on the clock. Longer steps of
+    whole days are days on the zone's clock; other longer steps are even in UTC.
     """
     name, clock = options.origin.name, options.clock
     if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
@@ -185,6 +185,8 @@ def place_times(
         times = to_utc(times, cell_at, zone, options.origin, options.gaps)
         clock = "utc"
     if options.resampling is None:
+        if clock == "utc" and zone != "UTC" and _are_days(wall := to_wall(times, zone), zone):
+            times, clock = wall, "local"
         steps, at = regular_steps(times, name)
         length = steps[1] - steps[0] if len(steps) > 1 else DAY
         return _axis(steps, at, times, clock, zone, length)
@@ -230,3 +232,17 @@ def _is_even_on_wall(times: pd.DatetimeIndex, zone: str) -> bool:
     if step is None or step <= HOUR.value:
         return False
     return step % DAY.value == 0 or (times - begin_in_utc(times, zone)).nunique() > 1
+
+
+def _are_days(wall: pd.DatetimeIndex, zone: str) -> bool:
+    """Return whether times are even on a wall clock alone: days of a zone that changes its clock.
+
+    They are on the clock in a part without a change, too, so that parts fit each other.
+    """
+    if not _is_even_on_wall(wall, zone):
+        return False
+    utc = begin_in_utc(wall, zone)
+    year = pd.date_range(utc[0], periods=13, freq="30D")
+    changes = (to_wall(year, zone) - year).nunique() > 1
+    at_midnight = bool((wall == wall.normalize()).all())
+    return (changes and at_midnight) or even_step(np.unique(utc.asi8)) is None

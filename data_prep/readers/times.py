@@ -331,13 +331,7 @@ def regular_steps(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
             f"{pd.Timedelta(gaps[i])}, most steps are {in_minutes(length)} ({len(uneven)} of "
             f"{len(gaps)} are not a multiple of it); ",
-            Words(
-                "put the records into even steps with {resample} {agg:mean} if they are levels, "
-                "{agg:sum} if they are counts, {agg:total} if each row is an event",
-                resample=frequency(
-                    longer_step(gaps, length) if len(uneven) > len(gaps) / 4 else length
-                ),
-            ),
+            *_to_even(gaps, uneven, length),
         )
     n_steps = int((unique[-1] - unique[0]) // length) + 1
     check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
@@ -345,11 +339,38 @@ def regular_steps(
     return axis, axis.get_indexer(times)
 
 
+def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tuple[Words, ...]:
+    """Return advice on gaps between times, of which some are no multiple of a usual length."""
+    rest = gaps[uneven] % length.to_timedelta64()
+    off = np.minimum(rest, length.to_timedelta64() - rest).max()
+    is_close = off <= LATE * length
+    step = length if len(uneven) <= len(gaps) / 4 else longer_step(gaps, length)
+    resample = Words(
+        "put the records into even steps with {resample} {agg:mean} if they are levels, {agg:sum} "
+        "if they are counts, {agg:total} if each row is an event",
+        resample=frequency(min(USUAL, key=lambda s: abs(s - length)) if is_close else step),
+    )
+    if length % pd.Timedelta("1D") or off > pd.Timedelta("1h"):
+        return (resample,)
+    days = "if they are days of a place that changes its clock, name its {time_zone:Europe/Berlin}"
+    return Words(f"{days}; else "), resample
+
+
 def longer_step(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
     """Return a usual step that holds several records at uneven times."""
     least = 10 * pd.Timedelta(np.median(gaps))
     usual = (pd.Timedelta(step) for step in ("1min", "5min", "15min", "1h", "1D"))
     return next((step for step in usual if step >= least), length)
+
+
+USUAL = (
+    *map(pd.Timedelta, ("1s", "5s", "10s", "15s", "30s", "1min", "2min", "5min", "10min", "15min")),
+    *map(pd.Timedelta, ("30min", "1h", "2h", "3h", "6h", "12h", "1D")),
+)
+"""Usual lengths of steps."""
+
+LATE = 0.1
+"""Share of a step by which times of even steps may be late or early, as those of a poll."""
 
 
 def usual_step(unique: pd.DatetimeIndex) -> pd.Timedelta:

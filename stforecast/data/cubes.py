@@ -17,11 +17,15 @@ from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import is_table_in_folder, names_table
 from data_prep.readers.frames import TableOptions, counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
+from data_prep.readers.resampling import Resampling
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""
 
-OPTIONS = ("units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates", "title")
+OPTIONS = (
+    "units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates", "title",
+    "resample", "agg",
+)  # fmt: skip
 """Options of a DataFrame with times as index."""
 
 
@@ -36,7 +40,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
         **options: of a table, as for `stforecast prepare table`; those of a DataFrame with times as
             index are `units`, `time_zone` (IANA name), `clock` ("utc" or "local", what times
             without a zone mean), `zero_is_missing`, `allow_gaps`, `duplicates` ("error", "sum" or
-            "mean") and `title`.
+            "mean"), `title`, `resample` and `agg` ("sum", "mean" or "increase").
 
     Returns:
         A data set with dimensions (time, cell).
@@ -51,7 +55,13 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     """
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
         _check_options(options, OPTIONS)
-        return from_frame(data, name=name, options=TableOptions(**options))
+        resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))
+        if resampling and resampling.of_events:
+            raise InputError(
+                f"agg {resampling.agg} takes a table in which each row is an event, but times are "
+                "the index; give df.reset_index()"
+            )
+        return from_frame(data, name=name, options=TableOptions(**options, resampling=resampling))
     if is_table(data):
         # Polars takes a while to import.
         from data_prep.sets.table import read

@@ -85,6 +85,15 @@ class Series:
             return LOCAL
         return "" if self.zone is None else self.calendar.time_zone
 
+    def zoned(self, times: pd.DatetimeIndex) -> pd.DatetimeIndex:
+        """Return times on the clock of the series in `zone`, without a zone if that is None."""
+        if self.zone is None:
+            return times
+        if self.clock == "local":  # Days of a zone, whose clock may skip a midnight.
+            summer = np.ones(len(times), dtype=bool)
+            return times.tz_localize(self.zone, ambiguous=summer, nonexistent="shift_forward")
+        return times.tz_localize("UTC").tz_convert(self.zone)
+
     def in_zone(self, zone: str, of: str) -> Series:
         """Return the series with the wall clock of a zone; its instants stay as they are.
 

@@ -202,7 +202,7 @@ class FittedModel:
         times = pd.DatetimeIndex(series.times[-1] + steps, name="time")
         table = pd.DataFrame(
             np.where(unknown, np.nan, self.scaler.inverse(z, cell_axis=1)),
-            times if series.zone is None else times.tz_localize("UTC").tz_convert(series.zone),
+            series.zoned(times),
             pd.Index(self.cells, name="cell"),
         )
         table.attrs = {"service": self.service, "units": self.units}

@@ -36,9 +36,7 @@ def draw_outlook(
     if ax is None:
         _, (ax,) = panels(TWO_COLUMNS, 2.4)
     zone = series.zone
-    history = pd.DataFrame(series.values, series.times, pd.Index(series.cells))
-    if zone is not None:
-        history = history.tz_localize("UTC").tz_convert(zone)
+    history = pd.DataFrame(series.values, series.zoned(series.times), pd.Index(series.cells))
     length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
     history = history[history.index[-1] - length :]
     alone = len(chosen) == 1

@@ -139,3 +139,44 @@ def test_times_without_an_offset_in_a_given_zone_are_told_to_be_utc(caplog):
     from_frame(df, options=TableOptions(**ROME))
     from_frame(df, options=TableOptions())
     assert "read as UTC" not in caplog.text
+
+
+@pytest.mark.parametrize("n_days", [30, 100], ids=["no change", "a change"])
+def test_days_of_a_zone_stay_on_its_clock(n_days):
+    """In UTC a day is an hour shorter where daylight saving time begins."""
+    days = pd.date_range("2024-02-01", periods=n_days, freq="D", tz="Europe/Rome")
+    df = wide(days).set_axis(days)
+    ds = from_frame(df)
+    np.testing.assert_array_equal(ds["time"], days.tz_localize(None))
+    np.testing.assert_array_equal(ds["value"], df)
+    assert (ds.attrs["clock"], ds.attrs["time_zone"]) == ("local", "Europe/Rome")
+    texts = df.set_axis(days.map(lambda day: day.isoformat()))
+    if n_days > 30:
+        with pytest.raises(InputError, match=r"days of a place that changes its clock, name its"):
+            from_frame(texts)
+    named = from_frame(texts, options=TableOptions(time_zone="Europe/Rome"))
+    np.testing.assert_array_equal(named["time"], ds["time"])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.date_range("2024-02-01", periods=100, freq="D", tz="UTC"),
+        pd.date_range("2024-02-01", periods=100, freq="D", tz="Asia/Shanghai"),
+        SPRING,
+    ],
+    ids=["UTC", "no daylight saving time", "hours"],
+)
+def test_other_times_with_a_zone_are_in_utc(times):
+    ds = from_frame(wide(times).set_axis(times))
+    np.testing.assert_array_equal(ds["time"], utc(times))
+    assert ds.attrs["clock"] == "utc"
+
+
+@pytest.mark.parametrize(("step", "late"), [("1h", 4), ("10min", 9), ("3598s", 4)])
+def test_the_advice_for_times_that_are_a_little_late_keeps_their_step(step, late):
+    n = np.arange(50)
+    times = pd.Timestamp("2024-03-01") + n * pd.Timedelta(step) + pd.to_timedelta(n * n % late, "s")
+    advice = "resample='10min'" if step == "10min" else "resample='1h'"
+    with pytest.raises(InputError, match=advice):
+        from_frame(wide(times))

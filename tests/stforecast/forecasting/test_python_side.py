@@ -165,6 +165,13 @@ def test_advice_names_parameters_of_python(table):
     assert Forecaster("ridge", **RIDGE).fit(cube).model_.units == "MB"
 
 
+def test_a_table_with_times_as_index_is_put_into_longer_steps(table):
+    cube = stforecast.open_cube(table, resample="2h", agg="sum")
+    np.testing.assert_allclose(cube["value"], table.resample("2h").sum())
+    with pytest.raises(InputError, match=r"each row is an event, but .* give df.reset_index\(\)"):
+        stforecast.open_cube(table, resample="2h", agg="count")
+
+
 def test_fit_open_and_forecast_take_the_same(table, tmp_path):
     """A table, the path of a table, a cube and the path of a cube give the same forecasts."""
     table = table.rename_axis("time")

@@ -148,3 +148,14 @@ def test_the_default_forecasts_by_the_clock_after_a_change(tmp_path):
     clear = before.index < "2013-10-26 02:00"  # windows without the change
     # A week earlier, the profile is a mean of one week less; an hour off would be a third more.
     np.testing.assert_allclose(after[clear], before[clear], rtol=2e-2)
+
+
+@pytest.mark.parametrize("begin", ["2024-01-01", "2024-02-01"], ids=["no change", "a change"])
+def test_forecasts_of_days_begin_at_midnight_of_their_zone(begin):
+    days = pd.date_range("2024-01-01", "2024-04-20", freq="D", tz=ROME)
+    table = pd.DataFrame({"a": np.arange(len(days)) % 7.0}, days)
+    model = Forecaster("seasonal_week", horizon=3).fit(table[begin:][:59])
+    end = table.index.get_loc(pd.Timestamp("2024-03-31", tz=ROME))
+    found = model.predict(table[:end])
+    assert found.index.tolist() == days[end : end + 3].tolist()
+    np.testing.assert_allclose(found, table[end : end + 3], atol=1e-5)
