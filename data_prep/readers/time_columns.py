@@ -65,6 +65,10 @@ log = logging.getLogger(__name__)
 def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origin]:
     """Return a long table of one that has a column for each time, or for each hour of a day."""
     across, name = times_across(table.columns), TIME
+    if across and TIME in table.columns:
+        if kind_of(table[TIME]) not in ("clock", "hour") or CLOCK in table.columns:
+            return table, origin  # Its rows have times already.
+        table = table.rename({TIME: CLOCK})
     if not across:
         hours = [c for c in table.columns if re.match(HOUR_NAME, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}

@@ -755,6 +755,21 @@ def hours_across(folder, form):
     return save(folder, text, "export.tsv"), truth
 
 
+@case(("time",), ("Time",), ("hour",))
+def days_across(folder, name):
+    """A row for each hour of the day and a column for each day."""
+    truth = Truth({"value": 0}, ["value"])
+    table = truth.wide.to_numpy().reshape(3, 24).T
+    frame = pd.DataFrame(table, [f"{h:02}:00" for h in range(24)], HOURS[::24].strftime("%Y-%m-%d"))
+    return save(folder, frame.rename_axis(name).to_csv()), truth
+
+
+@case()
+def cells_named_by_dates(folder):
+    truth = Truth({"value": 0}, ["2024-01-01", "2024-01-02", "2024-01-03"])
+    return save(folder, truth.wide.rename_axis("time").to_csv()), truth
+
+
 @case(("{h}:00-{h}:59",), ("{t:%I} {t:%p}",))
 def weekdays_and_spans(folder, clock):
     """A date with its weekday, and an hour with its end or with AM and PM."""
