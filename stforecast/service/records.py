@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes, some
-from data_prep.cube import observed, services_of, step_of
+from data_prep.cube import local_time, observed, services_of, step_of
 from data_prep.readers.units import factor
 
 
@@ -48,7 +48,7 @@ def append(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[xr.Dataset,
     begin = int(at[0])
     if begin > 0 and (gap := begin - history.sizes["time"]) > 0:
         notes.append(
-            f"{counted(gap, 'step')} missing between the history's end and {new.indexes['time'][0]}"
+            f"{counted(gap, 'step')} missing between the history's end and {local_time(new)[0]}"
         )
     merged, changed, n_before = history.reindex(time=to), 0, history.sizes["time"]
     inside = at >= 0
@@ -81,6 +81,7 @@ def _places(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[np.ndarray
             Words("prepare them with the {clock} and {time_zone} of the run's data"),
         )
     own, given, step = history.indexes["time"], new.indexes["time"], step_of(history)
+    begins, ended = local_time(new)[0], local_time(history)[-1]
     if len(given) > 1 and step_of(new) != step:
         raise InputError(
             f"{name}: steps of {in_minutes(step_of(new))}, those of the history have "
@@ -90,14 +91,14 @@ def _places(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[np.ndarray
     at, rest = np.divmod((given - own[0]).to_numpy(), step.to_timedelta64())
     if (rest != np.timedelta64(0)).any():
         raise InputError(
-            f"{name}: time {given[0]} is not on the steps of {in_minutes(step)} of the history, "
-            f"which ends at {own[-1]}; correct the times"
+            f"{name}: time {begins} is not on the steps of {in_minutes(step)} of the history, which "
+            f"ends at {ended}; correct the times"
         )
     if at[0] > 2 * len(own):
         raise InputError(
-            f"{name}: begins at {given[0]}, {pd.Timedelta(given[0] - own[-1])} after the history's "
-            f"end at {own[-1]}, which is longer than the history; check the times (day and month, "
-            "year, zone), or train a new run"
+            f"{name}: begins at {begins}, {pd.Timedelta(given[0] - own[-1])} after the history's end "
+            f"at {ended}, which is longer than the history; check the times (day and month, year, "
+            "zone), or train a new run"
         )
     n_steps = max(len(own), int(at[-1]) + 1)
     return at.astype(int), pd.date_range(own[0], periods=n_steps, freq=step)

@@ -102,7 +102,7 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
     with caplog.at_level(logging.WARNING):
         done = update(run, write(later, tmp_path / "later.csv"))
     notes = " ".join(done.about["notes"])
-    assert "168 steps missing between the history's end" in notes
+    assert f"168 steps missing between the history's end and {later.index[0]}" in notes
     assert "1 cell that the model does not know: new" in notes
     assert "1 cell of the model without records: b" in notes
     assert done.about["steps"] == 24 * 8
