@@ -151,11 +151,14 @@ def read_threshold(text: str) -> Threshold:
 
     from stforecast.federated.runs.run_folder import as_named
 
-    remedy = "give a number, or a CSV with columns cell and threshold"
+    columns = ("cell", "threshold")
+    remedy = "give a number, or a CSV with columns cell and threshold, separated by commas"
     if not Path(text).is_file():
         raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
     with reading(text, "as thresholds", remedy):
         table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
+        if missing := [name for name in columns if name not in table]:
+            raise InputError(f"{text}: no column {missing[0]!r}, found {some(table)}; {remedy}")
         table["cell"] = table["cell"].map(as_named)
     twice = table["cell"][table["cell"].duplicated()]
     if len(twice):

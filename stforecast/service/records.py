@@ -91,14 +91,14 @@ def _places(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[np.ndarray
     at, rest = np.divmod((given - own[0]).to_numpy(), step.to_timedelta64())
     if (rest != np.timedelta64(0)).any():
         raise InputError(
-            f"{name}: time {begins} is not on the steps of {in_minutes(step)} of the history, which "
-            f"ends at {ended}; correct the times"
+            f"{name}: time {begins} is not on the steps of {in_minutes(step)} of the history, "
+            f"which ends at {ended}; correct the times"
         )
     if at[0] > 2 * len(own):
         raise InputError(
-            f"{name}: begins at {begins}, {pd.Timedelta(given[0] - own[-1])} after the history's end "
-            f"at {ended}, which is longer than the history; check the times (day and month, year, "
-            "zone), or train a new run"
+            f"{name}: begins at {begins}, {pd.Timedelta(given[0] - own[-1])} after the history's "
+            f"end at {ended}, which is longer than the history; check the times (day and month, "
+            "year, zone), or train a new run"
         )
     n_steps = max(len(own), int(at[-1]) + 1)
     return at.astype(int), pd.date_range(own[0], periods=n_steps, freq=step)

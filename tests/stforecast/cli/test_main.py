@@ -210,6 +210,10 @@ def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
     code, _, err = stforecast(*args, "--threshold", limits)
     assert code == 2
     assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
+    limits.write_text(limits.read_text().replace(",", ";"))
+    code, _, err = stforecast(*args[:-1], tmp_path / "x.csv", "--threshold", limits)
+    assert code == 2
+    assert f"{limits}: no column 'cell', found cell;threshold; give a number, or a CSV" in err
 
 
 @pytest.mark.repeats
