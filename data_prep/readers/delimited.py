@@ -41,7 +41,12 @@ from data_prep.readers.head import (
     times_across,
     usual_width,
 )
-from data_prep.readers.written_numbers import DECIMALS, Decimal, may_be_grouped
+from data_prep.readers.written_numbers import (
+    DECIMALS,
+    Decimal,
+    may_be_grouped,
+    say_three_decimals,
+)
 from data_prep.readers.written_times import TIME_LIKE
 
 log = logging.getLogger(__name__)
@@ -213,8 +218,11 @@ def _read(
     lacking, content = body.without_notes()
     as_text = dialect.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
-    if not as_text and dialect.decimal == "auto" and any(map(may_be_grouped, table.iter_columns())):
-        as_text, table = True, body.parse(content, keys, as_text=True)
+    if not as_text and dialect.decimal == "auto":
+        if separator == ";":
+            say_three_decimals(rows[head.rows :], names, keys, path.name)
+        if any(map(may_be_grouped, table.iter_columns())):
+            as_text, table = True, body.parse(content, keys, as_text=True)
     kept = None
     if lacking:
         kept = np.setdiff1d(np.arange(len(table) + len(lacking)), np.array(sorted(lacking)) - skip)

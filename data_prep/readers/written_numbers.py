@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Container, Iterator, Sequence
 from typing import Literal, get_args
 
@@ -48,6 +49,12 @@ MANY_GROUPED = 50
 """Numbers with three decimals each, beside whole ones, that are thousands: by chance, some would
 have fewer."""
 
+GROUPED = r"[+-]?[1-9]\d{0,2}\.\d{3}"
+"""Pattern of a number with three decimals, or with a separator of thousands."""
+
+FEWEST_GROUPED = 10
+"""Such numbers without any other in a column, of which a notice is due."""
+
 MIN_WHOLE = 0.01
 """Least share of whole numbers among those whose points may separate thousands."""
 
@@ -73,6 +80,19 @@ def may_be_grouped(column: pl.Series) -> bool:
         if (np.abs(parts * 1000 - np.rint(parts * 1000)) > 1e-6).any():
             return False
     return bool(len(parts)) and bool(whole.mean() >= MIN_WHOLE)
+
+
+def say_three_decimals(
+    rows: Sequence[Sequence[str]], names: Sequence[str], keys: Container[str], file: str
+) -> None:
+    """Log the first column of rows, of which each number has three decimals: thousands, perhaps."""
+    whole = [row for row in rows if len(row) == len(names)]
+    for name, *fields in zip(names, *whole, strict=True):
+        texts = [] if name in keys else [text.strip() for text in fields if text.strip()]
+        if len(texts) >= FEWEST_GROUPED and all(re.fullmatch(GROUPED, text) for text in texts):
+            again = Words("pass {decimal:comma} if its points separate thousands")
+            log.info("%s: decimal points, such as %s in column %r; %s", file, texts[0], name, again)
+            return
 
 
 def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:

@@ -133,7 +133,7 @@ class FittedModel:
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)
         histories.warn_of_missing(series, missing, unknown)
-        histories.warn_of_late(series, self, missing.any(axis=0))
+        histories.warn_of_late(series, self, np.asarray(missing.any(axis=0)))
         histories.warn_of_past_events(series)
         z, n_steps = self.scaler.transform(series.values), len(series.values)
         calendar = self.scaler.calendar(series)

@@ -89,6 +89,21 @@ def test_a_frame_is_told_the_line_of_pandas_that_converts_its_times():
         from_frame(frame)
 
 
+@pytest.mark.parametrize(
+    ("sep", "digits", "said"), [(";", 3, True), (",", 3, False), (";", 2, False)]
+)
+def test_three_decimals_throughout_may_be_thousands(table, caplog, sep, digits, said):
+    """Such as the vehicles of a day in a country whose points separate thousands."""
+    days = pd.date_range("2024-01-01", periods=12, freq="D")
+    path = table(
+        {"time": days, "cell": "a", "v": [f"{12 + i / 7:.{digits}f}" for i in range(12)]}, sep=sep
+    )
+    assert read(path)["v"].values[0, 0] == 12.0
+    assert ("decimal points, such as 12.000 in column 'v'" in caplog.text) == said
+    if said:
+        assert read(path, decimal="comma")["v"].values[0, 0] == 12000.0
+
+
 @pytest.mark.parametrize("scale", [1, 1000])
 def test_decimal_commas_are_taken_where_nothing_else_fits(table, scale, caplog):
     path = table({"time": HOURS, "a": VALUES * scale, "b": 2}, sep=";", decimal=",")
