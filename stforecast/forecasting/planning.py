@@ -83,7 +83,7 @@ def exceedance(
         limits: lowest and highest possible value; by default those of the forecast.
 
     Returns:
-        Probabilities; NaN where there is no bound.
+        Probabilities; NaN where there is no finite bound.
 
     Raises:
         InputError: if a cell has no threshold, or one that its values cannot exceed or always
@@ -105,7 +105,10 @@ def _places(
     coverage: float,
     limits: tuple[float, float] | None,
 ) -> np.ndarray:
-    """Return the thresholds as normal scores of the values `(steps, cells)`, NaN without bounds."""
+    """Return the thresholds as normal scores of the values `(steps, cells)`.
+
+    They are NaN without bounds, and with infinite ones, from which no spread follows.
+    """
     limit = _limits(threshold, forecast, limits)
     _check_uncut(forecast, lower, upper)
     centre, low, high = (table.to_numpy(dtype=float) for table in (forecast, lower, upper))
@@ -114,7 +117,7 @@ def _places(
     with np.errstate(divide="ignore", invalid="ignore"):
         places = (limit - centre) / (reach / ndtri((1 + coverage) / 2))
     places = np.where(reach == 0, np.where(centre > limit, -np.inf, np.inf), places)
-    return np.where(np.isnan(low) | np.isnan(high), np.nan, places)
+    return np.where(np.isfinite(low) & np.isfinite(high), places, np.nan)
 
 
 def error_paths(forecasts: xr.Dataset) -> np.ndarray | None:
@@ -135,7 +138,8 @@ def error_paths(forecasts: xr.Dataset) -> np.ndarray | None:
         return None
     y, centre, low, high = (forecasts[n].to_numpy() for n in ("y", "y_hat", "lower", "upper"))
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = (y - centre) / np.where(y > centre, high - centre, centre - low)
+        reach = np.where(y > centre, high - centre, centre - low)
+        errors = np.where(np.isinf(reach), np.nan, (y - centre) / reach)
     errors = errors.reshape(-1, y.shape[2]).astype(float)
     errors = errors[np.isfinite(errors).all(axis=1)]
     if len(errors) < 2:

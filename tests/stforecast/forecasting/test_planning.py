@@ -46,6 +46,17 @@ def test_a_band_without_width_is_certain_and_one_without_bounds_unknown():
     assert exceedance(centre, centre * np.nan, centre, 9.0, 0.9).isna().all(axis=None)
 
 
+def test_infinite_bounds_say_nothing_of_a_probability():
+    """Such as those of a cell without values in the calibration."""
+    centre, upper = table([10.0] * 2, [10.0] * 2), table([16.0] * 2, [np.inf] * 2)
+    lower, upper.attrs["coverage"] = table([7.0] * 2, [-np.inf] * 2), 0.9
+    found = plan(centre, (lower, upper), 9.0, paths=np.zeros((5, 2)))
+    assert found["headroom"].tolist() == [-1.0, -1.0]
+    unknown = found.loc["b", ["probability", "highest_probability", "expected_steps_above"]]
+    assert unknown.isna().all()
+    assert found.loc["a", "probability"] == 1
+
+
 def test_thresholds_may_differ_by_cell_and_must_be_complete():
     centre = table([10.0], [10.0])
     found = exceedance(centre, centre - 1, centre + 1, {"a": 11.0, "b": 9.0}, 0.8)
@@ -162,4 +173,6 @@ def test_paths_of_errors_are_those_of_the_tested_forecasts():
     assert error_paths(forecasts_of(9 * steps)).std() > 8 * found.std()
     few = forecasts_of(9 * steps[:, :12])
     assert error_paths(few).std() < 3
+    few["upper"][1] = np.inf  # no size follows for the errors above the forecasts of this cell
+    assert len(error_paths(few)) == 12
     assert error_paths(few.drop_vars("upper")) is None
