@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import counted
+from data_prep.base.errors import counted, some
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.plots.cell_map import find_places
@@ -157,9 +157,12 @@ def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
         for cell, row in likely.head(MOST_ROWS).iterrows()
     ]
     caption = "Cells that will exceed their threshold, the most probable first"
+    unknown = plan.index[plan[name].isna() & (plan["steps_above"] > 0)]
+    notes = [f"Forecast above it, without bounds: {some(unknown, 9)}."] if len(unknown) else []
     if not rows:
-        return Table(caption, [{"cell": "none with a probability of 1 % or more"}])
-    return Table(caption, rows, _rest(len(likely), name == "probability"), opens="cell")
+        return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
+    notes += _rest(len(likely), name == "probability")
+    return Table(caption, rows, notes, opens="cell")
 
 
 def _rest(n: int, in_span: bool = False) -> list[str]:

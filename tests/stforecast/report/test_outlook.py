@@ -43,6 +43,19 @@ def test_cells_that_will_exceed_come_first_the_likeliest_first(page, tested, tow
     assert text.index('data-cell="busy"') < text.index('data-cell="between"')
 
 
+def test_a_cell_above_its_threshold_is_named_where_its_probability_is_unknown(town_ahead, tested):
+    series, found = town_ahead
+    plan = found.plan.copy()
+    plan.loc["busy", "probability"] = np.nan
+    y = np.ones((3, 4, 1))
+    made = ReportPage()
+    run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
+    made.add_outlook(run, series, type(found)(found.forecast, found.interval, plan, None))
+    table = made.ahead.tables[0]
+    assert "busy" not in [row["cell"] for row in table.rows]
+    assert "Forecast above it, without bounds: busy." in table.notes
+
+
 def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     browser.ask("Page.navigate", url=page.resolve().as_uri())
     browser.until("document.readyState === 'complete' && !!document.querySelector('footer')")
