@@ -33,7 +33,12 @@ from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.fit import fit, prepare_series
-from stforecast.forecasting.history import open_history, read_series, warn_of_level
+from stforecast.forecasting.history import (
+    open_history,
+    read_series,
+    warn_of_level,
+    warn_of_services,
+)
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel, as_html, one_line
 from stforecast.forecasting.rolling import roll
@@ -238,8 +243,8 @@ class Forecaster:
         Args:
             history: data of at least the cells that the model was fitted on, by default the data
                 it was fitted on. Values of a table (time × cell) are of the fitted service, in its
-                unit; times in another zone are converted to the model's. A `Series` from `read` is
-                used directly.
+                unit, with 0 for missing ones if its data had that; times in another zone are
+                converted to the model's. A `Series` from `read` is used directly.
             steps: number of steps to forecast; by default the model's horizon. Beyond the horizon,
                 forecasts are fed back as inputs.
             limits: lowest and highest possible value, infinite for none; forecasts outside become
@@ -260,6 +265,7 @@ class Forecaster:
         model = self._fitted()
         series = self.read(history, events)
         warn_of_level(series, model)
+        warn_of_services(series, model)
         return model.predict(series, steps, limits and Limits(*limits))
 
     def predict_interval(

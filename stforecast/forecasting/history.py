@@ -113,6 +113,10 @@ def read_series(
         if is_table(history) and not (named and model.preparation):
             units = str(getattr(history, "attrs", {}).get("units", model.units))
             series = dataclasses.replace(series, units=units)
+            if model.zero_is_missing and (series.values == 0).any():
+                log.info("%s: values of 0 are missing, as in the data of the model", series.name)
+                values = np.where(series.values == 0, np.nan, series.values)
+                series = dataclasses.replace(series, values=values, zero_is_missing=True)
     if series.calendar.step != step:
         raise InputError(
             f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "
@@ -212,6 +216,32 @@ def warn_of_level(series: Series, model: FittedModel) -> None:
             series.cells[level.argmax()],
             level.max(),
         )
+
+
+def warn_of_services(series: Series, model: FittedModel) -> None:
+    """Warn of further services that are missing before the forecast, or far from the training."""
+    window, scaler = model.config.window, model.scaler.covariates
+    if not window.services or scaler is None or series.covariates is None:
+        return
+    newest = scaler.transform(series.covariates).observed[-window.input_steps :]
+    for i, service in enumerate(window.services):
+        sizes = np.abs(newest[..., i])
+        missing = np.isnan(sizes).any(axis=0)
+        if missing.any():
+            log.warning(
+                "%s: %s lacks newest values in %d of %d cells, such as %s; the training mean "
+                "replaces them",
+                *(series.name, service, missing.sum(), len(missing)),
+                series.cells[missing][0],
+            )
+        level = np.where(np.isnan(sizes), 0.0, sizes).max(axis=0)
+        if (far := level > FAR_LEVEL).any():
+            log.warning(
+                "%s: %s of %d of %d cells, such as %s, was lately %.3g standard deviations away "
+                "from the mean of the training; check its unit",
+                *(series.name, service, far.sum(), len(far)),
+                *(series.cells[level.argmax()], level.max()),
+            )
 
 
 def warn_of_past_events(series: Series) -> None:

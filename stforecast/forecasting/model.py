@@ -47,6 +47,7 @@ ENTRIES = {
     "trained_on": dict,
     "time_zone": str,
     "preparation": dict,
+    "zero_is_missing": bool,
 }
 """Attributes of a model that its description holds as they are, and their types."""
 
@@ -72,6 +73,7 @@ class FittedModel:
             local time; empty if that is not known.
         preparation: how its data were prepared, see `data_prep.preparation`; histories that are no
             cubes are opened in this way.
+        zero_is_missing: whether its data had values of 0 where nothing was recorded.
     """
 
     config: Config
@@ -88,6 +90,7 @@ class FittedModel:
     adapted: bool = False
     trained_on: Mapping[str, str] = field(default_factory=dict)
     preparation: Mapping[str, Any] = field(default_factory=dict)
+    zero_is_missing: bool = False
 
     @classmethod
     def of(cls, config: Config, data: PreparedSeries, predictor: Predictor) -> Self:
@@ -99,6 +102,7 @@ class FittedModel:
             config, series.cells, series.calendar.step, series.service, series.units, data.scaler,
             predictor, data.clients, data.non_negative, series.time_zone,
             trained_on={"data": series.name, **trained}, preparation=series.preparation,
+            zero_is_missing=series.zero_is_missing,
         )  # fmt: skip
 
     @property
@@ -298,6 +302,7 @@ def _saved_cells(about: Mapping[str, Any]) -> tuple[pd.Timedelta, np.ndarray, Pa
 
 def _saved_entries(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that a description holds as they are."""
+    about = {"zero_is_missing": False, **about}  # Models that were saved earlier lack it.
     entries = {name: about[name] for name in ENTRIES}
     for name, value in entries.items():
         if not isinstance(value, ENTRIES[name]):

@@ -95,6 +95,18 @@ def test_a_saved_forecaster_reads_covariates_and_has_no_leak(method, town, tmp_p
     assert not np.allclose(loaded.predict(later), forecast[:1])
 
 
+def test_a_further_service_that_is_missing_or_in_another_unit_is_told_of(town, caplog):
+    forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
+    forecaster.predict(town)
+    assert not caplog.messages
+    later = town.copy(deep=True)
+    later["sms"][-1, 0], later["sms"][-1, 1] = np.nan, 50e3
+    forecaster.predict(later)
+    missing, far = caplog.messages
+    assert "sms lacks newest values in 1 of 3 cells, such as 11; the training mean" in missing
+    assert "sms of 1 of 3 cells, such as 22, was lately" in far
+
+
 def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
     forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.data.cubes import open_cube
 from stforecast.data.series import as_series
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.forecaster import Forecaster
@@ -123,6 +124,17 @@ def test_a_saved_model_says_zone_unit_and_step(zoned, tiny, tmp_path):
     file.write_text(json.dumps({**about, "time_zone": "Mars/Olympus"}))
     with pytest.raises(InputError, match="unknown time zone 'Mars/Olympus'"):
         Forecaster.load(tmp_path)
+
+
+def test_zeros_of_a_table_are_missing_where_they_were_for_the_model(zoned, tiny, tmp_path, caplog):
+    gappy = zoned.mask(np.random.default_rng(2).random(zoned.shape) < 0.1)
+    cube = open_cube(gappy.fillna(0), zero_is_missing=True)
+    model = Forecaster("fedlean", **{**tiny, "periods": 0, "clients": "cell"}).fit(cube)
+    loaded = Forecaster.load(model.save(tmp_path))
+    caplog.set_level(logging.INFO)
+    for history in (cube, gappy, gappy.fillna(0)):
+        np.testing.assert_array_equal(loaded.predict(history), model.predict(cube))
+    assert "the table: values of 0 are missing, as in the data of the model" in caplog.text
 
 
 def test_a_series_that_was_read_is_read_again_as_it_is(zoned, tiny):
