@@ -53,6 +53,12 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     >>> open_cube(table, allow_gaps=True, units="MB")["value"].to_numpy().ravel().tolist()
     [1.0, 2.0, nan, 4.0]
     """
+    if isinstance(data, pd.DataFrame) and isinstance(data.index, pd.MultiIndex):
+        levels = ", ".join(map(repr, data.index.names))
+        raise InputError(
+            f"the DataFrame has an index of {data.index.nlevels} levels ({levels}), expected times "
+            "alone; give df.reset_index(), a row for each time and cell"
+        )
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
         _check_options(options, OPTIONS)
         resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))
@@ -120,6 +126,8 @@ def _not_data(thing: object) -> str:
         )
     if isinstance(thing, xr.DataArray):
         return f"{kind}, {expected}; make one by array.to_dataset(name='traffic')"
+    if hasattr(thing, "to_pandas"):
+        return f"{kind}, {expected}; make one by data.to_pandas()"
     return f"{kind}, {expected}"
 
 

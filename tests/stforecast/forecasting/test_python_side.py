@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.metrics import r2_score
@@ -131,6 +132,11 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
         (pd.Series([1.0, 2.0]), r"data is a pandas Series, .* series.to_frame\('cell'\)"),
         (np.ones((3, 2)), r"data is a numpy ndarray without times, .* periods=3"),
         ([1, 2], "data is a builtins list, expected a DataFrame"),
+        (pl.DataFrame({"a": [1.0]}), r"data is a polars DataFrame, .* by data.to_pandas\(\)"),
+        (
+            pd.DataFrame({"v": 1.0}, pd.MultiIndex.from_tuples([("a", 1)], names=["cell", "time"])),
+            r"index of 2 levels \('cell', 'time'\), expected times alone; give df.reset_index\(\)",
+        ),
     ],
 )
 def test_what_is_no_data_is_named(fitted, data, message):
