@@ -402,5 +402,12 @@ def _joined(read: Sequence[_Read], keys: Sequence[str], path: Path) -> _Read:
         "%s: the columns of %d tables beside each other: %s", path.name, len(read), _names_of(read)
     )
     table = reduce(join, (one.table for one in read))
+    if short := [one for one in read if len(one.table) < len(table)]:
+        log.warning(
+            "%s: of %d rows of %s, some tables have fewer: %s; their columns are empty in the "
+            "others, as where a column has another name",
+            *(path.name, len(table), " and ".join(keys)),
+            some([f"{len(one.table)} of {one.name}" for one in short], 5),
+        )
     units = {c: u for one in read for c, u in one.origin.units.items()}
     return _Read(path.name, table, Origin(path.name, is_file=True, units=units), read[0].times)

@@ -1192,6 +1192,18 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
         read(tmp_path)
 
 
+def test_tables_beside_each_other_of_other_times_are_told_of(tmp_path, caplog):
+    """As where the column of one day has another name."""
+    for i, name in enumerate(["v", "v", "w"]):
+        times = pd.date_range("2024-05-10", periods=24, freq="h") + pd.Timedelta(days=i)
+        table = pd.DataFrame({"time": times, "cell": "a", name: 1.0})
+        table.to_csv(tmp_path / f"d{i}.csv", index=False)
+    ds = read(tmp_path)
+    assert [int(ds[name].count()) for name in "vw"] == [48, 24]
+    said = "of 72 rows of time and cell, some tables have fewer: 48 of d0.csv, 24 of d2.csv"
+    assert said in caplog.text
+
+
 def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path, truth = CASES["zte-0"][0](tmp_path, ".")
