@@ -70,7 +70,7 @@ def warn_of_oddities(
         ])  # fmt: skip
     _say(name, "likely marks of missing values", "empty them if they are", [
         f"{mark:.6g}, {(values == mark).sum()} times, all others are {low:.6g} to {high:.6g}"
-        for mark, low, high in _marks(values[known])
+        for mark, low, high in _marks(values)
         if mark > 0 or not few
     ])  # fmt: skip
     _say(name, "times of day without any value", "forecasts of them have no basis",
@@ -109,21 +109,21 @@ def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
     """Return numbers that likely mean a missing value, with the least and the largest other one.
 
     One is the only number below 0; another is the largest and one of `CODES`, and more than twice
-    as large as the next, `values` being `(n,)`.
+    as large as the next. No array of `values`, which may be many, is copied.
 
-    >>> _marks(np.array([7.0, 9.0, -1.0, -1.0, 255.0, 255.0, 255.0]))
+    >>> _marks(np.array([7.0, 9.0, -1.0, np.nan, -1.0, 255.0, 255.0, 255.0]))
     [(-1.0, 7.0, 255.0), (255.0, -1.0, 9.0)]
     """
-    if not len(values):
-        return []
-    low, high = values.min(), values.max()
-    above, below = values[values > low], values[values < high]
+    low, high = (float(end.reduce(values, axis=None)) for end in (np.fmin, np.fmax))
     found = []
-    if low < 0 and len(above) and above.min() >= 0:
-        found.append((float(low), float(above.min()), float(high)))
-    often = len(below) and len(values) - len(below) >= FEWEST_MARKS
-    if high in CODES and often and below.max() < high / 2:
-        found.append((float(high), float(low), float(below.max())))
+    if low < 0:
+        least = float(values.min(where=values > low, initial=np.inf))
+        if 0 <= least < np.inf:
+            found.append((low, least, high))
+    if high in CODES and (values == high).sum() >= FEWEST_MARKS:
+        most = float(values.max(where=values < high, initial=-np.inf))
+        if -np.inf < most < high / 2:
+            found.append((high, low, most))
     return found
 
 
