@@ -98,7 +98,8 @@ def read_series(
     """Read all cells of a history, in the unit and the zone of the model.
 
     The values of a table (time × cell) are of the model's service, and in its unit unless `attrs`
-    name another; times of `events` without an offset are those of the model's zone.
+    name another; times of `events` without an offset are those of the model's zone. Values of 0
+    are missing if they were in the data of the model.
     """
     window, step = model.config.window, model.step
     if isinstance(history, Series):
@@ -113,10 +114,10 @@ def read_series(
         if is_table(history) and not (named and model.preparation):
             units = str(getattr(history, "attrs", {}).get("units", model.units))
             series = dataclasses.replace(series, units=units)
-            if model.zero_is_missing and (series.values == 0).any():
-                log.info("%s: values of 0 are missing, as in the data of the model", series.name)
-                values = np.where(series.values == 0, np.nan, series.values)
-                series = dataclasses.replace(series, values=values, zero_is_missing=True)
+        if model.zero_is_missing and (series.values == 0).any():
+            log.info("%s: values of 0 are missing, as in the data of the model", series.name)
+            values = np.where(series.values == 0, np.nan, series.values)
+            series = dataclasses.replace(series, values=values, zero_is_missing=True)
     if series.calendar.step != step:
         raise InputError(
             f"{series.name} has steps of {in_minutes(series.calendar.step)}, the model was "

@@ -132,7 +132,7 @@ def test_zeros_of_a_table_are_missing_where_they_were_for_the_model(zoned, tiny,
     model = Forecaster("fedlean", **{**tiny, "periods": 0, "clients": "cell"}).fit(cube)
     loaded = Forecaster.load(model.save(tmp_path))
     caplog.set_level(logging.INFO)
-    for history in (cube, gappy, gappy.fillna(0)):
+    for history in (cube, gappy, gappy.fillna(0), open_cube(gappy.fillna(0))):
         np.testing.assert_array_equal(loaded.predict(history), model.predict(cube))
     assert "the table: values of 0 are missing, as in the data of the model" in caplog.text
 
