@@ -160,7 +160,9 @@ def from_frame(
     origin = options.origin
     _check_not_empty(df, origin)
     cells = cell_ids(df.columns, origin)
-    times, zone = read_times(df.index.to_series(), options.clock, origin, options.time_format)
+    times, zone = read_times(
+        df.index.to_series(), options.clock, origin, options.time_format, options.time_zone
+    )
     axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
     steps, at = axis.steps, axis.at
     if options.resampling is None:
@@ -210,7 +212,9 @@ def from_long(
     _check_not_empty(df, origin)
     properties = read_properties(df, [time, cell, *(values or ())])
     columns = value_columns(df.drop(columns=list(properties)), [time, cell], values, origin)
-    times, zone = read_times(df[time], options.clock, origin, options.time_format)
+    times, zone = read_times(
+        df[time], options.clock, origin, options.time_format, options.time_zone
+    )
     cells, cell_at = factorize(df[cell], origin)
     axis = place_times(times, cell_at, zone, options)
     same = axis.at * len(cells) + cell_at

@@ -52,14 +52,18 @@ log = logging.getLogger(__name__)
 
 
 def read_times(
-    column: pd.Series, clock: str, origin: Origin, time_format: str = ""
+    column: pd.Series,
+    clock: str,
+    origin: Origin,
+    time_format: str = "",
+    time_zone: str | None = None,
 ) -> tuple[pd.DatetimeIndex, str | None]:
     """Parse times `(rows,)`; return them without a zone, and the name of their zone, if any.
 
     They are dates, texts, or seconds since 1970 or their thousandths to billionths. Texts are ISO
     8601 or in a `time_format` of strptime, `"dayfirst"` or `"monthfirst"`; without one, also other
     dates that allow only one reading. `clock` says what times without a zone mean. Equal texts are
-    read once.
+    read once. A notice says that offsets change, unless the `time_zone` of the place is known.
     """
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
@@ -71,6 +75,8 @@ def read_times(
         rows = first if origin.rows is None else origin.rows[first]
         at_first = dataclasses.replace(origin, rows=rows)
         times = _parse_distinct(pd.Series(distinct), at_first, time_format).take(codes)
+        if times.tz is not None and not time_zone:
+            _say_changes(pd.Series(distinct), origin)
     try:
         times = times.as_unit("ns")
     except pd.errors.OutOfBoundsDatetime as e:
@@ -84,6 +90,21 @@ def read_times(
             Words("leave out {clock:local}"),
         )
     return times.tz_convert("UTC").tz_localize(None), zone_name(str(times.tz))
+
+
+def _say_changes(column: pd.Series, origin: Origin) -> None:
+    """Log that texts have several offsets, as those of a place that changes its clock."""
+    if types.is_numeric_dtype(column):
+        return
+    offsets = column.astype(str).str.extract(r"([+-]\d{2}:?\d{2})\s*$")[0].dropna().unique()
+    if len(offsets) > 1:
+        log.warning(
+            "%s: times have the offsets %s, as where a clock changes; they become UTC, and so do "
+            "the hours and days that a model knows; %s",
+            origin.name,
+            ", ".join(sorted(offsets)),
+            Words("name the place's zone with {time_zone:Europe/Berlin}"),
+        )
 
 
 def _parse_distinct(column: pd.Series, origin: Origin, time_format: str) -> pd.DatetimeIndex:

@@ -180,3 +180,14 @@ def test_the_advice_for_times_that_are_a_little_late_keeps_their_step(step, late
     advice = "resample='10min'" if step == "10min" else "resample='1h'"
     with pytest.raises(InputError, match=advice):
         from_frame(wide(times))
+
+
+@pytest.mark.parametrize(("times", "said"), [(SPRING, True), (SPRING[:24], False)])
+def test_offsets_that_change_are_told_of_unless_the_zone_is_known(times, said, caplog):
+    """Hours of UTC move against those of the place, whose rhythm a model learns."""
+    texts = wide(times).set_axis(times.map(lambda time: time.isoformat()))
+    named = from_frame(texts, options=TableOptions(time_zone="Europe/Rome"))
+    assert not caplog.messages
+    np.testing.assert_array_equal(from_frame(texts)["time"], named["time"])
+    found = "the DataFrame: times have the offsets +01:00, +02:00, as where a clock changes"
+    assert (found in caplog.text) == said
