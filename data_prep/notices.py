@@ -128,7 +128,7 @@ def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
 
 
 def _unrecorded(known: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
-    """Return the first span of times of day at which no step is known, if any is at others.
+    """Return the spans of times of day at which no step is known, if any is at others.
 
     Whether steps are `known`, and their local times, are `(steps,)`.
 
@@ -141,10 +141,11 @@ def _unrecorded(known: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
     recorded = np.isin(slots, minutes[known])
     if recorded.all() or not recorded.any() or len(times) < FEWEST_DAYS * len(slots):
         return []
-    begin = int(np.argmax(~recorded & np.roll(recorded, 1)))
-    length = int(np.argmax(np.roll(recorded, -begin)))
-    first, last = (slots[(begin + n) % len(slots)] for n in (0, length - 1))
-    return [f"{first // 60:02}:{first % 60:02} to {last // 60:02}:{last % 60:02}"]
+    slots = np.roll(slots, -int(recorded.argmax()))  # A span may hold midnight.
+    absent = ~np.roll(recorded, -int(recorded.argmax()))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], absent, [0]]))).reshape(-1, 2)
+    ends = [(slots[first], slots[end - 1]) for first, end in edges]
+    return [f"{a // 60:02}:{a % 60:02} to {b // 60:02}:{b % 60:02}" for a, b in ends]
 
 
 def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:
