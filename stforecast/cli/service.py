@@ -56,7 +56,8 @@ def monitor_command(
     Exit codes: 0 no alarm, 20 alarms, 2 bad input.
 
     Options:
-        now: time in UTC at which records may be late, such as 2024-05-01T06:00; by default now.
+        now: time at which records may be late, in UTC unless it has an offset, such as
+            2024-05-01T06:00; by default now.
         page: HTML file to write of all this, with the coming span; it opens without a network.
     """
     check_run(run)
@@ -66,10 +67,12 @@ def monitor_command(
 
     from stforecast.service.monitor import monitor
 
-    try:
-        at = None if now is None else pd.Timestamp(now)
-    except ValueError as e:
-        raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00") from e
+    at = None
+    if now is not None:
+        at = pd.to_datetime(now, errors="coerce", utc=True)
+        if pd.isna(at):
+            raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00")
+        at = at.tz_localize(None)
     watch = monitor(run, at, page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)

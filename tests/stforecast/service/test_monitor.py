@@ -111,13 +111,22 @@ def test_each_threshold_has_its_alarm(watched, table, begin):
 def test_the_command_ends_with_the_alarm_and_its_line(watched, capsys):
     off = "missing_share = 1\ncells_share = 1\nmost_mase = 0\nmost_bias = 0\ncoverage_below = 0\n"
     (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n{off}")
-    for late, code in (("2024-02-12T03:00", 0), ("2024-02-14T03:00", ALARM)):
+    times = ("2024-02-12T03:00", 0), ("2024-02-12T05:00+02:00", 0), ("2024-02-14T03:00", ALARM)
+    for late, code in times:
         with pytest.raises(SystemExit) as end:
             main(["monitor", str(watched), "--now", late])
         shown = capsys.readouterr()
         assert (end.value.code or 0) == code
         assert bool(json.loads(shown.out)["alarms"]) == bool(code)
         assert ("the last records ended" in shown.err) == bool(code)
+
+
+@pytest.mark.parametrize("now", ["soon", "NaT"])
+def test_a_time_that_is_none_is_refused(watched, capsys, now):
+    with pytest.raises(SystemExit) as end:
+        main(["monitor", str(watched), "--now", now])
+    assert end.value.code == 2
+    assert f"now is {now!r}, expected a time such as 2024-05-01T06:00" in capsys.readouterr().err
 
 
 def test_metrics_are_those_that_prometheus_reads(watched):
