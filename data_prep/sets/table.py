@@ -356,10 +356,9 @@ def _set_times(
             Words("leave out {start} and {step}, or name the columns with {values} and {time}"),
         )
     length = step_length(step, "step")
-    try:
-        first = pd.Timestamp(start)
-    except ValueError as e:
-        raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00") from e
+    first = pd.to_datetime(start, format="ISO8601", errors="coerce")
+    if not start[:4].isdigit() or pd.isna(first):  # In 01/02/2024, the month may be either.
+        raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00")
     row = df.groupby(cell).cumcount() if cell in df.columns else pd.Series(np.arange(len(df)))
     df.insert(0, time, first + row * length)
     return time

@@ -69,10 +69,10 @@ def monitor_command(
 
     at = None
     if now is not None:
-        at = pd.to_datetime(now, errors="coerce", utc=True)
-        if pd.isna(at):
+        read = pd.to_datetime(now, format="ISO8601", errors="coerce", utc=True)
+        if not isinstance(read, pd.Timestamp):
             raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00")
-        at = at.tz_localize(None)
+        at = read.tz_localize(None)
     watch = monitor(run, at, page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)

@@ -176,7 +176,8 @@ def test_a_table_without_times_takes_a_start_and_a_step(table, cells):
         pd.to_datetime(["2020-01-31 23:00", "2020-01-31 23:30"])
     )
     assert "start and step belong together" in refusal(path, start="2020-01-01")
-    assert "start is 'soon'" in refusal(path, start="soon", step="1h")
+    for odd in ("soon", "01/02/2020", "now", "NaT"):
+        assert f"start is {odd!r}; write it like" in refusal(path, start=odd, step="1h")
     assert "step is '7min'; give a length" in refusal(path, start="2020-01-01", step="7min")
     timed = table({"time": HOURS, "v": VALUES})
     assert "has times in column 'time'" in refusal(timed, start="2020-01-01", step="1h")
