@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
 from stforecast.data.series import Series
 from stforecast.data.window_spec import WindowSpec
@@ -43,9 +44,18 @@ class Leak:
 
 
 def model_leaks(model: FittedModel, series: Series) -> list[Leak]:
-    """Find leaks of a model in windows of the last quarter of a series of its cells."""
+    """Find leaks of a model in windows of the last quarter of a series of its cells.
+
+    Raises:
+        InputError: if the series has no step after those that the model reads back.
+    """
     z = model.scaler.transform(series.values)
     starts = np.arange(max(model.reach, len(z) - len(z) // 4), len(z))
+    if not len(starts):
+        raise InputError(
+            f"{series.name} has {len(z)} steps, and none after the {model.reach} that the model "
+            "reads back; give a longer history"
+        )
     calendar = model.scaler.calendar(series)
     return forecast_leaks(model.predictor, z, starts, model.config.window, calendar)
 

@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from data_prep.base.errors import InputError
 from data_prep.cube import observed
 from stforecast import Forecaster
 from stforecast.baselines.seasonal import LastValue
@@ -131,3 +132,10 @@ def test_training_windows_from_the_test_part_are_found(cube, monkeypatch):
 
 def test_a_saved_model_can_be_checked(cube, tiny):
     assert Forecaster("fuels", service="internet", **tiny).fit(cube).find_leaks(cube) == []
+
+
+def test_a_history_without_a_step_to_test_is_refused(table):
+    forecaster = Forecaster("ridge", split="days:7,1,2").fit(table)
+    with pytest.raises(InputError, match="has 72 steps, and none after the 72 that the model"):
+        forecaster.find_leaks(table[:72])
+    assert not forecaster.find_leaks(table[:73])
