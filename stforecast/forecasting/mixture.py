@@ -34,10 +34,9 @@ TRUSTED = 1.0
 RECENT = 2
 """Days whose errors the line is fitted to."""
 
-PRIOR = 67.0
-"""Steps that the line's prior counts as, times the mean squared error of the steps it is fitted to:
-its intercept and slope are drawn to 0 with a standard deviation of 0.3 where an error tells as much
-as a sixth of an independent one."""
+PRIOR = 20.0
+"""Steps without an error that the line is drawn to, where errors are as large as readings vary; of
+smaller errors, as many times fewer as their squares are smaller."""
 
 HABIT = 1.0
 """Days without an error that the mean error at a time of the day is drawn to."""
@@ -61,7 +60,7 @@ class Usual(NamedTuple):
 NEWEST = Usual(0.0, 0.5)
 """Weight of the newest reading as a forecast."""
 
-CORRECTIONS = (Usual(0.0, 1.0), Usual(0.0, 1.0))
+CORRECTIONS = (Usual(0.0, 0.5), Usual(0.0, 0.5))
 """Weights of the line and of the mean error at a time of the day."""
 
 
