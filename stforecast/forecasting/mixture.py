@@ -11,7 +11,7 @@ other adds the mean error at the same time of the last seven days.
 
 Errors that are large beside the cell's readings of a week count as Huber's loss counts them, so
 that a burst does not decide. Everything depends on the cell's own readings before the window alone,
-and not on which other windows are asked for.
+and, up to rounding, not on which other windows are asked for.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RECENT = 2
 """Days whose errors the line is fitted to."""
 
 PRIOR = 20.0
-"""Steps without an error that the line is drawn to, where errors are as large as readings vary; of
-smaller errors, as many times fewer as their squares are smaller."""
+"""Steps without an error that the line is drawn to, where errors are as large as z-scored readings
+vary; of smaller errors, as many times fewer as their squares are smaller."""
 
 HABIT = 1.0
 """Days without an error that the mean error at a time of the day is drawn to."""
@@ -124,23 +124,23 @@ def mixed(
     """Return the mixture of forecasts, and the weight of each but the first.
 
     Args:
-        forecasts: `(cells, windows, horizon)` each.
+        forecasts: `(cells, windows, horizon)` each, z-scored.
         usual: what the weight of each but the first is drawn to.
         y: `(cells, known, horizon)` targets of the known windows, NaN where missing.
         spread: `(cells, known)` standard deviations of the readings of the week before these.
         windows: the windows.
 
     Returns:
-        `(cells, asked, horizon)` and `(forecasts - 1, cells, asked)`, in double precision. The
-        weights of the two corrections are the last ones.
+        `(cells, asked, horizon)` and `(forecasts - 1, cells, asked)`, in double precision. Where
+        any window is known, the weights of the two corrections follow.
     """
     n = windows.n_known
     together = forecasts[0].double()
     for forecast, of in zip(forecasts[1:], usual, strict=True):
         together = together + of.weight * (forecast - together)
     if not n:
-        of_usual = [torch.full(together.shape[:2], of.weight) for of in usual]
-        return together, torch.stack(of_usual).double()
+        of_usual = [torch.full_like(together[..., 0], of.weight) for of in usual]
+        return together, torch.stack(of_usual)
     error = (y - together[:, :n]).nan_to_num(0.0)
     trust = TRUSTED * spread[..., None] / error.abs().clamp(min=SMALLEST)
     trust = trust.clamp(max=1.0) * ~y.isnan()
@@ -180,6 +180,7 @@ def line(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Te
     m = forecast[:, : windows.n_known]
     parts = [trust, trust * error, trust * m, trust * m * m, trust * m * error, trust * error**2]
     totals, end = _summed(_by_step(parts, windows)), windows.first - windows.first[0]
+    end = end.clip(0)  # Some windows begin before the first known one.
     recent = totals[..., end] - totals[..., (end - RECENT * windows.day).clip(0)]
     count, errors, levels, squares, products, losses = recent
     some = count.clamp(min=SMALLEST)
