@@ -135,7 +135,7 @@ class Past:
             ahead: `(horizon,)` steps from the last one before the windows to their targets.
         """
         first, hour = starts[:, None], max(self.day // 24, 1)
-        mean, spread = self._scale(starts)
+        mean, spread = self.scale(starts)
         hours, days = first - NEWEST * hour, first - DAYS * self.day
         of_window = [
             self._readings(first - NEWEST, first),
@@ -158,7 +158,7 @@ class Past:
             spread,
         )
 
-    def _scale(self, starts: Tensor) -> tuple[Tensor, Tensor]:
+    def scale(self, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of the last seven days, `(cells, windows)`."""
         begin = (starts - len(DAYS) * self.day).clamp(min=0)
         n, total, squares = self._sums[..., starts] - self._sums[..., begin]

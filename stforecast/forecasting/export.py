@@ -29,7 +29,7 @@ from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.federated.core.method import EXPERTS
-from stforecast.forecasting.mixture import PER_HORIZON, in_turn
+from stforecast.forecasting.mixture import Windows, known_windows, mixed
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
@@ -80,7 +80,7 @@ def fewest_steps(model: FittedModel) -> int:
     """Return the length of a history by default: what windows, mixture and profile read."""
     window, week, predictor = model.config.window, WEEK // model.step, model.latest
     mixed = isinstance(predictor, TrainedMethod) and predictor.usual_weights(model.step)
-    steps = window.reach + (week + window.horizon if mixed else 0)
+    steps = window.reach + (2 * (week + window.horizon) if mixed else 0)
     return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
 
 
@@ -179,16 +179,10 @@ class Graph(nn.Module):
         mixes = predictor.mixes_pretrained(model.step)
         # Built here, as a trace of `forward` would keep how its weights are first drawn.
         self.pretrained = Network.from_arrays(trained_arrays()) if mixes else None
-        self.starts = [*self._origins(), n_steps]
-
-    def _origins(self) -> range:
-        """Return the windows whose errors weigh what is mixed, as `mixture.weights` does."""
-        if not self.usual:
-            return range(0)
-        horizon = self.window.horizon
-        every, known = max(1, horizon // PER_HORIZON), self.n_steps - horizon
-        begin = max(self.window.max_lag, known + 1 - self.week)
-        return range(-(-begin // every) * every, known + 1, every)
+        start = np.array([n_steps])
+        found = known_windows(start, self.window, self.week) if self.usual else (start[:0], 1)
+        origins, self.every = found
+        self.starts = [*origins.tolist(), n_steps]
 
     def forward(self, history: Tensor, clock: Tensor) -> tuple[Tensor, ...]:
         """Return the forecast, and the bounds if there are any."""
@@ -352,10 +346,11 @@ class Graph(nn.Module):
         self, x: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
     ) -> Tensor:
         """Return the quantiles of the last window, `(cells, horizon, levels)`."""
-        found = self._own(self.predictor, x[:, -1:])[:, 0]
+        found = self._own(self.predictor, x[:, -1:])
         if self.usual:
-            found = self._mixed(found, x[:, :-1], z, local, self._others(z, local, clock, weekly))
-        ordered = found[:, 0].sort(dim=-1).values.permute(0, 2, 1)
+            own = self._own(self.predictor.former or self.predictor, x[:, :-1])
+            found = self._mixed(torch.cat([own, found], dim=1), z, local, clock, weekly)
+        ordered = found[:, 0, 0].sort(dim=-1).values.permute(0, 2, 1)
         starts = torch.tensor(self.starts[-1:]).expand(ordered.shape[1])
         return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
 
@@ -366,54 +361,56 @@ class Graph(nn.Module):
         n_levels = self.model.config.loss.n_outputs
         return outputs.reshape(*outputs.shape[:2], 1 + experts, -1, n_levels)
 
-    def _others(
-        self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
-    ) -> list[Tensor]:
-        """Return what is mixed beside the network's experts, `(cells, windows, horizon)` each."""
-        starts, found = torch.tensor(self.starts), []
+    def _mixed(
+        self, own: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
+    ) -> Tensor:
+        """Return the mixture of the last window's forecasts, as `TrainedMethod._mixed`.
+
+        Args:
+            own: `(cells, windows, experts, horizon, levels)` of all windows.
+            z: `(steps, cells)` the history, z-scored.
+            local: steps on the wall clock.
+            clock: seconds of the wall clock.
+            weekly: the weekly profile, if windows read it.
+
+        Returns:
+            `(cells, 1, 1, horizon, levels)`.
+        """
+        starts, horizon, others = torch.tensor(self.starts), self.window.horizon, []
+        steps = starts[:, None] + torch.arange(horizon)
+        wall = WallClock(
+            self.day,
+            lambda steps, lags: self._before(steps, lags, local),
+            lambda steps: clock[steps],
+        )
+        past, n = Past(z, wall), len(self.starts) - 1
         if self.predictor._has_experts:
             assert weekly is not None
-            found.append(self._at_targets(weekly.usual, starts, local))
+            others.append(self._at_targets(weekly.usual, starts, local))
         if self.pretrained is not None:
-            wall = WallClock(
-                self.day,
-                lambda steps, lags: self._before(steps, lags, local),
-                lambda steps: clock[steps],
-            )
-            inputs = Past(z, wall).inputs(starts, torch.arange(1, self.window.horizon + 1))
-            found.append(self.pretrained.levels(inputs).float())
-        return [self._reordered(of.nan_to_num(0.0), starts, local, -1) for of in found]
-
-    def _mixed(
-        self, own: Tensor, x: Tensor, z: Tensor, local: Tensor, others: list[Tensor]
-    ) -> Tensor:
-        """Return the mixture of the last window's forecasts, as `TrainedMethod._mixed`."""
+            inputs = past.inputs(starts, torch.arange(1, horizon + 1))
+            others.append(self.pretrained.levels(inputs).float())
+        newest = _forward_filled(z)[starts - 1].T
+        others.append(newest[..., None].expand(-1, -1, horizon).float())
+        others = [self._reordered(of.nan_to_num(0.0), starts, local, -1) for of in others]
+        unknown = torch.full_like(z[:horizon], torch.nan)
+        y = torch.cat([z, unknown])[steps[:n]].permute(2, 0, 1).float()
         middle = len(self.predictor.levels) // 2
-        weights = self._weights(x, z, local, [of[:, :-1] for of in others]).float()
-        of_experts, of_others = weights[..., None].tensor_split([int(self.predictor._has_experts)])
-        mixed = own[:, 0]
-        for weight, expert in zip(of_experts, own[:, 1:].unbind(1), strict=True):
-            mixed = mixed + weight[..., None] * (expert - mixed)
-        for weight, other in zip(of_others, others, strict=True):
-            mixed = mixed + (weight * (other[:, -1] - mixed[..., middle]))[..., None]
-        return mixed[:, None].float()
-
-    def _weights(self, x: Tensor, z: Tensor, local: Tensor, others: list[Tensor]) -> Tensor:
-        """Return the weights of all forecasts but the first, as `mixture.weights`."""
-        if not x.shape[1]:
-            usual = torch.tensor([of.weight for of in self.usual])
-            return usual[:, None].expand(-1, z.shape[1])
-        own = self._own(self.predictor.former or self.predictor, x)
-        first, *rest = own[..., len(self.predictor.levels) // 2].unbind(2)
-        horizon, origins = self.window.horizon, torch.tensor(self.starts[:-1])
-        y = z[origins[:, None] + torch.arange(horizon)].permute(2, 0, 1).float()
-        y = self._reordered(y, origins, local, -1)
-        changes = torch.stack(
-            [torch.where(y.isnan(), 0.0, part - first).double() for part in (*rest, *others, y)]
-        )
-        products = (changes[:, None] * changes).sum((-2, -1))
-        weeks = self.week / (max(1, horizon // PER_HORIZON) * len(origins))
-        return in_turn(products, weeks, self.usual)
+        found, weights = mixed(
+            [*own[..., middle].unbind(2), *others],
+            self.usual,
+            self._reordered(y, starts[:n], local, -1),
+            past.scale(starts[:n])[1],
+            Windows(
+                np.array(self.starts),
+                self._reordered(steps[None], starts, local, -1)[0],
+                horizon, n, self.every, wall.before, self.day,
+            ),
+        )  # fmt: skip
+        levels = own[:, -1:, 0]
+        for weight, expert in zip(weights, own[:, -1:, 1:].unbind(2), strict=False):
+            levels = levels + weight[..., None, None] * (expert - levels)
+        return (levels + (found - levels[..., middle])[..., None])[:, :, None].float()
 
     def _outputs(self, predictor: TrainedMethod, x: Tensor, view: str | None) -> Tensor:
         """Return a network's outputs, `(cells, windows, outputs)`."""

@@ -2,8 +2,16 @@
 
 One forecast after the other is mixed into those before it. Its weight is the least-squares one of
 the last seven days (Granger, Ramanathan, "Improved methods of combining forecasts", Journal of
-Forecasting 3, 1984), drawn to a usual one and kept between 0 and 1. Weights depend on the cell's
-own readings before the window alone.
+Forecasting 3, 1984), drawn to a usual one and kept between 0 and 1.
+
+The last two of them correct what the others give together, with their usual weights. One adds a
+line, a + b m for the forecast m, fitted to the errors of the last two days, for levels and
+amplitudes that have changed (Mincer, Zarnowitz, "The evaluation of economic forecasts", 1969). The
+other adds the mean error at the same time of the last seven days.
+
+Errors that are large beside the cell's readings of a week count as Huber's loss counts them, so
+that a burst does not decide. Everything depends on the cell's own readings before the window alone,
+and, up to rounding, not on which other windows are asked for.
 """
 
 from __future__ import annotations
@@ -15,13 +23,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stforecast.data.clock import Calendar
-from stforecast.data.dates import WEEK
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import training_targets
 
 PER_HORIZON = 4
 """Windows whose errors count, per horizon: those of each step would take long to forecast."""
+
+TRUSTED = 1.0
+"""Largest error that counts in full, in standard deviations of a week's readings."""
+
+RECENT = 2
+"""Days whose errors the line is fitted to."""
+
+PRIOR = 20.0
+"""Steps without an error that the line is drawn to, where errors are as large as z-scored readings
+vary; of smaller errors, as many times fewer as their squares are smaller."""
+
+HABIT = 1.0
+"""Days without an error that the mean error at a time of the day is drawn to."""
+
+SMALLEST = 1e-9
+"""Smallest size of what is divided by."""
 
 
 class Usual(NamedTuple):
@@ -36,46 +57,178 @@ class Usual(NamedTuple):
     counts: float = 0.2
 
 
-def weights(
-    forecasts: Callable[[np.ndarray], Sequence[np.ndarray]],
-    usual: Sequence[Usual],
-    series: np.ndarray,
-    starts: np.ndarray,
-    spec: WindowSpec,
-    calendar: Calendar,
-) -> np.ndarray:
-    """Return the weights of all forecasts but the first, `(forecasts - 1, cells, windows)`.
+NEWEST = Usual(0.0, 0.5)
+"""Weight of the newest reading as a forecast."""
+
+CORRECTIONS = (Usual(0.0, 0.5), Usual(0.0, 0.5))
+"""Weights of the line and of the mean error at a time of the day."""
+
+
+class Windows(NamedTuple):
+    """Windows whose errors are known in part, and then those to forecast.
+
+    Attributes:
+        first: `(windows,)` their first target steps.
+        targets: `(windows, horizon)` the steps of their targets.
+        horizon: number of targets of a window.
+        n_known: number of windows whose errors are known in part.
+        every: steps between these.
+        before: function of steps and of how many steps before them, by the wall clock.
+        day: steps of a day.
+    """
+
+    first: np.ndarray
+    targets: Tensor
+    horizon: int
+    n_known: int
+    every: int
+    before: Callable[[Tensor, Tensor], Tensor]
+    day: int
+
+    @property
+    def asked(self) -> np.ndarray:
+        """First target steps of the windows to forecast."""
+        return self.first[self.n_known :]
+
+    @property
+    def per_step(self) -> float:
+        """Known windows that have the same target."""
+        return self.horizon / self.every
+
+    @property
+    def week(self) -> int:
+        """Steps of a week."""
+        return 7 * self.day
+
+
+def known_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.ndarray, int]:
+    """Return windows whose errors the mixture of others reads, and the steps between them.
 
     Args:
-        forecasts: function of first target steps that returns the forecasts of these windows,
-            `(cells, windows, horizon)` each.
-        usual: what the weight of each but the first is drawn to.
-        series: `(steps, cells)`, z-scored, NaN where missing; read before each start only.
-        starts: `(windows,)` first target steps of the windows to forecast.
+        starts: `(windows,)` first target steps of the others.
         spec: the windows' shape.
-        calendar: the series' wall clock.
-    """
-    every, week = max(1, spec.horizon // PER_HORIZON), calendar.steps_in(WEEK)
-    known = np.asarray(starts) - spec.horizon
-    begin = max(spec.max_lag, known.min() + 1 - week)
-    origins = np.arange(-(-begin // every) * every, known.max() + 1, every)
-    if not len(origins):
-        shape = len(usual), series.shape[1], len(starts)
-        return np.broadcast_to(np.reshape([of.weight for of in usual], (-1, 1, 1)), shape)
-    first, *others = forecasts(origins)
-    y, mask = training_targets(series, origins, spec, calendar)
-    changes = [np.where(mask, part - first, 0.0).astype(np.float64) for part in (*others, y)]
-    start, end = (np.searchsorted(origins, k, side="right") for k in (known - week, known))
-    weeks = week / (every * np.maximum(end - start, 1))
+        week: steps of a week.
 
-    def known_sum(one: np.ndarray, other: np.ndarray) -> Tensor:
-        total = np.pad((one * other).sum(-1).cumsum(1), ((0, 0), (1, 0)))
-        return torch.from_numpy(total[:, end] - total[:, start])
+    Returns:
+        First target steps, some of which are so late that a part of their targets is known alone.
+    """
+    every = max(1, spec.horizon // PER_HORIZON)
+    # A week of windows, whose corrections read a week of errors.
+    begin = max(spec.max_lag, min(starts) + 1 - 2 * (week + spec.horizon))
+    return np.arange(-(-begin // every) * every, max(starts), every), every
+
+
+def mixed(
+    forecasts: Sequence[Tensor], usual: Sequence[Usual], y: Tensor, spread: Tensor, windows: Windows
+) -> tuple[Tensor, Tensor]:
+    """Return the mixture of forecasts, and the weight of each but the first.
+
+    Args:
+        forecasts: `(cells, windows, horizon)` each, z-scored.
+        usual: what the weight of each but the first is drawn to.
+        y: `(cells, known, horizon)` targets of the known windows, NaN where missing.
+        spread: `(cells, known)` standard deviations of the readings of the week before these.
+        windows: the windows.
+
+    Returns:
+        `(cells, asked, horizon)` and `(forecasts - 1, cells, asked)`, in double precision. Where
+        any window is known, the weights of the two corrections follow.
+    """
+    n = windows.n_known
+    together = forecasts[0].double()
+    for forecast, of in zip(forecasts[1:], usual, strict=True):
+        together = together + of.weight * (forecast - together)
+    if not n:
+        of_usual = [torch.full_like(together[..., 0], of.weight) for of in usual]
+        return together, torch.stack(of_usual)
+    error = (y - together[:, :n]).nan_to_num(0.0)
+    trust = TRUSTED * spread[..., None] / error.abs().clamp(min=SMALLEST)
+    trust = trust.clamp(max=1.0) * ~y.isnan()
+    corrections = (of(together, error, trust, windows) for of in (line, habit))
+    every: list[Tensor] = [*forecasts, *(together + correction for correction in corrections)]
+    first = every[0][:, :n].double()
+    changes = [(of[:, :n] - first).nan_to_num(0.0) * trust.sqrt() for of in (*every[1:], y)]
+    end, start = (
+        np.searchsorted(windows.first[:n], windows.asked - windows.horizon - back, "right")
+        for back in (0, windows.week)
+    )
+    weeks = windows.week / (windows.every * np.maximum(end - start, 1))
+
+    def known_sum(one: Tensor, other: Tensor) -> Tensor:
+        total = _summed((one * other).sum(-1))
+        return total[:, end] - total[:, start]
 
     products = torch.stack(
         [torch.stack([known_sum(one, other) for other in changes]) for one in changes]
     )
-    return in_turn(products, torch.from_numpy(weeks), usual).numpy()
+    shares = in_turn(products, torch.from_numpy(weeks), (*usual, *CORRECTIONS))
+    found = every[0][:, n:].double()
+    for share, forecast in zip(shares, every[1:], strict=True):
+        found = found + share[..., None] * (forecast[:, n:] - found)
+    return found, shares
+
+
+def line(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Tensor:
+    """Return a + b m of each forecast m, fitted to the errors of the last days.
+
+    Args:
+        forecast: `(cells, windows, horizon)`.
+        error: `(cells, known, horizon)` its errors, 0 where unknown.
+        trust: what each of these counts as, 0 where unknown.
+        windows: the windows.
+    """
+    m = forecast[:, : windows.n_known]
+    parts = [trust, trust * error, trust * m, trust * m * m, trust * m * error, trust * error**2]
+    totals, end = _summed(_by_step(parts, windows)), windows.first - windows.first[0]
+    end = end.clip(0)  # Some windows begin before the first known one.
+    recent = totals[..., end] - totals[..., (end - RECENT * windows.day).clip(0)]
+    count, errors, levels, squares, products, losses = recent
+    some = count.clamp(min=SMALLEST)
+    mean, prior = levels / some, windows.per_step * PRIOR * losses / some
+    a = errors / (count + prior).clamp(min=SMALLEST)
+    variance = (squares - levels * mean).clamp(min=0)
+    b = (products - errors * mean) / (variance + prior).clamp(min=SMALLEST)
+    return a[..., None] + b[..., None] * (forecast - mean[..., None])
+
+
+def habit(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Tensor:
+    """Return the mean error at the time of day of each target; the arguments are those of `line`.
+
+    It is that of the last seven steps at this time that are known when the window begins.
+    """
+    counts, errors = _by_step([trust, trust * error], windows)
+    first = torch.from_numpy(windows.first)[:, None]
+    origin, last = int(windows.first[0]), counts.shape[-1] - 1
+    days = torch.div(windows.targets - first, windows.day, rounding_mode="floor")
+    count, total = torch.full_like(forecast, HABIT * windows.per_step), torch.zeros_like(forecast)
+    for back in range(1, 8):
+        at = windows.before(windows.targets, (days + back) * windows.day)
+        known = (at < first) & (at >= (first - windows.week).clamp(min=origin))
+        place = (at - origin).clamp(0, last)
+        count, total = count + known * counts[:, place], total + known * errors[:, place]
+    return total / count
+
+
+def _by_step(parts: Sequence[Tensor], windows: Windows) -> Tensor:
+    """Return sums of values of targets by their steps, from the first window's on.
+
+    Args:
+        parts: `(cells, known, horizon)` each.
+        windows: the windows.
+
+    Returns:
+        `(parts, cells, steps)`.
+    """
+    steps = windows.targets[: windows.n_known].flatten() - windows.first[0]
+    values = torch.stack(list(parts)).flatten(2)
+    n_steps = int(windows.first.max() - windows.first[0]) + windows.horizon
+    sums = values.new_zeros(*values.shape[:2], n_steps)
+    return sums.scatter_add(2, steps.expand_as(values), values)
+
+
+def _summed(values: Tensor) -> Tensor:
+    """Return the sums of the first 0, 1, … of the last axis."""
+    return torch.nn.functional.pad(values.cumsum(-1), (1, 0))
 
 
 def in_turn(products: Tensor, weeks: Tensor | float, usual: Sequence[Usual]) -> Tensor:

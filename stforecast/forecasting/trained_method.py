@@ -17,13 +17,19 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
 from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.bench import LOCAL
-from stforecast.data.anchors import with_anchors, without_anchors
+from stforecast.data.anchors import anchors, with_anchors, without_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
+from stforecast.data.dates import WEEK
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.weekly_profile import at_targets, profile_by_step
 from stforecast.data.window_spec import ModelWindow
-from stforecast.data.windows import input_windows, off_wall_clock, on_wall_clock
+from stforecast.data.windows import (
+    input_windows,
+    off_wall_clock,
+    on_wall_clock,
+    training_targets,
+)
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
@@ -34,7 +40,7 @@ from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
-from stforecast.forecasting.mixture import Usual, weights
+from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.models import build_model
@@ -181,13 +187,14 @@ class TrainedMethod:
         return self._predicts and self.method.mixes_pretrained and few and not known and suits(step)
 
     def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
-        """Return the usual weights of what is mixed with the forecasts, see `mixture.weights`.
+        """Return the usual weights of what is mixed with the forecasts, see `mixture.mixed`.
 
-        These are a second expert, the weekly profile, and the pretrained network.
+        These are a second expert, the weekly profile, the pretrained network, and where any of
+        these is mixed in, the newest reading.
         """
         experts = [Usual(0.5), Usual(0.0)] if self._has_experts else []
         own = [PRETRAINED[self.config.window.horizon == 1]] if self.mixes_pretrained(step) else []
-        return experts + own
+        return [*experts, *own, NEWEST] if experts or own else []
 
     def _mixed(
         self,
@@ -199,41 +206,49 @@ class TrainedMethod:
     ) -> np.ndarray:
         """Mix the outputs, of two experts or one, with other forecasts by their known errors.
 
-        These are the weekly profile, beside experts, and those of the pretrained network. Of
-        quantiles, the middle one counts, and other forecasts move all alike.
+        Of quantiles, the middle one counts, and what is not an expert moves all alike.
         """
         window, n_levels = self.config.window, self.config.loss.n_outputs
-        n_own, middle = 1 + self._has_experts, len(self.levels) // 2
-        further: list[Callable[[np.ndarray], np.ndarray]] = []
+        n_own, middle, horizon = 1 + self._has_experts, len(self.levels) // 2, window.horizon
+        origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
+        first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
+        past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
+        others: list[np.ndarray] = []
         if self._has_experts:
-            profile = profile_by_step(series, window.horizon, calendar).T
-            further.append(lambda of: at_targets(profile, of, window.horizon, calendar))
+            profile = profile_by_step(series, horizon, calendar).T
+            others.append(at_targets(profile, first, horizon, calendar))
         if self.mixes_pretrained(calendar.step):
-            past = Past(torch.tensor(series), WallClock.of(calendar))
-            further.append(lambda of: forecasts(past, of, window.horizon))
-
-        def others(origins: np.ndarray) -> list[np.ndarray]:
-            levels = [forecast(origins) for forecast in further]
-            changes = [
-                without_anchors(of, series, origins, window.target, calendar) for of in levels
-            ]
-            return [on_wall_clock(np.nan_to_num(of), origins, calendar) for of in changes]
-
-        def known(origins: np.ndarray) -> list[np.ndarray]:
-            own = (self.former or self)._outputs(series, origins, calendar, ids)
-            levels = own.reshape(*own.shape[:2], -1, n_levels)
-            return [*np.split(levels[..., middle], n_own, axis=-1), *others(origins)]
-
-        usual = self.usual_weights(calendar.step)
-        found = weights(known, usual, series, starts, window, calendar)
-        of_each = found[..., None].astype(np.float32)
-        mixed, *experts = np.split(outputs, n_own, axis=-1)
-        for weight, expert in zip(of_each, experts, strict=False):
-            mixed = mixed + weight * (expert - mixed)
-        levels = mixed.reshape(*mixed.shape[:2], -1, n_levels)
-        for weight, other in zip(of_each[n_own - 1 :], others(starts), strict=True):
-            levels = levels + (weight * (other - levels[..., middle]))[..., None]
-        return np.asarray(levels, np.float32).reshape(mixed.shape)
+            others.append(forecasts(past, first, horizon))
+        others.append(anchors(series, first, horizon, "change", calendar))
+        changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
+        changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
+        # Targets of the latest windows whose errors are known in part are beyond the series.
+        longer = np.concatenate([series, np.full_like(series[:horizon], np.nan)])
+        y, seen = training_targets(longer, origins, window, calendar)
+        own = (self.former or self)._outputs(series, origins, calendar, ids)
+        of_experts = np.split(np.concatenate([own, outputs], axis=1), n_own, axis=-1)
+        experts = [of.reshape(*of.shape[:2], -1, n_levels) for of in of_experts]
+        steps = on_wall_clock(targets[None], first, calendar)[0]
+        found, weights = mixed(
+            [torch.from_numpy(of) for of in (*(of[..., middle] for of in experts), *changes)],
+            self.usual_weights(calendar.step),
+            torch.from_numpy(np.where(seen, y, np.nan)),
+            past.scale(torch.from_numpy(origins))[1],
+            Windows(
+                first,
+                torch.from_numpy(steps),
+                horizon,
+                len(origins),
+                every,
+                clock.before,
+                clock.day,
+            ),
+        )
+        levels = experts[0][:, len(origins) :]
+        for weight, expert in zip(weights.numpy(), experts[1:], strict=False):
+            levels = levels + weight[..., None, None] * (expert[:, len(origins) :] - levels)
+        levels = levels + (found.numpy() - levels[..., middle])[..., None]
+        return np.asarray(levels, np.float32).reshape(*levels.shape[:2], -1)
 
     def _outputs(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor

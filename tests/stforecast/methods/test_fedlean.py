@@ -12,6 +12,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import defaults, resolve
+from stforecast.forecasting.mixture import Usual
 from stforecast.forecasting.runs import facts_of
 from stforecast.forecasting.trained_method import build_method
 from stforecast.methods.fedlean import (
@@ -272,8 +273,12 @@ def test_the_profile_helps_where_weeks_repeat():
     assert errors["auto"] < 1.5 * errors["habit"], "a plain mean must not be far better"
 
 
-def test_the_pretrained_network_is_mixed_in_by_known_errors(table):
+def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
     """Its weight is a third of the least-squares one of seven days, and two thirds of .45."""
+    nothing = Usual(0.0, 1e12)  # What is mixed in after it would have weights of its own.
+    monkeypatch.setattr("stforecast.forecasting.mixture.CORRECTIONS", (nothing, nothing))
+    monkeypatch.setattr("stforecast.forecasting.trained_method.NEWEST", nothing)
+    monkeypatch.setattr("stforecast.forecasting.mixture.TRUSTED", 1e9)
     own, mixed = (
         Forecaster("fedlean", **{**SMALL, "rounds": 2, "pretrained": pretrained}).fit(table)
         for pretrained in ("none", "mixed")
