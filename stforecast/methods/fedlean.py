@@ -84,7 +84,7 @@ from stforecast.federated.core.data import ClientData, shuffled
 from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants
-from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
+from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
 from stforecast.federated.core.training import BETAS, EPSILON, Training
 from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
@@ -300,13 +300,19 @@ class FedLean(FedAvg):
         """Return the initial model, its head 0, and a map of zeros."""
         for name, t in clients.params.items():
             if name.startswith("head."):
-                clients.params[name] = torch.zeros_like(t)
+                clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        shape = (n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs))
-        own = next(iter(clients.params.values())).new_zeros(shape)
-        clients.memory[OWN] = own.expand(len(clients), *shape)
         clients.memory[LEARNT] = torch.zeros_like(clients.sizes)
-        return {**server, MAP: own.clone()}
+        return {**server, MAP: torch.zeros(self._shape, device=clients.device)}
+
+    def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
+        """Return corrections of zeros."""
+        return {OWN: torch.zeros(n_clients, *self._shape, device=device)}
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Numbers of linear inputs, and of the outputs of all maps."""
+        return n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs)
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return the global model; nothing in a first round whose upload does not need it."""
@@ -451,7 +457,8 @@ class FedLean(FedAvg):
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Forecast with the common map, the network and the client's correction."""
         params = {**state, **payload}
-        params[MAP] = params[MAP] + state[OWN]
+        if OWN in state:
+            params[MAP] = params[MAP] + state[OWN]
         forecasts = self._forecasts(params, relative(x, self.task.window))
         return forecasts if view == EXPERTS else self._mean(forecasts)
 
