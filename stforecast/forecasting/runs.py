@@ -134,7 +134,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
     def write_results(self) -> None:
         """Write the model, the errors, the rounds and the forecasts."""
         forecaster, out = self.forecaster, self.folder
-        # The first errors of selections drop what they alone need, before there are bounds to save.
+        # First, as it drops what other selections need before the saved one has its bounds.
         self._write_errors("cell", out / "metrics.csv")
         if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")

@@ -184,10 +184,10 @@ class Cohort:
         stage: index of the stage of the task stream, from 0.
         apart: prefixes of the names of parameters whose gradients are clipped separately.
         first: number of the population's first client, which keys the random generators.
-        model: parameters and buffers `(clients, …)` to begin with where `clients` keeps none, as
-            they are received anew; by default those of `clients`.
         found: what was computed from each client's samples alone, see `kept`; by default nothing
             is kept.
+        model: parameters and buffers `(clients, …)` to begin with where `clients` keeps none, as
+            they are received anew; by default those of `clients`.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.

@@ -12,8 +12,9 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import defaults, resolve
+from stforecast.forecasting.fit import prepare_series
 from stforecast.forecasting.runs import facts_of
-from stforecast.forecasting.trained_method import build_method
+from stforecast.forecasting.trained_method import build_method, federate
 from stforecast.methods.fedlean import (
     DAY_CYCLES,
     LEARNT,
@@ -119,6 +120,16 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     assert not state.clients.params  # Copies for each of many cells would take gigabytes.
     later = Forecaster.load(tmp_path).predict(table)
     pd.testing.assert_frame_equal(later, forecaster.predict(table))
+
+
+def test_between_rounds_clients_keep_neither_models_nor_corrections(table):
+    config, data = prepare_series(resolve("fedlean", **{**SMALL, "rounds": 2}), table)
+    parts = data.split.train, data.split.validation
+    federation = federate(config, build_method(config), data, *parts)
+    federation.run()
+    clients = federation.state.clients
+    assert ({*clients.params}, {*clients.memory}) == (set(), {LEARNT})
+    assert federation.ready().clients.memory[OWN].any()
 
 
 @pytest.mark.repeats
