@@ -32,6 +32,7 @@ days of training.
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
    The network's loss makes forecasts medians. With `forecast` mean, the correction's intercept is
    hardly penalised, so a client's forecasts have the mean of its values, and so do their sums.
+   Those of more than `MANY` clients are kept in half precision.
 5. Last, the forecasts of a network that was trained on simulated traffic alone, see
    `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
    many kinds, which helps most where the training part is short or the horizon long. The client
@@ -198,6 +199,9 @@ SELDOM = 0.2
 RARELY = 0.1
 """The same below which the first round, too, has drawn participants alone: their sums suffice."""
 
+MANY = 10_000
+"""Most clients whose corrections are kept in single precision: those of more take gigabytes."""
+
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
 
@@ -306,8 +310,9 @@ class FedLean(FedAvg):
         return {**server, MAP: torch.zeros(self._shape, device=clients.device)}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
-        """Return corrections of zeros."""
-        return {OWN: torch.zeros(n_clients, *self._shape, device=device)}
+        """Return corrections of zeros, in half precision for more than `MANY` clients."""
+        dtype = torch.float16 if n_clients > MANY else torch.float32
+        return {OWN: torch.zeros(n_clients, *self._shape, dtype=dtype, device=device)}
 
     @property
     def _shape(self) -> tuple[int, int]:

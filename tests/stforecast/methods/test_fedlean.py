@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
@@ -15,6 +16,7 @@ from stforecast.forecasting.config import defaults, resolve
 from stforecast.forecasting.fit import prepare_series
 from stforecast.forecasting.runs import facts_of
 from stforecast.forecasting.trained_method import build_method, federate
+from stforecast.methods import fedlean
 from stforecast.methods.fedlean import (
     DAY_CYCLES,
     LEARNT,
@@ -130,6 +132,17 @@ def test_between_rounds_clients_keep_neither_models_nor_corrections(table):
     clients = federation.state.clients
     assert ({*clients.params}, {*clients.memory}) == (set(), {LEARNT})
     assert federation.ready().clients.memory[OWN].any()
+
+
+def test_corrections_of_many_clients_are_kept_in_half_precision(table, tmp_path, monkeypatch):
+    single = Forecaster("fedlean", **{**SMALL, "rounds": 2, "refit": "once"}).fit(table)
+    monkeypatch.setattr(fedlean, "MANY", 2)
+    half = clone(single).fit(table)
+    corrections = half._evaluations["last"].model.latest.snapshot.clients.memory[OWN]
+    assert corrections.dtype is torch.float16
+    pd.testing.assert_frame_equal(half.predict(table), single.predict(table), rtol=1e-3)
+    half.save(tmp_path)
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path).predict(table), half.predict(table))
 
 
 @pytest.mark.repeats
