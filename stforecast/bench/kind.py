@@ -84,8 +84,10 @@ class Kind(ABC, Generic[R]):
     plots: ClassVar[Plots]
     """Plot functions by name."""
 
-    settings: ClassVar[Settings[Any]]
-    """Its settings."""
+    @property
+    @abstractmethod
+    def settings(self) -> Settings[Any]:
+        """Its settings."""
 
     @abstractmethod
     def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:

@@ -42,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 from pydantic import ConfigDict, StrictInt
@@ -50,9 +50,7 @@ from pydantic import ConfigDict, StrictInt
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.city.simulate import simulate
-from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
-from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.tables import Compared
 from stforecast.cli.info_data import step_text, zone_text
@@ -62,17 +60,17 @@ from stforecast.comparison.results import results_table
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
-from stforecast.data.series import as_series
 from stforecast.data.splits import parse_split
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.options import distribute
-from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.unfinished_run import AfterRound
-from stforecast.forecasting.config import SETTINGS, resolve
+from stforecast.federated.core.options import Settings, distribute
 from stforecast.forecasting.results import ForecastRun, data_of
-from stforecast.forecasting.runs import resume, run
 from stforecast.plots import PLOTS
-from stforecast.report.write import ReportPage
+
+if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no torch.
+    from stforecast.bench.grid import Grid
+    from stforecast.bench.jobs import Job
+    from stforecast.federated.runs.unfinished_run import AfterRound
+    from stforecast.report.write import ReportPage
 
 METRIC = "mase"
 """Error that `stforecast compare` and `report` compare by default."""
@@ -127,7 +125,13 @@ class ForecastKind(Kind[ForecastRun]):
     }
     needed = frozenset({"data", "methods"})
     plots = PLOTS
-    settings = SETTINGS
+
+    @property
+    def settings(self) -> Settings[Any]:
+        """Settings of forecasters."""
+        from stforecast.forecasting.config import SETTINGS  # imports torch
+
+        return SETTINGS
 
     def results_table(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
@@ -137,7 +141,7 @@ class ForecastKind(Kind[ForecastRun]):
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings, including the split."""
-        parse_split(resolve(method, **settings).data.split)
+        parse_split(self.settings.resolve(method, **settings).data.split)
 
     def check_grid(self, grid: Grid[ForecastRun]) -> None:
         """Refuse an unknown reference, and a split beside the folds of a backtest."""
@@ -177,7 +181,7 @@ class ForecastKind(Kind[ForecastRun]):
         if grid.backtest is None:
             return (None,)
         windows = {
-            entry.label: resolve(
+            entry.label: self.settings.resolve(
                 entry.method, **self.job_settings(grid, entry, scenario, data)
             ).window
             for entry in grid.entries
@@ -214,7 +218,7 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the fingerprint of the series and what else the method reads of the cube."""
         if not job.data.is_file():
             return None
-        window = resolve(job.entry.method, **job.settings).window
+        window = self.settings.resolve(job.entry.method, **job.settings).window
         changed = job.data.stat().st_mtime_ns
         return _fingerprint(job.data, changed, job.settings.get("service"), window)
 
@@ -227,6 +231,8 @@ class ForecastKind(Kind[ForecastRun]):
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""
+        from stforecast.forecasting.runs import run  # imports torch
+
         entry, fold = job.entry, job.fold
         notes: dict[str, Any] = {"table": entry.table} if entry.table else {}
         if fold:
@@ -243,6 +249,8 @@ class ForecastKind(Kind[ForecastRun]):
 
     def go_on(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Resume the run of a forecaster."""
+        from stforecast.forecasting.runs import resume  # imports torch
+
         return resume(job.folder, job.data, after_round=after_round)
 
     def compare(
@@ -299,6 +307,9 @@ def _check_service(data: Path, changed: int, service: str | None) -> None:
 @cache
 def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSpec) -> str:
     """Return the fingerprint of a series, once for all runs that read the same."""
+    from stforecast.data.series import as_series  # imports torch
+    from stforecast.federated.runs.checkpoint import fingerprint
+
     series = as_series(data, service, window)
     series = series.with_events(window.events) if window.events else series
     return fingerprint(*series.identity())

@@ -21,7 +21,6 @@ from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
 from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
-from stforecast.methods import METHODS
 from stforecast.metrics import METRICS
 
 ALONE = "solo"
@@ -64,6 +63,8 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
     """Return the divisions into clients that have a row of training alone, from few to many."""
+    from stforecast.methods import METHODS  # imports torch
+
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row.first.method in METHODS and not in_one_client(row.first):

@@ -117,6 +117,7 @@ def _started(
     device = pick_device(config.run.device)
     sizes = state.clients.sizes[:1].repeat(n_new)
     clients = initial_state(method, sizes, state.seed, device).clients
+    clients.memory |= method.fitted_memory(n_new, device)
     trained = dict(state.clients.groups())
     for group, tensors in clients.groups():
         for name, t in tensors.items():
@@ -151,7 +152,7 @@ def _trained(
     own = dict(trainer.state.clients.groups())
     for group, tensors in started.groups():
         for name, t in tensors.items():
-            if own[group][name].shape == t.shape:
+            if name in own[group] and own[group][name].shape == t.shape:
                 own[group][name].copy_(t)
     trainer.receive(server, state.round)
     everyone = torch.arange(len(trainer))

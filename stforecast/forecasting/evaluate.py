@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -215,25 +215,21 @@ class Evaluation:
         return bands, after
 
     def sum_up(self, is_chosen: bool) -> None:
-        """Sum all errors, and drop what takes gigabytes of many cells and is not read again.
+        """Tabulate all errors, and drop what takes gigabytes of many cells and is not read again.
 
         That is the validation part, and the bounds of a selection that is not the chosen one.
         """
         for split in ("validation", "test"):
-            self._sums(split)
+            self.errors(split)
         for name in ("_validation", *(() if is_chosen else ("_calibrated",))):
             self.__dict__.pop(name, None)
 
-    def errors(self, split: str, by: By = "cell") -> Iterator[pd.DataFrame]:
-        """Tabulate the errors on `validation` or `test`, metric by metric; none without windows."""
-        ids = self.data.series.cells if by == "cell" else self.data.clients.labels
-        for sums, names in self._sums(split):
-            yield from tabulated(sums, ids, names, MOST_CROSSED)
-
-    def _sums(self, split: str) -> list[NamedSums]:
+    def errors(self, split: str, by: By = "cell") -> list[pd.DataFrame]:
+        """Return tables of the errors on `validation` or `test`; none without windows."""
+        by = "cell" if self.data.clients.by_cell else by
         if split == "validation":
-            return self._validation_sums if len(self.data.split.validation) else []
-        return self._test_sums if len(self.data.split.test) else []
+            return self._validation_errors[by] if len(self.data.split.validation) else []
+        return self._test_errors[by] if len(self.data.split.test) else []
 
     def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
         """Return `y_hat` of some cells in the test part, in the data's units, and its bounds.
@@ -292,13 +288,23 @@ class Evaluation:
         return found
 
     @cached_property
-    def _validation_sums(self) -> list[NamedSums]:
-        return self._errors(self._validation)
+    def _validation_errors(self) -> dict[By, list[pd.DataFrame]]:
+        return self._tabulated(self._errors(self._validation))
 
     @cached_property
-    def _test_sums(self) -> list[NamedSums]:
+    def _test_errors(self) -> dict[By, list[pd.DataFrame]]:
         intervals = self._interval_errors() if self.config.has_intervals else []
-        return [*self._errors(self._test), *intervals]
+        return self._tabulated([*self._errors(self._test), *intervals])
+
+    def _tabulated(self, found: list[NamedSums]) -> dict[By, list[pd.DataFrame]]:
+        """Tabulate sums, which take more memory than the tables of many cells."""
+        ids: dict[By, Sequence[object] | np.ndarray] = {"cell": self.data.series.cells}
+        if not self.data.clients.by_cell:
+            ids["client"] = self.data.clients.labels
+        return {
+            by: [t for sums, names in found for t in tabulated(sums, own, names, MOST_CROSSED)]
+            for by, own in ids.items()
+        }
 
     def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
         """Return the sums of errors of z-scores, and of those in the data's units."""
@@ -354,8 +360,13 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
-    for evaluation in dict.fromkeys(evaluations.values()):
-        evaluation.sum_up(evaluation is evaluations.get(evaluation.config.run.select))
+
+    def is_chosen(evaluation: Evaluation) -> bool:
+        return evaluation is evaluations.get(evaluation.config.run.select)
+
+    # The chosen one is last, as its bounds are kept.
+    for evaluation in sorted(dict.fromkeys(evaluations.values()), key=is_chosen):
+        evaluation.sum_up(is_chosen(evaluation))
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
             part: list[pd.DataFrame] = []

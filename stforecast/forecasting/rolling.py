@@ -25,7 +25,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State
-from stforecast.federated.core.training import FURTHER_RATES, kept_moments
+from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
@@ -204,20 +204,19 @@ def _resumed(state: State, fresh: State, method: Method) -> State:
     """Return the state with the sample sizes of new data and the moments that clients keep.
 
     The best round's state is saved without moments, so its optimiser starts with zero moments.
+    What clients fit before they predict is left out.
     """
-    if not method.remembers:
-        memory = dataclasses.replace(state.clients, params={}, buffers={})
-        state = dataclasses.replace(state, clients=memory)
-    resumed = copy.deepcopy(state)
+    memory = {name: t for name, t in state.clients.memory.items() if name in fresh.clients.memory}
+    clients = dataclasses.replace(state.clients, memory=memory)
+    resumed = copy.deepcopy(dataclasses.replace(state, clients=clients))
     own = dict(resumed.clients.groups())
     everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
     received = method.broadcast(state.server, everyone)
     for group in ("params", "buffers", "memory"):
         for name, t in dict(fresh.clients.groups())[group].items():
             if name not in own[group]:
-                is_copy = group != "memory" and method.remembers
-                own[group][name] = received.get(name, t).clone() if is_copy else t
+                own[group][name] = t if group == "memory" else received.get(name, t).clone()
     resumed.clients.sizes = fresh.clients.sizes
     if not resumed.clients.moments:
-        resumed.clients.moments = kept_moments(resumed.clients.params, method.training)
+        resumed.clients.moments = fresh.clients.moments
     return resumed

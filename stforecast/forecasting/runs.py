@@ -134,10 +134,11 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
     def write_results(self) -> None:
         """Write the model, the errors, the rounds and the forecasts."""
         forecaster, out = self.forecaster, self.folder
-        forecaster.save(out / "model")
+        # First, as it drops what other selections need before the saved one has its bounds.
         self._write_errors("cell", out / "metrics.csv")
         if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")
+        forecaster.save(out / "model")
         rounds = forecaster.rounds_
         no_rounds = pd.DataFrame(columns=list(RoundReport.__dataclass_fields__))
         write_csv(rounds if len(rounds) else no_rounds, out / "rounds.csv")

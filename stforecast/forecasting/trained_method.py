@@ -295,8 +295,7 @@ class TrainedMethod:
     def refitted(self, snapshot: State) -> TrainedMethod:
         """Return the method after a refit."""
         former = (self.former or self) if self._weighs else None
-        kept = _without_copies(self.method, snapshot)
-        return dataclasses.replace(self, snapshot=kept, former=former)
+        return dataclasses.replace(self, snapshot=snapshot, former=former)
 
     @classmethod
     def from_state(
@@ -383,8 +382,8 @@ def train(
             checkpointer.run(federation, after_round)
         else:
             federation.run(after_round)
-        last = _without_copies(method, federation.ready())
-    best = federation.best and _without_copies(method, federation.best)
+        last = federation.ready()
+    best = federation.best
     # With the optimiser's moments, which the best round lacks, a refit would go on differently.
     same = best is None or (best.round == last.round and not last.clients.moments)
     trained = {}
@@ -397,15 +396,6 @@ def train(
         trained[f"best{further}"] = models[0] if same else models[1]
     order = [name for which in ("last", "best") for name in trained if name.startswith(which)]
     return {name: trained[name] for name in order}, federation
-
-
-def _without_copies(method: Method, state: State) -> State:
-    """Return a state without the clients' copies of the shared model, if the method needs none."""
-    if method.remembers:
-        return state
-    received = method.broadcast(state.server, state.participants())
-    own = {name: t for name, t in state.clients.params.items() if name not in received}
-    return dataclasses.replace(state, clients=dataclasses.replace(state.clients, params=own))
 
 
 def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:

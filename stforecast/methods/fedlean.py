@@ -32,6 +32,7 @@ days of training.
    quantiles of a step have the correction of the middle one: their own would draw them to the mean.
    The network's loss makes forecasts medians. With `forecast` mean, the correction's intercept is
    hardly penalised, so a client's forecasts have the mean of its values, and so do their sums.
+   Those of more than `MANY` clients are kept in half precision.
 5. Last, the forecasts of a network that was trained on simulated traffic alone, see
    `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
    many kinds, which helps most where the training part is short or the horizon long. The client
@@ -86,7 +87,7 @@ from stforecast.federated.core.data import ClientData, shuffled
 from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants
-from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
+from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
 from stforecast.federated.core.training import BETAS, EPSILON, Training
 from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
@@ -200,6 +201,9 @@ SELDOM = 0.2
 RARELY = 0.1
 """The same below which the first round, too, has drawn participants alone: their sums suffice."""
 
+MANY = 10_000
+"""Most clients whose corrections are kept in single precision: those of more take gigabytes."""
+
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
 
@@ -302,13 +306,20 @@ class FedLean(FedAvg):
         """Return the initial model, its head 0, and a map of zeros."""
         for name, t in clients.params.items():
             if name.startswith("head."):
-                clients.params[name] = torch.zeros_like(t)
+                clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        shape = (n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs))
-        own = next(iter(clients.params.values())).new_zeros(shape)
-        clients.memory[OWN] = own.expand(len(clients), *shape)
         clients.memory[LEARNT] = torch.zeros_like(clients.sizes)
-        return {**server, MAP: own.clone()}
+        return {**server, MAP: torch.zeros(self._shape, device=clients.device)}
+
+    def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
+        """Return corrections of zeros, in half precision for more than `MANY` clients."""
+        dtype = torch.float16 if n_clients > MANY else torch.float32
+        return {OWN: torch.zeros(n_clients, *self._shape, dtype=dtype, device=device)}
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Numbers of linear inputs, and of the outputs of all maps."""
+        return n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs)
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
         """Return the global model; nothing in a first round whose upload does not need it."""
@@ -453,7 +464,8 @@ class FedLean(FedAvg):
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Forecast with the common map, the network and the client's correction."""
         params = {**state, **payload}
-        params[MAP] = params[MAP] + state[OWN]
+        if OWN in state:
+            params[MAP] = params[MAP] + state[OWN]
         forecasts = self._forecasts(params, relative(x, self.task.window))
         return forecasts if view == EXPERTS else self._mean(forecasts)
 

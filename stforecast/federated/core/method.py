@@ -72,7 +72,8 @@ class Method:
     keeps_own: ClassVar[bool] = False
     """Whether a client keeps its own values of a part of the tensors that it receives."""
     remembers: bool = True
-    """Whether clients need their own copies of what they receive in a later round or to predict."""
+    """Whether clients need their own copies of what they receive in a later round or to predict;
+    otherwise their state has no parameters and buffers."""
     sums_first: ClassVar[bool] = False
     """Whether the first round solves for what later ones keep: a refit begins with it again."""
     keeps_apart: ClassVar[bool] = False
@@ -130,6 +131,13 @@ class Method:
 
     def sample_memory(self, data: ClientData) -> Params:
         """Return initial tensors of the clients' memory whose shapes depend on training samples."""
+        return {}
+
+    def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
+        """Return initial tensors of the clients' memory that `personalise` fits.
+
+        They are of states that predict alone: rounds do without them.
+        """
         return {}
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:

@@ -186,6 +186,8 @@ class Cohort:
         first: number of the population's first client, which keys the random generators.
         found: what was computed from each client's samples alone, see `kept`; by default nothing
             is kept.
+        model: parameters and buffers `(clients, …)` to begin with where `clients` keeps none, as
+            they are received anew; by default those of `clients`.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -210,6 +212,7 @@ class Cohort:
         apart: Sequence[str] = (),
         first: int = 0,
         found: Sequence[Params] = (),
+        model: tuple[Params, Params] | None = None,
     ) -> None:
         self.ids, self.data, self.training = ids, data, training
         self.round, self.stage = round, stage
@@ -218,15 +221,14 @@ class Cohort:
         params, self.buffers, self.memory, *moments = (
             {name: t.clone() if views else t for name, t in take(group, ids).items()}
             for group in (
-                clients.params,
-                clients.buffers,
+                *(model or (clients.params, clients.buffers)),
                 clients.memory,
                 *clients.moments.values(),
             )
         )
         self.params = {name: t.detach().requires_grad_() for name, t in params.items()}
         self._moments = dict(zip(clients.moments, moments, strict=True))
-        self._clients = clients
+        self._clients, self._keeps_model = clients, model is None
         now = self._moments or zero_moments(self.params, training)
         self.optimizer = Optimizer(self.params, now, training, round, apart)
         self.epoch, self._found = 0, [found[int(i)] for i in ids] if found else []
@@ -325,8 +327,8 @@ class Cohort:
         """
         parts = dataclasses.replace(
             self._clients,
-            params=self.params,
-            buffers=self.buffers,
+            params=self.params if self._keeps_model else {},
+            buffers=self.buffers if self._keeps_model else {},
             moments=self._moments,
             memory=self.memory,
         )

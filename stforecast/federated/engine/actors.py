@@ -189,7 +189,7 @@ class SpreadParts:
         """Return the state that predicts, see `Trainer.ready`."""
         self.predicting = self.trainer.state
         if self.trainer.method.personalises:
-            self.predicting = copy.deepcopy(self.trainer.state)
+            self.predicting = self.trainer.unfitted()
             whole = self.predicting.clients.flat()
             for part, rows in zip(self._parts, self._ask("ready"), strict=True):
                 for name, t in rows.items():

@@ -171,17 +171,21 @@ def predicted_memory(
     training: Training,
     n_clients: int,
     n_in_training: int,
+    keeps_model: bool,
     data: Sequence[ClientData],
     *,
     best: bool,
 ) -> Memory:
-    """Predict the memory of a run, without what its method adds."""
+    """Predict the memory of a run, without what its method adds.
+
+    `keeps_model` is whether clients keep their models between rounds.
+    """
     of_client = total_bytes(population.initial())
     copies = 1 + sum(name != STEPS for name in moment_names(training))
-    kept = 1 if training.optimizer_state == "round" else copies
+    kept = keeps_model + (0 if training.optimizer_state == "round" else copies - 1)
     return Memory(
         clients=n_clients * of_client * kept,
-        best=n_clients * of_client if best else 0,
+        best=n_clients * of_client if best and keeps_model else 0,
         training=n_in_training * of_client * (copies + COPIES),
         data=sum(t.untyped_storage().nbytes() for d in data for t in d.tensors.values()),
     )

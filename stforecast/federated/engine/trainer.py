@@ -189,6 +189,8 @@ class Trainer:
         self._choose_precision()
         sizing.keep_freed_memory()
         self._store = self._make_store(memory)
+        # Initial parameters and buffers, as views of one client's, if clients keep none.
+        self._model: tuple[Params, Params] | None = None
         self.state = self._initial_state(n_clients, seed)
         self.found: list[Params] = [{} for _ in range(len(self))]
 
@@ -215,7 +217,7 @@ class Trainer:
         """Predict the memory of the run, without what the method adds."""
         data = [*self.stream.stages, *([self.validation] if self.validation else [])]
         method, together = self.method, len(self.workers) * min(len(self), self.cohort_size)
-        clients = method.population, method.training, len(self), together
+        clients = method.population, method.training, len(self), together, method.remembers
         return sizing.predicted_memory(*clients, data, best=bool(self.validation))
 
     def _make_store(self, memory: int | None) -> Store | None:
@@ -238,13 +240,17 @@ class Trainer:
         sizes[rows] = own
         state = initial_state(self.method, sizes, seed, self.device, self.first)
         clients, store = state.clients, self._store
-        copy = store.copy if store else torch.clone
-        for group in (clients.params, clients.buffers, clients.memory):
-            for name in tuple(group):
-                group[name] = copy(group[name][rows])
+        copy, zeros = (store.copy, store.zeros) if store else (torch.clone, torch.zeros_like)
+        groups = clients.params, clients.buffers, clients.memory
+        params, buffers, memory = ({name: t[rows] for name, t in ts.items()} for ts in groups)
+        clients.moments = kept_moments(params, self.method.training, zeros)
+        if not self.method.remembers:
+            self._model = params, buffers
+            params, buffers = {}, {}
+        clients.params, clients.buffers, clients.memory = (
+            {name: copy(t) for name, t in ts.items()} for ts in (params, buffers, memory)
+        )
         clients.memory |= self.method.sample_memory(self.train_data)
-        zeros = store.zeros if store else torch.zeros_like
-        clients.moments = kept_moments(clients.params, self.method.training, zeros)
         clients.sizes = own
         return state
 
@@ -384,7 +390,7 @@ class Trainer:
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
         data, method = self.train_data.take(ids), self.method
         of_round = state.seed, state.round, copied, self.place()[0]
-        rest = method.clipped_apart, self.first, self.found
+        rest = method.clipped_apart, self.first, self.found, self._model
         return Cohort(state.clients, ids, data, method.training, *of_round, *rest)
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:
@@ -415,11 +421,7 @@ class Trainer:
             return self.parts.ready()
         if not self.method.personalises:
             return self.state
-        # Where only the clients' memory counts, no copy of their models is made.
-        clients = self.state.clients
-        shared = () if self.method.remembers else (clients.params, clients.buffers)
-        memo = {id(t): t for group in shared for t in group.values()}
-        state = copy.deepcopy(self.state, memo)
+        state = self.unfitted()
         self.method.population.train()
         work = cohorts(torch.arange(len(self)), state.clients, self.cohort_size)
         for ids in noting(work, f"round {state.round}: fitting each client's own part"):
@@ -428,6 +430,12 @@ class Trainer:
             with self._seeded(self.method, ids):
                 self.method.personalise(cohort, payload)
             cohort.write_back()
+        return state
+
+    def unfitted(self) -> State:
+        """Return a copy of the state for `personalise`, with the memory that it fits."""
+        state = copy.deepcopy(self.state)
+        state.clients.memory |= self.method.fitted_memory(len(self), self.device)
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:

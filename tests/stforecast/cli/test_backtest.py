@@ -12,11 +12,11 @@ from stforecast import Forecaster
 from stforecast.bench import RAY
 from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import grid_jobs, run_grid
-from stforecast.cli import kind as benchmark
 from stforecast.cli.main import main
 from stforecast.comparison.errors import model_errors
 from stforecast.comparison.names import different_tests, seasonal_errors
 from stforecast.federated.runs.run_folder import is_begun
+from stforecast.forecasting import runs as running
 from stforecast.forecasting.runs import run
 
 FOLDS = '[backtest]\nfolds = 2\ntest = "36h"\nvalidation = "1d"\ngap = "12h"\n'
@@ -107,16 +107,16 @@ def test_a_backtest_that_was_stopped_goes_on(backtest, tmp_path, monkeypatch):
 
         return original(*args, notes=notes, after_round=stopped, **options)
 
-    original = benchmark.run
+    original = running.run
     settings = SETTINGS.replace("rounds = 1", "rounds = 2\ncheckpoint_every = 1")
     grid = backtest('["fedavg"]', settings=settings)
-    monkeypatch.setattr(benchmark, "run", stop)
+    monkeypatch.setattr(running, "run", stop)
     with pytest.raises(KeyboardInterrupt):
         run_grid(grid, tmp_path / "stopped")
     first, second = (tmp_path / f"stopped/runs/town/sms/fedavg/fold-{n}/seed-1" for n in (1, 2))
     finished = (first / "run.json").stat().st_mtime_ns
     assert is_begun(second)
-    monkeypatch.setattr(benchmark, "run", original)
+    monkeypatch.setattr(running, "run", original)
     resumed = run_grid(grid, tmp_path / "stopped").runs
     assert (first / "run.json").stat().st_mtime_ns == finished
     assert [run.fold for run in resumed] == [1, 2]
@@ -198,8 +198,8 @@ def test_a_reference_that_failed_is_replaced(backtest, tmp_path, monkeypatch):
             raise RuntimeError("out of luck")
         return original(method, *args, notes=notes, **options)
 
-    original, failing = benchmark.run, "ridge"
-    monkeypatch.setattr(benchmark, "run", fail)
+    original, failing = running.run, "ridge"
+    monkeypatch.setattr(running, "run", fail)
     grid = backtest('["last_value", "ridge"]', 'services = ["sms"]\nreference = "ridge"')
     outcome = run_grid(grid, tmp_path)
     assert outcome.failures == {"town/sms/ridge/fold-2/seed-1": "RuntimeError: out of luck"}

@@ -9,8 +9,8 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.bench.jobs import run_grid
-from stforecast.cli import kind as benchmark
 from stforecast.cli.bench import execute
+from stforecast.forecasting import runs as running
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def calls(monkeypatch):
         done.append((options["label"], settings["seed"]))
         return original(method, data, folder, settings, **options)
 
-    original = benchmark.run
-    monkeypatch.setattr(benchmark, "run", run)
+    original = running.run
+    monkeypatch.setattr(running, "run", run)
     return done
 
 
@@ -97,8 +97,8 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
             raise RuntimeError("out of luck")
         return counted(*args, **options)
 
-    counted = benchmark.run
-    monkeypatch.setattr(benchmark, "run", fail)
+    counted = running.run
+    monkeypatch.setattr(running, "run", fail)
     grid = write('["last_value", "ridge"]', 'services = ["sms"]')
     outcome = run_grid(grid, tmp_path)
     assert calls == [("ridge", 1)]
@@ -109,7 +109,7 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     with pytest.raises(InputError, match=f"such as {re.escape(str(note.parent))}; "):
         execute(grid, tmp_path, "local", as_json=False, progress=False)
     assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
-    monkeypatch.setattr(benchmark, "run", counted)
+    monkeypatch.setattr(running, "run", counted)
     assert not run_grid(grid, tmp_path).failures
     assert calls[1:] == [("last_value", 1)]
     assert not note.exists()
@@ -161,7 +161,7 @@ def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatc
             run_grid(grid, tmp_path)
         raise RuntimeError("refused")
 
-    monkeypatch.setattr(benchmark, "run", nested)
+    monkeypatch.setattr(running, "run", nested)
     assert list(run_grid(grid, tmp_path).failures.values()) == ["RuntimeError: refused"]
 
 

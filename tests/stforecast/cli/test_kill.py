@@ -15,8 +15,8 @@ from waiting import Killed, killed_after, wait_for
 
 from data_prep.base.errors import InputError
 from stforecast.bench.jobs import run_grid
-from stforecast.cli import kind as benchmark
 from stforecast.cli.main import main
+from stforecast.forecasting import runs as running
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run as run_forecast
 from vision.results import ImageRun, run_images
@@ -104,7 +104,7 @@ def killed(write, tmp_path):
         return run_forecast(*args, **{**options, "after_round": killed_after(2)})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "run", kill)
+        patch.setattr(running, "run", kill)
         with pytest.raises(Killed):
             run_grid(grid, tmp_path / "out")
     return grid
@@ -119,8 +119,8 @@ def test_a_benchmark_goes_on_in_the_middle_of_a_run(killed, tmp_path, monkeypatc
     def watched(folder, data, *, after_round):
         return resume(folder, data, after_round=lambda report: seen.append(report.round))
 
-    resume = benchmark.resume
-    monkeypatch.setattr(benchmark, "resume", watched)
+    resume = running.resume
+    monkeypatch.setattr(running, "resume", watched)
     run = run_grid(killed, tmp_path / "out").runs[0]
     assert seen == [2, 3]
     assert run.score() == whole.score()

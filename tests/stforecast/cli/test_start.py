@@ -52,6 +52,7 @@ PROCESSES = {
         ("report nowhere --out r.html", 2, set()),
         ("plot bars nowhere --out f.png", 2, set()),
         ("info TOWN", 0, {*CUBES, "scipy", "tabulate"}),
+        ("compare RUN", 0, {*HEAVY} - {"torch", "sklearn"}),
     ],
     "that looks for a table": [
         ("forecast nowhere.csv --out f", 2, {*CUBES, "polars", "tqdm"}),
@@ -69,8 +70,8 @@ PROCESSES = {
         pytest.param("that looks for a table", marks=pytest.mark.repeats),
     ],
 )
-def test_commands_import_what_they_need(process, town):
-    words = {"TOWN": str(town)}
+def test_commands_import_what_they_need(process, town, make_run):
+    words = {"TOWN": str(town), "RUN": str(make_run().folder)}
     commands = [
         " ".join(words.get(word, word) for word in command.split())
         for command, _, _ in PROCESSES[process]

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
@@ -12,9 +13,11 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import defaults, resolve
+from stforecast.forecasting.fit import prepare_series
 from stforecast.forecasting.mixture import Usual
 from stforecast.forecasting.runs import facts_of
-from stforecast.forecasting.trained_method import build_method
+from stforecast.forecasting.trained_method import build_method, federate
+from stforecast.methods import fedlean
 from stforecast.methods.fedlean import (
     DAY_CYCLES,
     LEARNT,
@@ -120,6 +123,27 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     assert not state.clients.params  # Copies for each of many cells would take gigabytes.
     later = Forecaster.load(tmp_path).predict(table)
     pd.testing.assert_frame_equal(later, forecaster.predict(table))
+
+
+def test_between_rounds_clients_keep_neither_models_nor_corrections(table):
+    config, data = prepare_series(resolve("fedlean", **{**SMALL, "rounds": 2}), table)
+    parts = data.split.train, data.split.validation
+    federation = federate(config, build_method(config), data, *parts)
+    federation.run()
+    clients = federation.state.clients
+    assert ({*clients.params}, {*clients.memory}) == (set(), {LEARNT})
+    assert federation.ready().clients.memory[OWN].any()
+
+
+def test_corrections_of_many_clients_are_kept_in_half_precision(table, tmp_path, monkeypatch):
+    single = Forecaster("fedlean", **{**SMALL, "rounds": 2, "refit": "once"}).fit(table)
+    monkeypatch.setattr(fedlean, "MANY", 2)
+    half = clone(single).fit(table)
+    corrections = half._evaluations["last"].model.latest.snapshot.clients.memory[OWN]
+    assert corrections.dtype is torch.float16
+    pd.testing.assert_frame_equal(half.predict(table), single.predict(table), rtol=1e-3)
+    half.save(tmp_path)
+    pd.testing.assert_frame_equal(Forecaster.load(tmp_path).predict(table), half.predict(table))
 
 
 @pytest.mark.repeats
@@ -327,7 +351,7 @@ def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
         lengths.append(float(snapshot(forecaster).clients.memory[OWN].norm()))
     assert lengths[0] > lengths[1] > lengths[2] > 0
     forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
-    assert not snapshot(forecaster).clients.memory[OWN].any()
+    assert OWN not in snapshot(forecaster).clients.memory
 
 
 def refitted(table, **settings):

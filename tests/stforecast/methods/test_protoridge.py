@@ -168,7 +168,7 @@ def test_a_client_sends_its_prototypes_once_and_keeps_no_network(table, tmp_path
 
 def test_clients_correct_the_map_and_forecast_what_they_correct(table):
     common, own = (fitted(table, shrinkage=s) for s in (0, 1))
-    assert not predictor(common).snapshot.clients.memory[OWN].any()
+    assert OWN not in predictor(common).snapshot.clients.memory
     corrections = predictor(own).snapshot.clients.memory[OWN]
     assert not torch.allclose(corrections[0], corrections[1])
     torch.testing.assert_close(*(predictor(f).snapshot.server[MAP] for f in (common, own)))
