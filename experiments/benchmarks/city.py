@@ -53,6 +53,7 @@ SHOWN = ("open", "windows", FIRST, "rounds", *list(PHASES)[4:6], "training", *li
 
 COLUMNS = {
     "cells": ("cells", ""),
+    "days": ("days", ""),
     "horizon": ("hours ahead", ""),
     "method": ("method", ""),
     **{name: (name, ".1f") for name in (*SHOWN, SUMMARY, OTHERS)},
@@ -94,14 +95,14 @@ def city(
         days: number of days.
         threads: number of threads.
     """
-    results.fix(days=days, threads=threads)
+    results.fix(threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         for n in frame.listed_numbers(cells):
             cube = Path(folder) / f"{n}.nc"
             for horizon, method in itertools.product(
                 frame.listed_numbers(horizons), methods.split(",")
             ):
-                key = {"cells": n, "horizon": horizon, "method": method}
+                key = {"cells": n, "days": days, "horizon": horizon, "method": method}
                 if results.has(**key):
                     continue
                 if not cube.exists():
@@ -112,15 +113,22 @@ def city(
 
 
 def generate_city(path: Path, n_cells: int, days: int) -> None:
-    """Write a cube of hourly Internet activity of a heterogeneous city."""
+    """Write a cube of hourly Internet activity of a heterogeneous city.
+
+    More cells than Milan's are those of further draws, with larger ids.
+    """
     place, preset = CITIES["milan"], PRESETS["heterogeneous"]
-    ids = block(place, n_cells)
-    simulated = simulated_days(zones(place, ids, preset.kind), START, days, 1, preset)
-    hours = [(t[::PER_HOUR], a.reshape(-1, PER_HOUR, n_cells).sum(1)) for t, a, _ in simulated]
-    times, values = zip(*hours, strict=True)
+    most, numbers, activity = place.n_cells, [], []
+    for draw, first in enumerate(range(0, n_cells, most)):
+        ids = block(place, min(n_cells - first, most))
+        days_of = simulated_days(zones(place, ids, preset.kind), START, days, 1 + draw, preset)
+        hours = [(t[::PER_HOUR], a.reshape(-1, PER_HOUR, len(ids)).sum(1)) for t, a, _ in days_of]
+        times, values = zip(*hours, strict=True)
+        numbers.append(ids + first)
+        activity.append(np.concatenate(values).astype(np.float32))
     utc = pd.DatetimeIndex(np.concatenate([t.tz_convert("UTC").tz_localize(None) for t in times]))
     cube = make_cube(
-        {"internet": np.concatenate(values).astype(np.float32)}, utc, ids, units="1",
+        {"internet": np.hstack(activity)}, utc, np.concatenate(numbers), units="1",
         title="A generated city", source="stforecast simulate", license="none",
         time_zone="Europe/Rome",
     )  # fmt: skip
@@ -202,7 +210,7 @@ class Usage:
 def city_table(rows: Sequence[dict[str, Any]]) -> str:
     """Tabulate the runs, with the CPU seconds of each phase."""
     found = pd.DataFrame(rows)
-    keys = ["cells", "horizon", "method"]
+    keys = ["cells", "days", "horizon", "method"]
     by_run = found.groupby(keys, sort=False)
     totals = by_run.agg({"cpu": "sum", "wall": "sum", "peak": "max"})
     phases = found.pivot_table(index=keys, columns="phase", values="cpu")

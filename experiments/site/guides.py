@@ -174,7 +174,7 @@ def city_page_table() -> str:
     from experiments.benchmarks.city import city_table
 
     found = _results("city")
-    told = f"{found['days']} days of hours, {counted(found['threads'], 'thread')}. "
+    told = f"Hourly data, {counted(found['threads'], 'thread')}. "
     return _measured(told, found, city_table(found["rows"]))
 
 

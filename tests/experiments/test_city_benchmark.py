@@ -1,12 +1,15 @@
 """The benchmark of cities, on a few cells."""
 
+import dataclasses
 import os
 import time
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
+from data_prep.city.simulate import CITIES
 from data_prep.cube import open_cube
 from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.city import (
@@ -38,6 +41,9 @@ def test_time_within_a_phase_is_not_that_of_the_phase_around_it():
     assert usage.of["inner"]["peak"] > usage.of["after"]["peak"] > 0
 
 
+TINY = dataclasses.replace(CITIES["milan"], rows=2, columns=2, n_cells=4, centre=1)
+
+
 @pytest.mark.repeats
 def test_each_phase_of_a_run_is_measured(tmp_path):
     cube = tmp_path / "city.nc"
@@ -45,7 +51,7 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
     with open_cube(cube) as ds:
         assert dict(ds.sizes) == {"time": 21 * 24, "cell": 3}
     rows = [
-        {"cells": 3, "horizon": 1, "method": method, **row}
+        {"cells": 3, "days": 21, "horizon": 1, "method": method, **row}
         for method in ("fedlean", "ridge")
         for row in measure_phases(method, cube, 1, 1)
     ]
@@ -56,6 +62,16 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
     lines = city_table(rows).splitlines()
     assert len(lines) == 4
     assert "nan" not in lines[-1], "ridge has no rounds"
+
+
+def test_a_city_of_more_cells_than_milans_has_further_draws(tmp_path, monkeypatch):
+    cube = tmp_path / "city.nc"
+    monkeypatch.setattr("experiments.benchmarks.city.CITIES", {"milan": TINY})
+    generate_city(cube, 6, 1)
+    with open_cube(cube) as ds:
+        assert len(np.unique(ds["cell"])) == 6
+        first, second = ds["internet"].values[:, :4], ds["internet"].values[:, 4:]
+    assert not np.isclose(first[:, :2], second).any()
 
 
 @pytest.mark.slow
