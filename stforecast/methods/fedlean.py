@@ -80,6 +80,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
@@ -303,7 +304,17 @@ class FedLean(FedAvg):
         )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
-        """Return the initial model, its head 0, and a map of zeros."""
+        """Return the initial model, its head 0, and a map of zeros.
+
+        Raises:
+            InputError: if no round trains the network, which alone tells quantiles apart.
+        """
+        if self.task.n_outputs > self.task.window.horizon and self.training.rounds == 1:
+            raise InputError(
+                f"{self.name} has quantiles of its network, which is not trained in the first "
+                "round, and there is 1 round; ",
+                Words("set {rounds} to 2 or more, or use another {loss}"),
+            )
         for name, t in clients.params.items():
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)

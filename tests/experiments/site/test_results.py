@@ -200,6 +200,18 @@ def test_the_default_stands_by_data_set_and_by_test_part():
     assert "`boosted`, which pools all records, has a lower error in 2" in answer
 
 
+def test_a_test_part_with_two_better_methods_counts_once():
+    better = COMPARED.replace("400 [300, 500]", "-4 [-5, -3]").replace(
+        "20 [5, 40]       | 0.2 ", "-2 [-3, -1]      | 0.01"
+    )
+    parts = {"a": read_benchmark(better), "b": read_benchmark(COMPARED)}
+    assert "lower error than `fedlean` in 1 test part of 2" in default_method.standing_answer(parts)
+    told = default_method.rivals_answer(parts, ("solo", "poor", "boosted"))
+    assert "lower error than `fuels` in 2 test parts of 2" in told
+    told = default_method.rivals_answer(parts, ("solo", "poor"))
+    assert "lower error than `fuels` in 1 test part of 2" in told
+
+
 FEDERATED = """**milan, calls**: 25 cells, 1 step(s) ahead, z-scores by cell
 
 | method | MSE | floats a round, up / down | against fedlean, % | p |

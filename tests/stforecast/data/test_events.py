@@ -158,7 +158,7 @@ def test_the_default_method_follows_rare_events_without_other_settings(town, mat
 
 @pytest.mark.parametrize("method", ["fedlean", "fedavg"])
 def test_quantiles_read_events(method, town, matches):
-    settings = {"loss": "quantile", "horizon": 2, "model": "linear", "rounds": 1, "device": "cpu"}
+    settings = {"loss": "quantile", "horizon": 2, "model": "linear", "rounds": 2, "device": "cpu"}
     forecaster = Forecaster(method, split="days:7,1,2", events=matches, **settings).fit(town)
     assert np.isfinite(forecaster.predict(town.isel(time=slice(0, 236)))).all().all()
 

@@ -510,12 +510,17 @@ def test_a_difference_is_learned_as_well_as_the_level(table):
 
 
 def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
-    settings = {"loss": "quantile", "shrinkage": 0, "rounds": 1}
+    settings = {"loss": "quantile", "shrinkage": 0, "rounds": 2}
     forecaster = Forecaster("fedlean", **settings, **SMALL).fit(table)
     server = snapshot(forecaster).server[MAP]
     single = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
     expected = snapshot(single).server[MAP].repeat_interleave(3, dim=1)
     torch.testing.assert_close(server, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_quantiles_need_a_round_that_trains_the_network(table):
+    with pytest.raises(InputError, match="there is 1 round; set rounds to 2 or more"):
+        Forecaster("fedlean", loss="quantile", rounds=1, **SMALL).fit(table)
 
 
 @pytest.mark.repeats
