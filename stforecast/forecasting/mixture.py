@@ -17,6 +17,7 @@ and, up to rounding, not on which other windows are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
@@ -158,8 +159,15 @@ def mixed(
         total = _summed((one * other).sum(-1))
         return total[:, end] - total[:, start]
 
+    pairs = {
+        pair: known_sum(*(changes[i] for i in pair))
+        for pair in combinations_with_replacement(range(len(changes)), 2)
+    }
     products = torch.stack(
-        [torch.stack([known_sum(one, other) for other in changes]) for one in changes]
+        [
+            torch.stack([pairs[min(i, k), max(i, k)] for k, _ in enumerate(changes)])
+            for i, _ in enumerate(changes)
+        ]
     )
     shares = in_turn(products, torch.from_numpy(weeks), (*usual, *CORRECTIONS))
     found = every[0][:, n:].double()
@@ -196,17 +204,18 @@ def habit(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> T
 
     It is that of the last seven steps at this time that are known when the window begins.
     """
-    counts, errors = _by_step([trust, trust * error], windows)
-    first = torch.from_numpy(windows.first)[:, None]
-    origin, last = int(windows.first[0]), counts.shape[-1] - 1
-    days = torch.div(windows.targets - first, windows.day, rounding_mode="floor")
-    count, total = torch.full_like(forecast, HABIT * windows.per_step), torch.zeros_like(forecast)
-    for back in range(1, 8):
-        at = windows.before(windows.targets, (days + back) * windows.day)
-        known = (at < first) & (at >= (first - windows.week).clamp(min=origin))
-        place = (at - origin).clamp(0, last)
-        count, total = count + known * counts[:, place], total + known * errors[:, place]
-    return total / count
+    by_step, day = _by_step([trust, trust * error], windows), windows.day
+    first, origin = torch.from_numpy(windows.first)[:, None], int(windows.first[0])
+    steps = origin + torch.arange(by_step.shape[-1])
+    of_week = by_step
+    for back in range(1, 7):
+        at = windows.before(steps, torch.full_like(steps, back * day)) - origin
+        of_week = of_week + torch.where(at >= 0, by_step[..., at.clamp(min=0)], 0.0)
+    days = torch.div(windows.targets - first, day, rounding_mode="floor") + 1
+    latest, earlier = (windows.before(windows.targets, d * day) for d in (days, days + 1))
+    at = torch.where(latest < first, latest, earlier) - origin  # A clock may be changed between.
+    count, total = torch.where(at >= 0, of_week[..., at.clamp(min=0)], 0.0)
+    return total / (count + HABIT * windows.per_step)
 
 
 def _by_step(parts: Sequence[Tensor], windows: Windows) -> Tensor:
