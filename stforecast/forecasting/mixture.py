@@ -146,9 +146,9 @@ def mixed(
     trust = TRUSTED * spread[..., None] / error.abs().clamp(min=SMALLEST)
     trust = trust.clamp(max=1.0) * ~y.isnan()
     corrections = (of(together, error, trust, windows) for of in (line, habit))
-    every: list[Tensor] = [*forecasts, *(together + correction for correction in corrections)]
-    first = every[0][:, :n].double()
-    changes = [(of[:, :n] - first).nan_to_num(0.0) * trust.sqrt() for of in (*every[1:], y)]
+    candidates: list[Tensor] = [*forecasts, *(together + correction for correction in corrections)]
+    first = candidates[0][:, :n].double()
+    changes = [(of[:, :n] - first).nan_to_num(0.0) * trust.sqrt() for of in (*candidates[1:], y)]
     end, start = (
         np.searchsorted(windows.first[:n], windows.asked - windows.horizon - back, "right")
         for back in (0, windows.week)
@@ -159,19 +159,17 @@ def mixed(
         total = _summed((one * other).sum(-1))
         return total[:, end] - total[:, start]
 
+    places = range(len(changes))
     pairs = {
-        pair: known_sum(*(changes[i] for i in pair))
-        for pair in combinations_with_replacement(range(len(changes)), 2)
+        (i, k): known_sum(changes[i], changes[k])
+        for i, k in combinations_with_replacement(places, 2)
     }
     products = torch.stack(
-        [
-            torch.stack([pairs[min(i, k), max(i, k)] for k, _ in enumerate(changes)])
-            for i, _ in enumerate(changes)
-        ]
+        [torch.stack([pairs[min(i, k), max(i, k)] for k in places]) for i in places]
     )
     shares = in_turn(products, torch.from_numpy(weeks), (*usual, *CORRECTIONS))
-    found = every[0][:, n:].double()
-    for share, forecast in zip(shares, every[1:], strict=True):
+    found = candidates[0][:, n:].double()
+    for share, forecast in zip(shares, candidates[1:], strict=True):
         found = found + share[..., None] * (forecast[:, n:] - found)
     return found, shares
 
