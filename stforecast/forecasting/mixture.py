@@ -170,7 +170,7 @@ def mixed(
     shares = in_turn(products, torch.from_numpy(weeks), (*usual, *CORRECTIONS))
     found = candidates[0][:, n:].double()
     for share, forecast in zip(shares, candidates[1:], strict=True):
-        found = found + share[..., None] * (forecast[:, n:] - found)
+        found = torch.lerp(found, forecast[:, n:].double(), share[..., None])
     return found, shares
 
 

@@ -48,6 +48,9 @@ from stforecast.models import build_model
 BLOCK = 2**28
 """Bytes of inputs that are forecast at a time; several times as much is used to cut them."""
 
+HELD = 128
+"""Bytes that a mixture holds for each target of a cell."""
+
 MOST_CELLS = 300
 """Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
 
@@ -140,8 +143,7 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
-        of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
-        size = max(BLOCK // of_cell // COHORT, 1) * COHORT
+        size = max(BLOCK // self._bytes_of_cell(starts, calendar) // COHORT, 1) * COHORT
         found: np.ndarray | None = None
         for ids in noting(torch.arange(n_cells).split(size), "forecasting"):
             cells = ids.numpy()
@@ -150,6 +152,15 @@ class TrainedMethod:
                 found = np.empty((n_cells, *part.shape[1:]), part.dtype)
             found[cells] = part
         assert found is not None
+        return found
+
+    def _bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
+        """Return the memory that forecasts of windows of a cell take, about."""
+        window, n_windows = self.config.window, max(len(starts), 1)
+        found = 4 * n_windows * window.n_inputs
+        if len(starts) and self.usual_weights(calendar.step):
+            known, _ = known_windows(starts, window, calendar.steps_in(WEEK))
+            found += HELD * (len(known) + n_windows) * window.horizon
         return found
 
     def _quantiles(

@@ -74,7 +74,8 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -99,45 +100,71 @@ DAY_CYCLES = 4
 """Number of known inputs that follow the time of day; they come first."""
 
 
-class RelativeInputs(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RelativeInputs:
     """Inputs of windows, whose readings are relative to the newest one.
 
     Attributes:
-        base: `(clients, batch, 1)` what forecasts are relative to: the newest reading, or 0 where
-            the targets are differences already.
-        linear: `(clients, batch, n_linear)` a 1, the readings less the newest one (which is 0
-            itself), `calendar_basis` of the inputs known in advance, and those of the profile.
-        network: `(clients, batch, inputs)` the readings less the newest one, which is in its own
-            place as it is, and the time of day; other inputs known in advance are 0, since all
-            cells share the few days of training and a network learns these by heart.
-    """
-
-    base: Tensor
-    linear: Tensor
-    network: Tensor
-
-
-def relative(x: Tensor, window: WindowSpec) -> RelativeInputs:
-    """Subtract the newest reading from a window's readings.
-
-    Args:
         x: `(clients, batch, inputs)`.
         window: shape of the windows.
     """
-    place = newest_place(window)
-    newest = x[..., place : place + 1]
-    n_readings = window.n_inputs - window.n_known
-    known, profile = x[..., n_readings:].tensor_split([window.n_known - window.n_profile], dim=-1)
-    differences = x[..., :n_readings] - newest
-    cycles = n_cycles(window)
-    linear = [torch.ones_like(newest), differences, calendar_basis(known, cycles), profile]
-    network = torch.cat([differences, x[..., n_readings:]], dim=-1)
-    network[..., place] = newest[..., 0]
-    network[..., n_readings + cycles :] = 0
-    base = newest if window.target == LEVEL else torch.zeros_like(newest)
-    return RelativeInputs(base, torch.cat(linear, dim=-1), network)
+
+    x: Tensor
+    window: WindowSpec
+
+    @property
+    def base(self) -> Tensor:
+        """What forecasts are relative to, `(clients, batch, 1)`.
+
+        It is the newest reading, or 0 where the targets are differences already.
+        """
+        return self._newest if self.window.target == LEVEL else torch.zeros_like(self._newest)
+
+    @cached_property
+    def linear(self) -> Tensor:
+        """A linear map's inputs, `(clients, batch, n_linear)`.
+
+        They are a 1, the readings less the newest one (which is 0 itself), `calendar_basis` of the
+        inputs known in advance, and those of the profile.
+        """
+        n_calendar = self.window.n_known - self.window.n_profile
+        known, profile = self._known.tensor_split([n_calendar], dim=-1)
+        calendar = calendar_basis(known, n_cycles(self.window))
+        intercept = torch.ones_like(self._newest)
+        return torch.cat([intercept, self._differences, calendar, profile], dim=-1)
+
+    @property
+    def network(self) -> Tensor:
+        """The network's inputs, `(clients, batch, inputs)`.
+
+        They are the readings less the newest one, which is in its own place as it is, and the time
+        of day. Other inputs known in advance are 0, since all cells share the few days of training
+        and a network learns these by heart.
+        """
+        network = torch.cat([self._differences, self._known], dim=-1)
+        network[..., newest_place(self.window)] = self._newest[..., 0]
+        network[..., self._n_readings + n_cycles(self.window) :] = 0
+        return network
+
+    @property
+    def _n_readings(self) -> int:
+        return self.window.n_inputs - self.window.n_known
+
+    @property
+    def _newest(self) -> Tensor:
+        place = newest_place(self.window)
+        return self.x[..., place : place + 1]
+
+    @property
+    def _differences(self) -> Tensor:
+        return self.x[..., : self._n_readings] - self._newest
+
+    @property
+    def _known(self) -> Tensor:
+        return self.x[..., self._n_readings :]
 
 
+@lru_cache
 def newest_place(window: WindowSpec) -> int:
     """Return the place of the newest reading among the inputs."""
     lags = (*window.lags, *window.further_lags)
@@ -353,7 +380,7 @@ class FedLean(FedAvg):
     def _of_map(self, cohort: Cohort, payload: Payload) -> Payload:
         """Return what the server solves for the map, and in a refit what penalties save."""
         for batch in cohort.data.chunks(CHUNK):
-            base = self._base(relative(batch["x"], self.task.window))
+            base = self._base(RelativeInputs(batch["x"], self.task.window))
             loss = self.task.loss(base, batch)
             cohort.record("loss", loss)
             cohort.record("task_loss", loss)
@@ -378,7 +405,7 @@ class FedLean(FedAvg):
         """
         known = []
         for x, own in zip(cohort.data.tensors["x"], common, strict=True):
-            inputs = relative(x[None], self.task.window)
+            inputs = RelativeInputs(x[None], self.task.window)
             known.append(self._mean(inputs.linear[0] @ own + inputs.base[0]))
         return torch.stack(known)
 
@@ -386,7 +413,7 @@ class FedLean(FedAvg):
     def _of_network(self, cohort: Cohort, known: Tensor) -> ClientData:
         """Return the samples of an epoch as the network needs them: `x` is x'."""
         data = cohort.data
-        network = relative(data.tensors["x"], self.task.window).network
+        network = RelativeInputs(data.tensors["x"], self.task.window).network
         targets = {name: data.tensors[name] for name in ("y", "mask")}
         return dataclasses.replace(data, tensors={"x": network, "known": known, **targets})
 
@@ -477,7 +504,7 @@ class FedLean(FedAvg):
         params = {**state, **payload}
         if OWN in state:
             params[MAP] = params[MAP] + state[OWN]
-        forecasts = self._forecasts(params, relative(x, self.task.window))
+        forecasts = self._forecasts(params, RelativeInputs(x, self.task.window))
         return forecasts if view == EXPERTS else self._mean(forecasts)
 
     @property
@@ -622,7 +649,7 @@ class FedLean(FedAvg):
         parts = []
         for batch in data.chunks(CHUNK):
             seen = batch["mask"].any(-1, keepdim=True)
-            z = relative(batch["x"], self.task.window).linear * seen
+            z = RelativeInputs(batch["x"], self.task.window).linear * seen
             parts.append((z.mT @ z).double())
         return torch.stack(parts).sum(0) / int(data.sizes[0])
 
@@ -636,7 +663,7 @@ class FedLean(FedAvg):
         """
         parts = []
         for batch in data.chunks(CHUNK):
-            inputs = relative(batch["x"], self.task.window)
+            inputs = RelativeInputs(batch["x"], self.task.window)
             of_maps = forecast(inputs).split(self.task.n_outputs, dim=-1)
             found = [self.task.residual(of_map, batch) for of_map in of_maps]
             error, known = (torch.cat(part, dim=-1) for part in zip(*found, strict=True))

@@ -57,7 +57,6 @@ from stforecast.methods.fedlean import (
     FedLeanOptions,
     RelativeInputs,
     n_linear,
-    relative,
 )
 
 PROTOTYPES, ROUNDS = "prototypes", "rounds"
@@ -137,7 +136,7 @@ class ProtoRidge(FedLean):
         sums = torch.zeros(shape, dtype=torch.float64, device=device)
         group, place = self._groups(cohort, n).to(device), 0
         for batch in data.chunks(CHUNK):
-            inputs = relative(batch["x"], self.task.window)
+            inputs = RelativeInputs(batch["x"], self.task.window)
             change, known = self.task.residual(self._base(inputs), batch)
             seen = known.any(-1, keepdim=True)
             rows = torch.cat([inputs.linear * seen, change], dim=-1).double()

@@ -26,8 +26,8 @@ from stforecast.methods.fedlean import (
     PENALTIES,
     SAVED,
     FedLean,
+    RelativeInputs,
     n_linear,
-    relative,
     solve,
     symmetric,
 )
@@ -50,7 +50,7 @@ def windows_of(table, forecaster):
     config = forecaster.config
     data = prepare(as_series(table), config.window, SPLIT, "cell")
     windows = data.windows(data.split.train)
-    inputs = relative(torch.from_numpy(windows.x), config.window)
+    inputs = RelativeInputs(torch.from_numpy(windows.x), config.window)
     arrays = (inputs.linear, inputs.base, torch.from_numpy(windows.y))
     return *(t.double().numpy() for t in arrays), windows.mask
 
@@ -167,7 +167,7 @@ def test_forecasts_in_blocks_are_those_of_all_windows_at_once(table, monkeypatch
 def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
     window = WindowSpec(closeness=2, periods=0, extra_lags="24", calendar="day")
     x = torch.tensor([[[1.0, 3.0, 7.0, 0.1, 0.2, 0.3, 0.4]]])
-    inputs = relative(x, window)
+    inputs = RelativeInputs(x, window)
     calendar = [pytest.approx(c) for c in (0.1, 0.2, 0.3, 0.4)]
     assert inputs.base.tolist() == [[[3.0]]]
     assert inputs.linear[..., :4].tolist() == [[[1.0, -2.0, 0.0, 4.0]]]
@@ -177,7 +177,7 @@ def test_readings_are_relative_to_the_newest_one_and_the_calendar_is_kept():
 def test_the_network_reads_the_time_of_day_alone_of_the_calendar():
     window = WindowSpec(closeness=1, periods=0, calendar="weekdays", holidays="IT")
     x = torch.ones(1, 1, window.n_inputs)
-    assert relative(x, window).network.tolist() == [[[1.0] * 5 + [0.0] * 8]]
+    assert RelativeInputs(x, window).network.tolist() == [[[1.0] * 5 + [0.0] * 8]]
 
 
 @pytest.mark.parametrize("calendar", ["none", "day", "weekdays"])
@@ -187,7 +187,7 @@ def test_the_linear_inputs_have_the_known_inputs_and_their_products_with_the_tim
 ):
     window = WindowSpec(closeness=2, periods=0, calendar=calendar, holidays=holidays)
     x = torch.rand(1, 1, window.n_inputs, generator=torch.Generator().manual_seed(0))
-    found = relative(x, window).linear[0, 0, 3:].tolist()
+    found = RelativeInputs(x, window).linear[0, 0, 3:].tolist()
     known = x[0, 0, 2:].tolist()
     of_day = [] if calendar == "none" else known[:DAY_CYCLES]
     pairs = [(a, b) for i, a in enumerate(of_day) for b in known[i:]]
@@ -213,7 +213,7 @@ def test_the_map_has_a_daily_profile_for_each_weekday():
 
 def test_the_newest_reading_may_be_a_further_lag():
     window = WindowSpec(closeness=0, periods=1, period=24, extra_lags="2,1")
-    inputs = relative(torch.tensor([[[7.0, 1.0, 3.0]]]), window)
+    inputs = RelativeInputs(torch.tensor([[[7.0, 1.0, 3.0]]]), window)
     assert inputs.base.tolist() == [[[3.0]]]
     assert inputs.linear.tolist() == [[[1.0, 4.0, -2.0, 0.0]]]
     assert inputs.network.tolist() == [[[4.0, -2.0, 3.0]]]
@@ -231,7 +231,7 @@ def test_the_first_round_is_the_ridge_regression_of_all_clients_data(table):
     )
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
     x = torch.from_numpy(data.windows(data.split.test[:1]).x)
-    inputs = relative(x, forecaster.config.window)
+    inputs = RelativeInputs(x, forecaster.config.window)
     by_hand = inputs.base + inputs.linear @ torch.from_numpy(expected).float()
     np.testing.assert_allclose(forecasts, by_hand, rtol=1e-3, atol=1e-4)
 
@@ -379,7 +379,7 @@ def test_a_refit_chooses_the_penalty_that_saves_most_error_in_new_windows(table,
     data = prepare(as_series(table), config.window, SPLIT, "cell")
     known = np.arange(data.split.train[0], data.split.test[0] + 1 - config.window.horizon)
     windows = data.windows(known)
-    inputs = relative(torch.from_numpy(windows.x), config.window)
+    inputs = RelativeInputs(torch.from_numpy(windows.x), config.window)
     z, base, y = (
         t.double().numpy() for t in (inputs.linear, inputs.base, torch.from_numpy(windows.y))
     )

@@ -13,7 +13,7 @@ from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.core.state import Participants
 from stforecast.methods import protoridge
-from stforecast.methods.fedlean import LEARNT, MAP, OWN, n_linear, relative
+from stforecast.methods.fedlean import LEARNT, MAP, OWN, RelativeInputs, n_linear
 from stforecast.methods.protoridge import FEWEST, PROTOTYPES, ROUNDS
 
 SMALL = {
@@ -40,7 +40,7 @@ def rows_of(table, forecaster):
     config = forecaster.config
     data = prepare(as_series(table), config.window, SMALL["split"], "cell")
     windows = data.windows(data.split.train)
-    inputs = relative(torch.from_numpy(windows.x), config.window)
+    inputs = RelativeInputs(torch.from_numpy(windows.x), config.window)
     change = torch.from_numpy(windows.y) - inputs.base
     return inputs.linear.double().numpy(), change.double().numpy(), windows.mask
 
