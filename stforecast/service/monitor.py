@@ -155,7 +155,8 @@ def _late(history: xr.Dataset, now: pd.Timestamp | None) -> float:
     present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
     zone = history.attrs.get("time_zone", "UTC") if history.attrs.get("clock") == "local" else "UTC"
     end = history.indexes["time"][-1] + step_of(history)
-    return float((present.tz_convert(zone).tz_localize(None) - end) / pd.Timedelta(hours=1))
+    end = end.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
+    return float((present - end) / pd.Timedelta(hours=1))
 
 
 def _cells(history: xr.Dataset, issued: xr.Dataset, options: MonitorOptions) -> pd.DataFrame:

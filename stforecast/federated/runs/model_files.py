@@ -84,8 +84,13 @@ def restoring(folder: Path) -> Iterator[None]:
 
 
 def read_description(path: Path, saver: str) -> dict[str, Any]:
-    """Read the description of a model alone."""
-    return read_json(path, FORMAT, f"give the folder of a run or of {saver}")
+    """Read the description of a model alone; where there is none, name a run in the folder."""
+    remedy = f"give the folder of a run or of {saver}"
+    if not path.exists():
+        below = sorted(path.parent.glob(f"**/model/{path.name}"))
+        such = f", such as {below[0].parents[1]}" if below else ""
+        raise InputError(f"{path.parent}: no {path.name} here; {remedy}{such}")
+    return read_json(path, FORMAT, remedy)
 
 
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:

@@ -9,10 +9,11 @@ from in_service import DAYS, RULE, values, write
 from scipy.stats import ks_2samp
 
 from data_prep.base.errors import InputError
+from data_prep.cube import make_cube
 from stforecast.cli.main import main
 from stforecast.cli.options import ALARM
 from stforecast.service.folder import last_state, read_state
-from stforecast.service.monitor import METRICS, TABLE, _drift, _stuck, monitor
+from stforecast.service.monitor import METRICS, TABLE, _drift, _late, _stuck, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
 from stforecast.service.update import update
 
@@ -137,6 +138,16 @@ def test_metrics_are_those_that_prometheus_reads(watched):
     assert found["stforecast_service_late_hours"] == 4.0
     assert found['stforecast_service_scored_values{days="1"}'] == 57
     assert text.count("# TYPE stforecast_service_mase gauge") == 1
+
+
+def test_records_of_a_local_clock_are_late_by_hours_that_passed():
+    times = pd.date_range("2026-03-28 12:00", periods=13, freq="1h")
+    cube = make_cube(
+        {"internet": np.ones((13, 1))}, times, np.array(["a"]), units="1", title="t", source="s",
+        license="none", time_zone="Europe/Rome", clock="local",
+    )  # fmt: skip
+    # They end at 01:00; summer time begins at 02:00, which is 01:00 in UTC.
+    assert _late(cube, pd.Timestamp("2026-03-29 04:00")) == 4.0
 
 
 def test_before_the_first_update_records_are_watched_and_nothing_is_scored(service, tmp_path):
