@@ -15,7 +15,7 @@ from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
 from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
-from stforecast.data.dates import in_words
+from stforecast.data.dates import WEEK, in_words
 from stforecast.data.scaling import Limits, warn_of_unbelieved
 from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import RECENT, fill_gaps, source_steps
@@ -182,11 +182,16 @@ def warn_of_missing(series: Series, missing: np.ndarray, unknown: np.ndarray) ->
 def warn_of_late(series: Series, model: FittedModel, said: np.ndarray) -> None:
     """Warn of cells without a reading in the last hour or longer, as their inputs were filled.
 
-    Cells that were `said` `(cells,)` to have missing inputs are left out.
+    Cells that were `said` `(cells,)` to have missing inputs are left out, and those that had no
+    reading at the same times of the week before either, such as a metro at night.
     """
     known = np.isfinite(model.scaler.believed(series.values))
     absent = np.where(known.any(axis=0), known[::-1].argmax(axis=0), 0)
     late = (absent > RECENT / series.calendar.step) & ~said
+    week_before = series.calendar.before(np.arange(len(known)), series.calendar.steps_in(WEEK))
+    for i in np.flatnonzero(late):
+        then = week_before[-absent[i] :]
+        late[i] = then[0] < 0 or known[then, i].any()
     if late.any():
         i = int(np.argmax(np.where(late, absent, 0)))
         log.warning(

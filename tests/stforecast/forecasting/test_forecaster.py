@@ -441,3 +441,15 @@ def test_forecasts_from_old_readings_are_told_of(cube, table, tiny, caplog, impu
     assert forecaster.predict(history).notna().all(axis=None)
     assert "1 of 3 cells have no reading just before the forecast, such as 22" in caplog.text
     assert "which lacks the last 2 hours" in caplog.text
+
+
+def test_hours_that_are_never_recorded_are_not_told_of(cube, table, tiny, caplog):
+    forecaster = Forecaster("fedavg", **tiny, service="internet", impute="newest").fit(cube)
+    history = table.tz_localize("UTC")
+    history = history[: 24 * (len(history) // 24) - 20].copy()
+    history.loc[history.index.hour < 4, 22] = np.nan
+    forecaster.predict(history)
+    assert "no reading just before" not in caplog.text
+    history.iloc[-5:, 1] = np.nan
+    forecaster.predict(history)
+    assert "such as 22, which lacks the last 5 hours" in caplog.text
