@@ -146,13 +146,18 @@ def make_windows(
 
 
 def input_windows(
-    series: np.ndarray, starts: np.ndarray, spec: WindowSpec, calendar: Calendar | None = None
+    series: np.ndarray,
+    starts: np.ndarray,
+    spec: WindowSpec,
+    calendar: Calendar | None = None,
+    profile: WeeklyProfile | None = None,
 ) -> np.ndarray:
     """Cut the inputs of windows, `(cells, windows, n_inputs)` float32 with 0.0 where missing.
 
     The series is read before each start only, which may be the step just after the series.
+    `profile` is the result of `profile_of` for the series, if already computed.
     """
-    profile = profile_of(series, spec, calendar)
+    profile = profile_of(series, spec, calendar) if profile is None else profile
     filled = fill_gaps(series, spec, calendar, profile)
     return _cut_inputs(filled, Sources.of(starts, spec, calendar), spec, calendar, profile)
 

@@ -189,9 +189,9 @@ def warn_of_late(series: Series, model: FittedModel, said: np.ndarray) -> None:
     absent = np.where(known.any(axis=0), known[::-1].argmax(axis=0), 0)
     late = (absent > RECENT / series.calendar.step) & ~said
     week_before = series.calendar.before(np.arange(len(known)), series.calendar.steps_in(WEEK))
-    for i in np.flatnonzero(late):
-        then = week_before[-absent[i] :]
-        late[i] = then[0] < 0 or known[then, i].any()
+    for cell in np.flatnonzero(late):
+        then = week_before[-absent[cell] :]
+        late[cell] = then[0] < 0 or known[then, cell].any()
     if late.any():
         i = int(np.argmax(np.where(late, absent, 0)))
         log.warning(

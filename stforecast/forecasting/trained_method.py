@@ -22,12 +22,13 @@ from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.weekly_profile import at_targets, profile_by_step
+from stforecast.data.weekly_profile import WeeklyProfile, at_targets
 from stforecast.data.window_spec import ModelWindow
 from stforecast.data.windows import (
     input_windows,
     off_wall_clock,
     on_wall_clock,
+    profile_of,
     training_targets,
 )
 from stforecast.federated.core.data import ClientData
@@ -167,9 +168,10 @@ class TrainedMethod:
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
     ) -> np.ndarray:
         """Forecast the quantiles of the clients `ids`, of whose cells alone the series is."""
-        outputs = self._outputs(series, starts, calendar, ids)
+        profile = profile_of(series, self.config.window, calendar)
+        outputs = self._outputs(series, starts, calendar, ids, profile)
         if self.usual_weights(calendar.step):
-            outputs = self._mixed(outputs, series, starts, calendar, ids)
+            outputs = self._mixed(outputs, series, starts, calendar, ids, profile)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
@@ -214,6 +216,7 @@ class TrainedMethod:
         starts: np.ndarray,
         calendar: Calendar,
         ids: Tensor,
+        profile: WeeklyProfile | None,
     ) -> np.ndarray:
         """Mix the outputs, of two experts or one, with other forecasts by their known errors.
 
@@ -225,9 +228,8 @@ class TrainedMethod:
         first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
         past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
         others: list[np.ndarray] = []
-        if self._has_experts:
-            profile = profile_by_step(series, horizon, calendar).T
-            others.append(at_targets(profile, first, horizon, calendar))
+        if profile is not None and self._has_experts:
+            others.append(at_targets(profile.profile, first, horizon, calendar))
         if self.mixes_pretrained(calendar.step):
             others.append(forecasts(past, first, horizon))
         others.append(anchors(series, first, horizon, "change", calendar))
@@ -236,7 +238,7 @@ class TrainedMethod:
         # Targets of the latest windows whose errors are known in part are beyond the series.
         longer = np.concatenate([series, np.full_like(series[:horizon], np.nan)])
         y, seen = training_targets(longer, origins, window, calendar)
-        own = (self.former or self)._outputs(series, origins, calendar, ids)
+        own = (self.former or self)._outputs(series, origins, calendar, ids, profile)
         of_experts = np.split(np.concatenate([own, outputs], axis=1), n_own, axis=-1)
         experts = [of.reshape(*of.shape[:2], -1, n_levels) for of in of_experts]
         steps = on_wall_clock(targets[None], first, calendar)[0]
@@ -262,7 +264,12 @@ class TrainedMethod:
         return np.asarray(levels, np.float32).reshape(*levels.shape[:2], -1)
 
     def _outputs(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
+        self,
+        series: np.ndarray,
+        starts: np.ndarray,
+        calendar: Calendar,
+        ids: Tensor,
+        profile: WeeklyProfile | None,
     ) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
@@ -272,15 +279,15 @@ class TrainedMethod:
         of_window = 4 * series.shape[1] * self.config.window.n_inputs
         size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
         blocks = [starts[i : i + size] for i in range(0, max(len(starts), 1), size)]
-        outputs = [self._outputs_of_block(series, block, calendar, ids) for block in blocks]
+        outputs = []
+        for block in blocks:
+            x = input_windows(series, block, self.config.window, calendar, profile)
+            outputs.append(self._outputs_of_inputs(x, ids))
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 
-    def _outputs_of_block(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
-    ) -> np.ndarray:
-        """Return the outputs for windows whose inputs fit in memory together."""
-        x = input_windows(series, starts, self.config.window, calendar)
-        sizes = torch.full((len(x),), len(starts))
+    def _outputs_of_inputs(self, x: np.ndarray, ids: Tensor) -> np.ndarray:
+        """Return the outputs for windows whose inputs `x` are in memory together."""
+        sizes = torch.full((len(x),), x.shape[1])
         state = self.snapshot
         tensors = [*state.server.values(), *state.clients.params.values()]
         # Some of the server's tensors stay on the CPU, such as the run's seed.
