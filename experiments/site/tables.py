@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import mean
@@ -298,10 +298,18 @@ def _told_of(method: str, columns: Sequence[Column]) -> str:
     rows = {about: found[method] for about, found in columns if method in found}
     held = sum(map(_holds, rows.values()))
     furthest, place = max((float(row["furthest bound"]), about) for about, row in rows.items())
+    sides = " and ".join(f"{_shares(rows, side)} % {side}" for side in ("below", "above"))
     return (
-        f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; the "
-        f"furthest bound is {furthest:.1f} ranges away ({place}){_width(method, columns)}."
+        f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; of "
+        f"all targets of a part, {sides} their bounds; the furthest bound is {furthest:.1f} ranges "
+        f"away ({place}){_width(method, columns)}."
     )
+
+
+def _shares(rows: Mapping[str, Row], side: str) -> str:
+    """Return the lowest and the highest share of targets on a side of their bounds, in %."""
+    shares = [100 * float(row[f"{side} bounds"]) for row in rows.values()]
+    return f"{min(shares):.1f} to {max(shares):.1f}"
 
 
 def _holds(row: Row) -> bool:

@@ -95,7 +95,8 @@ def interval_table(rows: Sequence[Row]) -> str:
     """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals as Markdown.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
-    `peak_table`. The furthest bound is that of any cell, in ranges of its test values outside them.
+    `peak_table`. Of all targets, the shares below and above their bounds are told apart. The
+    furthest bound is that of any cell, in ranges of its test values outside them.
     """
     body = []
     for row in rows:
@@ -158,19 +159,33 @@ def _interval_cells(
 
 
 def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
-    """Return the coverage of the worst step ahead and in peak hours, all clients together.
+    """Return the coverage of the worst step ahead and in peak hours, and what lies outside.
 
     Runs keep the bounds of one model only, so a method's further models have none.
     """
-    headings = ("lowest step", "peak hours", "furthest bound")
+    headings = ("lowest step", "peak hours", "below bounds", "above bounds", "furthest bound")
     if row.view:
         return dict.fromkeys(headings, "-")
     found = [joined_coverages(runs) for runs in seeds]
     widest = [by_level[max(by_level)] for by_level in found]
     peak = busy_hours(joined_targets(row.group.runs))
+    outside = [np.mean([_outside(run) for run in runs], axis=0) for runs in seeds]
     furthest = [max(map(_furthest_bound, runs)) for runs in seeds]
-    values = ([c.by_step().min() for c in widest], [c.in_hours(peak) for c in widest], furthest)
+    values = (
+        [c.by_step().min() for c in widest],
+        [c.in_hours(peak) for c in widest],
+        *zip(*outside, strict=True),
+        furthest,
+    )
     return dict(zip(headings, map(spread, values), strict=True))
+
+
+def _outside(run: ForecastRun) -> tuple[float, float]:
+    """Return the shares of all targets that lie below and above their bounds."""
+    with run.open_forecasts() as forecasts:
+        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
+    known = np.isfinite(y)
+    return float((y < lower)[known].mean()), float((y > upper)[known].mean())
 
 
 def _furthest_bound(run: ForecastRun) -> float:

@@ -252,14 +252,14 @@ def test_the_standing_of_the_default_is_what_the_sentences_say():
 def test_bounds_are_summed_up_with_the_furthest():
     table = """**{}, calls**: 25 cells, {} steps ahead
 
-| method | lowest – median – highest client | furthest bound | width |
-|---|---|---|---|
-| a, conformal | 0.700 – 0.9 – 0.98 | 0.5 | 2,000 |
-| a, normalised | {} – 0.9 – 0.92 | {} | 1,000 |
+| method | lowest – median – highest client | below bounds | above bounds | furthest bound | width |
+|---|---|---|---|---|---|
+| a, conformal | 0.700 – 0.9 – 0.98 | 0.01 | 0.09 | 0.5 | 2,000 |
+| a, normalised | {} – 0.9 – 0.92 | {} | 0.05 | {} | 1,000 |
 """
     found = {
-        "a": read_benchmark(table.format("milan", 96, "0.85", "1.25")),
-        "b": read_benchmark(table.format("city", 168, "0.75", "0.5")),
+        "a": read_benchmark(table.format("milan", 96, "0.85", "0.04", "1.25")),
+        "b": read_benchmark(table.format("city", 168, "0.75", "0.06", "0.5")),
     }
     assert body(tables.coverage(found)) == [
         ["milan", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
@@ -267,7 +267,8 @@ def test_bounds_are_summed_up_with_the_furthest():
     ]
     answer = tables.coverage_answer(found)
     assert "**a, conformal**: every client between 80 and 97 % in 0 of 2 test parts" in answer
-    assert "in 1 of 2 test parts; the furthest bound is 1.2 ranges away (milan" in answer
+    assert "in 1 of 2 test parts; of all targets of a part, 4.0 to 6.0 % below and" in answer
+    assert "5.0 to 5.0 % above their bounds; the furthest bound is 1.2 ranges away" in answer
     assert "differs by -50 [-50, -50] % from that of `a, conformal`" in answer
     assert "In city, 25 cells, 168 steps ahead, no method keeps" in answer
 

@@ -123,6 +123,10 @@ def test_intervals_have_a_table_with_the_worst_served_client(ridge, naive):
     hours = np.stack([(first + step * pd.Timedelta("1h")).hour for step in steps], axis=1)
     peak = inside.to_numpy()[:, np.isin(hours, busy_hours(ds))]
     assert float(rows[0]["peak hours"]) == pytest.approx(np.nanmean(peak), abs=1e-3)
+    below, above = ((ds.y < ds.lower).sum(), (ds.y > ds.upper).sum())
+    n = float(ds.y.notnull().sum())
+    assert float(rows[0]["below bounds"]) == pytest.approx(float(below) / n, rel=1e-3)
+    assert float(rows[0]["above bounds"]) == pytest.approx(float(above) / n, rel=1e-3)
 
 
 def test_refits_are_told_with_their_cost(ridge, naive):
