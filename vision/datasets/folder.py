@@ -21,7 +21,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, as_text, check_regular, reading, some
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.base.registry import listed
-from vision.datasets.image_set import ImageSet, hold_out
+from vision.datasets.image_set import ImageSet, check_trained, hold_out
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _decode_one(
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
-    """Convert an image to RGB; transparent parts, whose hidden colour is arbitrary, become white."""
+    """Convert an image to RGB; transparent parts become white, as their colour is arbitrary."""
     if picture.mode not in TRANSPARENT and "transparency" not in picture.info:
         return picture if picture.mode == "RGB" else picture.convert("RGB")
     picture = picture if picture.mode == "RGBA" else picture.convert("RGBA")
@@ -122,8 +122,9 @@ BESIDE = {"__MACOSX"}
 def image_files(tops: Iterable[Path]) -> list[Path]:
     """Return the sorted image files below folders; names that begin with a dot are ignored.
 
-    A warning tells which other files lie beside images. An unreadable folder, a link to a folder, a folder without images beside one that has some, and
-    what is neither file nor folder (such as a dangling link) are errors.
+    A warning tells which other files lie beside images. An unreadable folder, a link to a folder, a
+    folder without images beside one that has some, and what is neither file nor folder (such as a
+    dangling link) are errors.
     """
     images: list[Path] = []
     others: list[Path] = []
@@ -222,7 +223,7 @@ class Tree:
             split = f"{test_share:g} of each class and domain for testing, seed {seed}"
         else:
             is_test, split = torch.tensor(self.is_test), "split by folder"
-            self._check_trained(is_test)
+            check_trained(as_text(str(self.folder)), labels, is_test, class_names)
         return ImageSet(
             name=name,
             images=decode(self.paths, size, self.source),
@@ -233,17 +234,6 @@ class Tree:
             domain_names=domain_names,
             source=f"image files of {as_text(self.folder.name)}, {split}",
         )
-
-    def _check_trained(self, is_test: Tensor) -> None:
-        """Raise an error if a class has test images only."""
-        trained = {
-            name for name, test in zip(self.classes, is_test.tolist(), strict=True) if not test
-        }
-        if missing := set(self.classes) - trained:
-            raise InputError(
-                f"{self.folder}: class {min(missing)} has test images, but no training images; add "
-                "some, or remove its test images"
-            )
 
 
 def find_images(

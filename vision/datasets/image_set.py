@@ -184,6 +184,16 @@ def _check_fit(name: str, one: ImageSet, other: ImageSet) -> None:
         )
 
 
+def check_trained(where: str, labels: Tensor, is_test: Tensor, names: Sequence[str]) -> None:
+    """Raise an error that names `where` if a class has test images only."""
+    trained, tested = (labels[part].unique().tolist() for part in (~is_test, is_test))
+    if missing := set(tested) - set(trained):
+        raise InputError(
+            f"{where}: class {names[min(missing)]} has test images, but no training images; add "
+            "some, or remove its test images"
+        )
+
+
 TEST_SPLIT = (0, 0, 1)
 """Key of the generator of the split; rounds use keys of two numbers."""
 

@@ -141,7 +141,9 @@ def test_values_of_more_than_8_bits_are_refused(tmp_path, dtype, name):
     """Pillow would cut 1,000 off at 255 and round 0.5 to 0."""
     (tmp_path / "cat").mkdir()
     Image.fromarray(np.full((4, 4), 1000, dtype)).save(tmp_path / "cat" / name)
-    with pytest.raises(InputError, match=rf"cat/{name}: has values of more than 8 bits .mode (I|F)"):
+    with pytest.raises(
+        InputError, match=rf"cat/{name}: has values of more than 8 bits .mode (I|F)"
+    ):
         load("folder", tmp_path)
 
 
@@ -317,11 +319,11 @@ PIXELS = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
 )
 def test_npz_layouts(tmp_path, pixels, expected):
     path = tmp_path / "mine.npz"
-    np.savez(path, images=pixels, labels=np.array([1, 0], np.uint8), is_test=[False, True])
+    np.savez(path, images=pixels, labels=np.array([1, 0], np.uint8), is_test=[False, False])
     images = load("npz", path)
     np.testing.assert_array_equal(images.images, expected)
     assert (images.class_names, images.domain_names) == (("0", "1"), ("mine",))
-    assert images.is_test.tolist() == [False, True]
+    assert images.labels.tolist() == [1, 0]
     assert images.name == "mine"  # Two files are two data sets in tables.
 
 
@@ -341,6 +343,15 @@ def test_npz_with_domains(tmp_path):
         ({"images": PIXELS.astype(float), "labels": [0, 0]}, "images are float64"),
         ({"images": PIXELS, "labels": [0.0, 1.0]}, "labels are float64"),
         ({"images": PIXELS, "labels": [0]}, r"labels are int64 \(1,\)"),
+        (
+            {"images": PIXELS, "labels": [1, 2]},
+            "no class_names and the numbers 1, 2; number from 0",
+        ),
+        ({"images": PIXELS, "labels": [0, 9]}, "the numbers 0, 9; number from 0 to 1 or add class"),
+        (
+            {"images": PIXELS, "labels": [0, 1], "is_test": [True, False]},
+            "class 0 has test images,",
+        ),
         ({"images": PIXELS, "labels": [0, 0], "is_test": [0, 1]}, "is_test is int64"),
         ({"images": PIXELS, "labels": np.array([0, None])}, r"mine\.npz: .*pickle"),
     ],
