@@ -34,6 +34,7 @@ from stforecast.federated.runs.unfinished_run import (
     new_folder,
 )
 from stforecast.federated.uploads.uplink import guarantee
+from vision.datasets.image_set import ALL
 from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
 from vision.learner import Learner
 
@@ -224,7 +225,7 @@ def metrics_table(learner: Learner) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for view in counts.views:
         for mask in counts.masks:
-            base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
+            base = {"view": view, "mask": mask, "client": ALL, "domain": ALL, "class": ALL}
             evaluated = last_stage(learner.rounds_)[column(view, mask)].dropna()
             selections = last_best_mean(evaluated.tolist())
             everything = int(counts.total.sum())

@@ -1,5 +1,6 @@
 """What the table says of streams of tasks."""
 
+import numpy as np
 import pytest
 
 from vision.cli.compare import rows_by_data
@@ -80,3 +81,19 @@ def test_runs_of_other_clients_or_images_are_no_rows_of_one_table(finished):
         f"{name}, 1 client, 8 × 8 pixels",
         f"{name}, 2 clients, 16 × 16 pixels",
     ]
+
+
+def test_classes_may_be_named_like_missing_values(tmp_path):
+    """Pandas reads NA, None, nan and null as missing values, if it may."""
+    names = ["NA", "None", "nan", "null"]
+    pixels = np.random.default_rng(1).integers(0, 255, (80, 8, 8), np.uint8)
+    np.savez(tmp_path / "a.npz", images=pixels, labels=np.arange(80) % 4, class_names=names)
+    settings = {
+        "data": "npz", "images": str(tmp_path / "a.npz"), "size": 8, "partition": "iid",
+        "clients": 2, "rounds": 1, "channels": 4, "workers": 1,
+    }  # fmt: skip
+    run = run_images("solo", tmp_path / "run", settings)
+    assert set(run.metrics()["class"]) == {"all", *names}
+    assert run.partition().groupby(["part", "class"])["samples"].sum().to_dict() == {
+        (part, name): n for part, n in (("train", 16), ("test", 8)) for name in names
+    }

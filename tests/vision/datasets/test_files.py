@@ -347,6 +347,7 @@ def test_npz_with_domains(tmp_path):
             {"images": PIXELS, "labels": [1, 2]},
             "no class_names and the numbers 1, 2; number from 0",
         ),
+        ({"images": PIXELS, "labels": [0, 1], "class_names": ["a", "all"]}, "labels is named all"),
         ({"images": PIXELS, "labels": [0, 9]}, "the numbers 0, 9; number from 0 to 1 or add class"),
         (
             {"images": PIXELS, "labels": [0, 1], "is_test": [True, False]},
