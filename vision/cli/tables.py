@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
+from data_prep.base.errors import some
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
@@ -90,10 +92,23 @@ def image_summary(run: ImageRun) -> str:
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         judged_note({run.judged(view) for view in run.views}),
+        classes_left_out(run.partition(), run.about["classes"]),
         tables.privacy_sentence(run.about),
         f"run in {run.folder}",
     ]
     return "\n".join(filter(None, lines))
+
+
+def classes_left_out(partition: pd.DataFrame, classes: Sequence[str]) -> str:
+    """Name the classes whose training images no client has, as partitions may draw classes.
+
+    >>> found = pd.DataFrame({"part": ["train", "test"], "class": ["cat", "dog"]})
+    >>> classes_left_out(found, ["cat", "dog"])
+    'no client has training images of: dog'
+    """
+    trained = set(partition.loc[partition["part"] == "train", "class"])
+    rest = [name for name in classes if name not in trained]
+    return f"no client has training images of: {some(rest)}" if rest else ""
 
 
 def judged_note(found: Collection[str]) -> str:
