@@ -13,7 +13,7 @@ from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
-from vision.evaluation import MASKS, TRAINED
+from vision.evaluation import MASKS, TRAINED, column, last_stage
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -73,7 +73,8 @@ JUDGED = {
 
 def image_summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
-    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
+    judged = last_stage(run.rounds())[column(run.views[0], MASKS[0])].count()
+    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, judged)}"}
     rows = [
         {
             "model": view,

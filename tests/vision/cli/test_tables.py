@@ -5,6 +5,7 @@ import pytest
 
 from vision.cli.compare import rows_by_data
 from vision.cli.tables import accuracy_tables, image_summary
+from vision.convergence import diagnose_run
 from vision.results import ImageRun, run_images
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
@@ -63,6 +64,16 @@ def test_a_run_without_a_mask_leaves_its_column_out(finished):
     assert {mask for _, mask in kept} == {"all classes"}
 
 
+def test_the_mean_is_headed_by_the_number_of_rounds_in_it(tmp_path):
+    """Of two stages of three rounds, the second and the third round of the last one."""
+    settings = {**SETTINGS, "rounds": 3, "test_every": 2}
+    run = run_images("solo", tmp_path, settings)
+    assert len(run.rounds()) == 6
+    assert "mean of last 2" in image_summary(run)
+    judged = run.rounds()["accuracy (personal, all classes)"].tolist()[-2:]
+    assert f"{100 * sum(judged) / 2:.2f} %" in image_summary(run)
+
+
 def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
     settings = {**SETTINGS, "stage_order": "inside"}
     text = accuracy_tables([run_images("solo", tmp_path, settings)], {})
@@ -83,17 +94,39 @@ def test_runs_of_other_clients_or_images_are_no_rows_of_one_table(finished):
     ]
 
 
-def test_classes_may_be_named_like_missing_values(tmp_path):
-    """Pandas reads NA, None, nan and null as missing values, if it may."""
-    names = ["NA", "None", "nan", "null"]
-    pixels = np.random.default_rng(1).integers(0, 255, (80, 8, 8), np.uint8)
-    np.savez(tmp_path / "a.npz", images=pixels, labels=np.arange(80) % 4, class_names=names)
+def run_of_npz(tmp_path, method, names):
+    """A run on 20 images of each class in a file a.npz."""
+    n = 20 * len(names)
+    pixels = np.random.default_rng(1).integers(0, 255, (n, 8, 8), np.uint8)
+    labels = np.arange(n) % len(names)
+    np.savez(tmp_path / "a.npz", images=pixels, labels=labels, class_names=names)
     settings = {
         "data": "npz", "images": str(tmp_path / "a.npz"), "size": 8, "partition": "iid",
         "clients": 2, "rounds": 1, "channels": 4, "workers": 1,
     }  # fmt: skip
-    run = run_images("solo", tmp_path / "run", settings)
+    return run_images(method, tmp_path / "run", settings)
+
+
+def test_classes_may_be_named_like_missing_values(tmp_path):
+    """Pandas reads NA, None, nan and null as missing values, if it may."""
+    names = ["NA", "None", "nan", "null"]
+    run = run_of_npz(tmp_path, "solo", names)
     assert set(run.metrics()["class"]) == {"all", *names}
     assert run.partition().groupby(["part", "class"])["samples"].sum().to_dict() == {
         (part, name): n for part, n in (("train", 16), ("test", 8)) for name in names
     }
+
+
+def test_images_that_have_changed_since_the_training_are_told(tmp_path, caplog):
+    run = run_of_npz(tmp_path, "pfpl", ["a", "b"])
+    diagnose_run(run.folder)
+    assert not caplog.messages
+    with np.load(tmp_path / "a.npz") as found:
+        fewer = {name: t if name == "class_names" else t[1:] for name, t in found.items()}
+    (tmp_path / "b").mkdir()
+    np.savez(tmp_path / "b/a.npz", **fewer)
+    diagnose_run(run.folder, tmp_path / "b/a.npz")
+    (told,) = caplog.messages
+    assert told.startswith(
+        f"{run.folder}: its images have changed since the training (they were 40"
+    )
