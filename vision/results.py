@@ -181,6 +181,7 @@ def run_images(
     out = Path(out)
     with new_folder(out, ImageRun.command):
         begun = {
+            "task": "images",
             "settings": Learner(method, **settings).config.flat(),
             "label": label or method,
             "facts": dict(facts or {}),

@@ -231,6 +231,11 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
     runs = []
     for folder in folders:
         found = sorted(folder.rglob(ABOUT)) if folder.is_dir() else []
+        if not found and (folder / BEGUN).exists():
+            raise InputError(
+                f"{folder}: the run here is not finished; `stforecast info {quote(str(folder))}` "
+                "says how to go on"
+            )
         if not found:
             raise InputError(f"{folder}: no finished run here; `{command}` writes one")
         runs += [path.parent for path in found]
