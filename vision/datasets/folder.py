@@ -52,6 +52,8 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
 
 
 def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
+    if not paths:
+        raise InputError(f"found no images to read; {source}")
     what = f"{paths[0]} and {len(paths) - 1} more images"
     if size is not None:
         check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
