@@ -94,6 +94,25 @@ def test_runs_of_other_clients_or_images_are_no_rows_of_one_table(finished):
     ]
 
 
+def test_other_images_of_the_same_name_stand_apart(finished, caplog):
+    def alike(folder, content, images, **settings):
+        settings = {**finished.settings, "images": images, **settings}
+        about = {**finished.about, "content": content, "settings": settings}
+        return ImageRun(finished.folder / folder, about)
+
+    name, here = finished.data_name, f"{finished.data_name}, 2 clients, 8 × 8 pixels, from"
+    one, other = alike("a", "x", "cats/data"), alike("b", "y", "dogs/data")
+    assert list(rows_by_data([one, other])) == [f"{here} cats/data", f"{here} dogs/data"]
+    assert list(rows_by_data([one, alike("c", "x", "moved/data")])) == [name]
+    # A long tail is drawn anew for each seed.
+    tails = [alike(str(i), str(i), "cats/data", imbalance=2.0, seed=i) for i in range(2)]
+    assert list(rows_by_data(tails)) == [name]
+    assert not caplog.messages
+    assert list(rows_by_data([one, alike("d", "y", "cats/data")])) == [name]
+    (told,) = caplog.messages
+    assert "different images of cats/data, which have changed in between; run one" in told
+
+
 def run_of_npz(tmp_path, method, names):
     """A run on 20 images of each class in a file a.npz."""
     n = 20 * len(names)
