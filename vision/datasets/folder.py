@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -264,7 +266,9 @@ def find_images(
         raise InputError(f"{folder}: found no images (*.jpg, *.png, …); {source}")
     parts, named = [], []
     for path in paths:
-        levels = [p for p in path.relative_to(folder).parts[:-1] if p not in ignored]
+        # A Mac may store é as two characters; equal names must be equal in all domains and parts.
+        above = map(partial(unicodedata.normalize, "NFC"), path.relative_to(folder).parts[:-1])
+        levels = [p for p in above if p not in ignored]
         # The innermost folder is the class, even if its name is that of a part, such as `train`.
         parts.append(tuple(p.lower() for p in levels[:-1] if p.lower() in splits))
         named.append([p for p in levels[:-1] if p.lower() not in splits] + levels[-1:])

@@ -100,6 +100,14 @@ def test_parts_have_any_case(paint, parts):
     assert images.is_test.tolist() == [red >= 2 for red in images.images[:, 0, 0, 0].tolist()]
 
 
+def test_names_are_equal_however_accents_are_stored(paint):
+    root = paint("train/caf\u00e9/a.png", "train/th\u00e9/a.png")
+    root = paint("test/cafe\u0301/a.png", "test/the\u0301/a.png")
+    images = load("folder", root)
+    assert images.class_names == ("caf\u00e9", "th\u00e9")
+    assert images.labels[images.is_test].tolist() == [0, 1]
+
+
 def test_transparent_parts_are_white(tmp_path):
     """The hidden colour of transparent pixels is arbitrary, often that of the visible ones."""
     pixels = np.full((4, 6, 4), 40, np.uint8)
