@@ -105,11 +105,11 @@ def classes_left_out(partition: pd.DataFrame, classes: Sequence[str]) -> str:
 
     >>> found = pd.DataFrame({"part": ["train", "test"], "class": ["cat", "dog"]})
     >>> classes_left_out(found, ["cat", "dog"])
-    'no client has training images of: dog'
+    'classes of which no client has training images: dog'
     """
     trained = set(partition.loc[partition["part"] == "train", "class"])
     rest = [name for name in classes if name not in trained]
-    return f"no client has training images of: {some(rest)}" if rest else ""
+    return f"classes of which no client has training images: {some(rest)}" if rest else ""
 
 
 def judged_note(found: Collection[str]) -> str:
