@@ -135,7 +135,7 @@ class ImageSet:
 def _check_index(name: str, field: str, values: Tensor, names: tuple[str, ...]) -> None:
     if len(set(names)) != len(names):
         raise InputError(f"{name}: the names {', '.join(names)} of {field} are not all different")
-    if ALL in names:
+    if len(names) > 1 and ALL in names:
         raise InputError(
             f"{name}: one of the {field} is named {ALL}, as tables name all of them; rename it"
         )
