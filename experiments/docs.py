@@ -35,6 +35,7 @@ from experiments.site.default_method import (
     few_cells_list,
     floats_caption,
     floats_figure,
+    seeds_told,
     skill_figure,
     skill_table,
 )
@@ -89,6 +90,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
+    "seeds": ("results/default.md", lambda: wrapped(seeds_told(of_page("default", "seeds*")))),
     "exceedance": ("horizons.md", guides.exceedance_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "served": ("serve.md", guides.served_page_table),

@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from small_files import made_once
 
 from data_prep.cube import open_cube, write_cube
@@ -409,6 +410,23 @@ def test_links_and_pictures_lead_to_files(document):
     for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", (ROOT / document).read_text()):
         path = ((ROOT / document).parent / link).resolve()
         assert path.exists() or path in generated, link
+
+
+def test_new_images_are_predicted_as_the_page_says(place, capsys):
+    for name, value in (("dark", 20), ("light", 230)):
+        (place / "mine" / name).mkdir(parents=True)
+        for i in range(10):
+            grey = np.full((9, 9), value + i, np.uint8)
+            Image.fromarray(grey).save(place / f"mine/{name}/{i}.png")
+    (place / "new").mkdir()
+    for name, value in (("a", 240), ("b", 10)):
+        Image.fromarray(np.full((50, 40), value, np.uint8)).save(place / f"new/{name}.jpg")
+    few = "--clients 2 --ways 2 --rounds 5 --channels 4"
+    type_in(f"stforecast vision run --data folder --images mine {few} --out runs/mine")
+    capsys.readouterr()
+    (block,) = [b for b in blocks("docs/images.md") if b.language == "python"]
+    exec(block.text, {})
+    assert capsys.readouterr().out == "['light' 'dark']\n"
 
 
 # What the page "Extend it" adds; test_external_package.py uses all of it.

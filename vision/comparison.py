@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -124,7 +124,9 @@ def compare_accuracies(
         theirs = shares[compared.name]
         lines[mask] = [
             Accuracy(
-                row, _mean(ours), None if row is compared else _difference(ours, theirs, row.name)
+                row,
+                _mean(ours),
+                None if row is compared else _difference(ours, theirs, row.name, 100.0),
             )
             for row in rows
             for ours in [shares[row.name]]
@@ -140,7 +142,12 @@ def _best(rows: Sequence[ModelRow]) -> ModelRow:
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:
     """Return a measure of a row in per cent, mean over clients and seeds."""
-    return _mean(shares_by_client(row, mask, measure), 100.0 if measure == ACCURACY else math.inf)
+    return _mean(shares_by_client(row, mask, measure), _most(measure))
+
+
+def _most(measure: str) -> float:
+    """Return the largest value of a measure in per cent."""
+    return 100.0 if measure == ACCURACY else math.inf
 
 
 def points_above(
@@ -148,7 +155,7 @@ def points_above(
 ) -> Estimate | None:
     """Return the percentage points by which a row lies above another; None without common seeds."""
     ours, theirs = (shares_by_client(r, mask, measure) for r in (row, other))
-    return _difference(ours, theirs, row.name)
+    return _difference(ours, theirs, row.name, _most(measure))
 
 
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
@@ -185,8 +192,13 @@ def _mean(table: pd.DataFrame, most: float = 100.0) -> Estimate:
     return share.estimate(found.level, lambda value: min(max(value, 0.0), most))
 
 
-def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> Estimate | None:
-    """Return the percentage points by which one table of shares lies above another."""
+def _difference(
+    ours: pd.DataFrame, theirs: pd.DataFrame, name: str, most: float
+) -> Estimate | None:
+    """Return the percentage points by which one table of shares lies above another.
+
+    The interval ends at the largest possible difference.
+    """
     common = ours.index.unique("seed").intersection(theirs.index.unique("seed"))
     if common.empty:
         return None
@@ -200,7 +212,8 @@ def _difference(ours: pd.DataFrame, theirs: pd.DataFrame, name: str) -> Estimate
     known = ours["share"].notna() & theirs["share"].notna()
     ours, theirs = (table.assign(share=table["share"].where(known)) for table in (ours, theirs))
     sums = {"ours": _sums(ours), "theirs": _sums(theirs)}
-    return bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
+    found = bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
+    return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 
 def _sums(table: pd.DataFrame) -> ErrorSums:

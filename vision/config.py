@@ -168,8 +168,9 @@ class ImageSettings(Settings[ImageConfig]):
         }
 
     def conditions(self, method: str, chosen: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the method never reads, and `images`, read for data sets with files only."""
+        """Return what the method never reads, and what only other tasks or data sets read."""
         found = dict.fromkeys(METHODS.find(method).unread, "")
+        found["patience"] = "the data have a validation part, which images lack"
         if any(map(has_files, names_in(str(chosen.get("data", ImageOptions.data))))):
             return found
         return {"images": f"data is one of {', '.join(filter(has_files, DATASETS))}", **found}

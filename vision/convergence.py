@@ -22,7 +22,6 @@ different units.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,9 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.state import Cohort, Participants, State
 from stforecast.federated.core.tensors import Params
 from stforecast.federated.core.training import zero_moments
-from vision.learner import Learner, load_images, prepared
+from vision.learner import Learner
 from vision.methods.pfpl import PFPL
+from vision.results import ImageRun
 from vision.streams.base import TaskStream
 from vision.task import stacked_images
 
@@ -146,16 +146,12 @@ def corollary_1(method: PFPL, state: State, train: ClientData) -> pd.DataFrame:
 
 def diagnose_run(run: Path, images: Path | None = None) -> pd.DataFrame:
     """Compute `corollary_1` of a saved run of PFPL on its last stage; the images are read again."""
+    finished = ImageRun.open(run)
     learner = Learner.load(run)
     method, state = learner.fitted()
     if not isinstance(method, PFPL):
         raise InputError(f"{run}: is a run of {method.name}; give a run of pfpl")
-    config = learner.config
-    if images is not None:
-        config = dataclasses.replace(
-            config, data=dataclasses.replace(config.data, images=str(images))
-        )
-    shared, _ = prepared(load_images(config), config)
+    config, shared = learner.config, finished.images(images)
     stage = TaskStream.of(config.partition.split(shared, config.run.seed)).train[-1]
     params = state.clients.params
     state.clients.moments = zero_moments(params, config.training)

@@ -9,6 +9,7 @@ round and by stage of a task stream.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from stforecast.federated.engine.rounds import Federation, RoundReport
 from vision.datasets.image_set import ImageSet
 from vision.streams.base import TaskStream
 from vision.task import for_everyone, stacked_images
+
+log = logging.getLogger(__name__)
 
 MASKS = ("all classes", "own classes")
 """Classes that a prediction chooses from: all, or those of the client's training samples.
@@ -116,8 +119,10 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
     changed = overridden(method, broadcast=broadcast)
     way: Way | None = "averaged" if _predicts_as_trained(method) else None
     some = data.sizes.nonzero()[0]
-    logits = [next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)]
-    return not torch.equal(*logits)
+    one, other = (
+        next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)
+    )
+    return not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,7 @@ def count_correct(
     n_cells = math.prod(shape)
     client = torch.arange(len(own))[:, None].expand_as(test.tensors["y"])
     data = ClientData({**test.tensors, "client": client.to(test.tensors["y"].device)}, test.sizes)
+    broken = False
     right = torch.zeros(len(models), len(masks), n_cells, dtype=torch.float64)
     total = torch.zeros(n_cells, dtype=torch.long)
     for v, model in enumerate(models):
@@ -210,11 +216,14 @@ def count_correct(
             y, valid = batch["y"], batch["valid"]
             cell = (batch["client"] * n_domains + batch["domain"]) * own.shape[1] + y
             cell = cell[valid].cpu()
+            broken |= bool(logits[valid].isnan().any())
             for m, allowed in enumerate(masks.values()):
                 others = ~allowed.to(y.device)[batch["client"]]
                 hits = _hits(logits.masked_fill(others, -torch.inf), y)[valid].cpu()
                 right[v, m] += cell.bincount(hits, minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
+    if broken:
+        log.warning("some predictions are not finite, and count as wrong; a smaller lr may help")
     names = tuple(model.name for model in models)
     return Counts(names, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
 

@@ -166,7 +166,9 @@ class Learner:
         view = view or self.fitted()[0].views[0]
         return self.counts_.accuracy(view, mask)
 
-    def predict(self, images: Tensor, client: int, view: str | None = None) -> np.ndarray:
+    def predict(
+        self, images: Tensor | np.ndarray, client: int, view: str | None = None
+    ) -> np.ndarray:
         """Predict the classes of images with a client's model.
 
         Args:
@@ -181,7 +183,7 @@ class Learner:
             InputError: if the images have another shape, or the client or model does not exist.
         """
         method, state = self.fitted()
-        n = len(state.clients)
+        images, n = torch.as_tensor(images), len(state.clients)
         client = 0 if method.pooled else client
         if images.shape[1:] != self.shape or images.dtype != torch.uint8:
             raise InputError(
@@ -196,7 +198,8 @@ class Learner:
         sizes[client] = len(images)
         device = next(iter({**state.server, **state.clients.params}.values())).device
         data = ClientData({"x": images[None].expand(n, *images.shape)}, sizes).to(device)
-        parts = [
+        parts = [torch.zeros(0, dtype=torch.long)]
+        parts += [
             logits[0].argmax(-1).cpu()
             for _, logits in predictions(method, state, data, view=view, cohort_size=1)
         ]

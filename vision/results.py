@@ -15,6 +15,8 @@ continues. On the same machine, the results equal those of an uninterrupted run,
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +36,11 @@ from stforecast.federated.runs.unfinished_run import (
     new_folder,
 )
 from stforecast.federated.uploads.uplink import guarantee
+from vision.datasets.image_set import ALL, ImageSet
 from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
-from vision.learner import Learner
+from vision.learner import Learner, load_images, prepared
+
+log = logging.getLogger(__name__)
 
 ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
 """Columns of `rounds.csv` that figures and tables read, besides the accuracies."""
@@ -108,6 +113,29 @@ class ImageRun(Run):
         numbers = [name for name in STAGE_COLUMNS if name not in (*text, "participant")]
         return self.read_table("stages.csv", numbers, text)
 
+    def images(self, folder: Path | None = None) -> ImageSet:
+        """Read the images of the clients again; a warning tells if they have changed.
+
+        Args:
+            folder: folder of the files, if it has moved.
+        """
+        config = Learner.recorded(self.settings).config
+        if folder is not None:
+            data = dataclasses.replace(config.data, images=str(folder))
+            config = dataclasses.replace(config, data=data)
+        found, _ = prepared(load_images(config), config)
+        if len(found.domain_names) == 1:  # It may be the name of the folder.
+            found = dataclasses.replace(found, domain_names=tuple(self.about["domains"][:1]))
+        if fingerprint(*found.identity()) != self.about.get("content"):
+            log.warning(
+                "%s: its images have changed since the training (they were %s, now %s), so clients "
+                "may have others; restore them or run again",
+                self.folder,
+                self.about.get("images"),
+                len(found),
+            )
+        return found
+
     def accuracy(
         self, selection: str = "last", view: str | None = None, mask: str = MASKS[0]
     ) -> float:
@@ -153,6 +181,7 @@ def run_images(
     out = Path(out)
     with new_folder(out, ImageRun.command):
         begun = {
+            "task": "images",
             "settings": Learner(method, **settings).config.flat(),
             "label": label or method,
             "facts": dict(facts or {}),
@@ -224,7 +253,7 @@ def metrics_table(learner: Learner) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for view in counts.views:
         for mask in counts.masks:
-            base = {"view": view, "mask": mask, "client": "all", "domain": "all", "class": "all"}
+            base = {"view": view, "mask": mask, "client": ALL, "domain": ALL, "class": ALL}
             evaluated = last_stage(learner.rounds_)[column(view, mask)].dropna()
             selections = last_best_mean(evaluated.tolist())
             everything = int(counts.total.sum())

@@ -6,10 +6,13 @@ and curves read the look, so that figures need not pass it on.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import re
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +34,8 @@ from matplotlib.ticker import EngFormatter, LogFormatter, LogLocator, MaxNLocato
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -307,6 +312,30 @@ def save_figure(
         fig.suptitle(note, x=0.995, ha="right", fontsize=TINY, color="0.4")
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
-    with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part:
+    with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part, _known_glyphs():
         fig.savefig(part, format=extension[1:], dpi=dpi)
     return path
+
+
+GLYPH = re.compile(r"Glyph (\d+) .* missing from font")
+"""Matplotlib's warning of a character that a font lacks."""
+
+
+@contextmanager
+def _known_glyphs() -> Iterator[None]:
+    """Tell once of all characters that the font lacks; pass other warnings on."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    lacking = set()
+    for each in found:
+        if glyph := GLYPH.match(str(each.message)):
+            lacking.add(chr(int(glyph[1])))
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    if lacking:
+        log.warning(
+            "the figure shows boxes for %s, which its font lacks; name a font that has them after "
+            "DejaVu Sans at font.family in a file matplotlibrc",
+            " ".join(sorted(lacking)),
+        )

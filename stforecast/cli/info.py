@@ -223,7 +223,7 @@ def _folder(path: Path) -> Description:
         return Description("model", about, model_text(about), command)
     if (path / BEGUN).exists():
         about = describe_unfinished(path)
-        command = f"stforecast run --resume {quote(str(path))}"
+        command = f"{about['command']} --resume {quote(str(path))}"
         return Description("unfinished run", about, unfinished_text(about), command)
     if found := info_data.raw_days(path):
         about = info_data.describe_days(path, *found)
@@ -337,17 +337,20 @@ def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> 
 
 def describe_unfinished(folder: Path) -> dict[str, Any]:
     """Describe a run that was stopped: its method, data and newest checkpoint."""
+    from stforecast.bench.kind import kind_of
     from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS, read_begun
 
     about = read_begun(folder, "stforecast run", ())
+    settings = about["settings"]
     numbers = (p.name.removeprefix("round-") for p in (folder / CHECKPOINTS).rglob("round-*"))
     rounds = [int(number) for number in numbers if number.isdigit()]
     return {
         "file": BEGUN,
-        "method": about["settings"]["method"],
-        "data": about.get("data", about["settings"].get("data")),
+        "command": kind_of(about).run_type.command,
+        "method": settings["method"],
+        "data": about.get("data", settings.get("data")),
         "rounds_done": max(rounds, default=0),
-        "rounds": about["settings"].get("rounds"),
+        "rounds": settings.get("rounds", 0) * settings.get("stages", 1),
     }
 
 

@@ -47,7 +47,10 @@ from stforecast.methods import METHODS
 from stforecast.models import build_model
 
 BLOCK = 2**28
-"""Bytes of inputs that are forecast at a time; several times as much is used to cut them."""
+"""Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
+
+Cutting the inputs takes several times as much as they do.
+"""
 
 HELD = 128
 """Bytes that a mixture holds for each target of a cell."""

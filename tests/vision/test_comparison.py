@@ -105,6 +105,13 @@ def test_differences_are_paired_by_seed_and_client():
     assert other["all classes, against fedavg"] == "-5 [-5, -5]"
 
 
+def test_no_difference_exceeds_100_points():
+    found = compare_accuracies(rows({"gldp": [[1.0, 0.6]], "solo": [[0.0, 0.5]]}))
+    points = line(found, "solo").points
+    assert points.value == pytest.approx(-55)
+    assert (points.low, points.high) == (-100, 100)  # Student's t with one degree of freedom
+
+
 def test_a_difference_that_may_be_zero_is_not_claimed():
     rng = np.random.default_rng(2)
     theirs = rng.uniform(0.4, 0.6, (3, 8))

@@ -113,6 +113,18 @@ def test_cross_entropy_equals_torch_for_each_client():
     assert torch.equal(task.keys(batch), y)
 
 
+def test_predictions_that_are_not_finite_are_wrong_and_told(judged, caplog):
+    """And they do not make a method look like one that averages."""
+    method, state, test = judged.args[:3]
+    assert judged().of_clients("personal", ALL).tolist() == [pytest.approx(1 / 3), 0]
+    assert not caplog.messages
+    state.clients.params["head.weight"][0] = torch.nan
+    assert judged().of_clients("personal", ALL).tolist() == [0, 0]
+    (told,) = caplog.messages
+    assert told.startswith("some predictions are not finite, and count as wrong")
+    assert [m.way for m in judged_models(method, state, test)] == [None]
+
+
 def test_equal_logits_share_a_correct_prediction():
     logits = torch.tensor([[[1.0, 1, 0], [1, 1, 1], [2, 0, 2]]])
     y = torch.tensor([[0, 2, 1]])  # One of two; one of three, or of two without 0; none of two.

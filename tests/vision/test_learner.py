@@ -51,6 +51,12 @@ def test_predictions_are_the_accuracy(learner):
     assert learner.accuracy() == pytest.approx(np.mean(accuracies))
 
 
+def test_arrays_and_no_images_at_all_are_predicted(learner):
+    images = learner.images.images[:40]
+    assert (learner.predict(images.numpy(), 0) == learner.predict(images, 0)).all()
+    assert learner.predict(images[:0], 0).shape == (0,)
+
+
 @pytest.mark.repeats
 def test_two_runs_are_equal(learner):
     a, b = (x.fitted()[1].flat() for x in (learner, Learner("pfpl", **TINY).fit()))

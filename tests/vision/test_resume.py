@@ -11,10 +11,11 @@ from safetensors.numpy import load_file
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
+from stforecast.cli.info import describe_unfinished
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS
-from vision.results import UnfinishedImageRun, run_images
+from vision.results import ImageRun, UnfinishedImageRun, run_images
 
 TINY = {
     "clients": 3, "rounds": 3, "size": 8, "batch_size": 16, "workers": 1,
@@ -106,6 +107,17 @@ def test_a_run_of_any_method_that_was_killed_equals_one_that_was_not(method, tmp
     with suppress(Killed):
         UnfinishedImageRun.resume(out, after_round=killed_after(3))
     assert_same(UnfinishedImageRun.resume(out), whole)
+
+
+def test_how_an_unfinished_run_goes_on_is_told(tmp_path):
+    stages = {"channels": 4, "partition": "gldp-shards", "stages": 2}
+    with pytest.raises(Killed):
+        run_images("fedavg", tmp_path, {**TINY, **stages}, after_round=killed_after(5))
+    with pytest.raises(InputError, match="run here is not finished; `stforecast info"):
+        ImageRun.find([tmp_path])
+    about = describe_unfinished(tmp_path)
+    assert about["command"] == "stforecast vision run"
+    assert (about["rounds_done"], about["rounds"]) == (4, 6)
 
 
 def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):

@@ -175,6 +175,7 @@ def divide(
     """
     from stforecast.bench.drawing import FORMATS, save_figure
     from stforecast.federated.runs.run_folder import write_csv
+    from vision.cli.tables import classes_left_out
     from vision.config import check_read, resolve
     from vision.learner import load_images, prepared
     from vision.plots.partition import division, stages_of
@@ -200,6 +201,8 @@ def divide(
         f"{out}: {len(images)} images of {images.name}, {len(counts)} clients with {counts.min()} "
         f"to {counts.max()} training images each"
     )
+    if left_out := classes_left_out(table, images.class_names):
+        click.echo(left_out)
 
 
 def image_methods_list() -> Listing:

@@ -23,6 +23,7 @@ why = "one imbalance is run"           # it cannot be told, and why
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -48,6 +49,8 @@ from vision.comparison import (
 )
 from vision.evaluation import MASKS, TASK
 from vision.results import ImageRun
+
+log = logging.getLogger(__name__)
 
 
 def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> ComparedTable:
@@ -175,12 +178,15 @@ def rows_by_data(
     """Return the rows of each image set and scenario; one of them must be the reference, if any.
 
     Runs of other numbers of clients or sizes of images stand by themselves, under names that tell.
+    So do runs on other images of the same name.
     """
     parts: dict[str, dict[str, list[ImageRun]]] = {}
+    ambiguous = _ambiguous(runs)
     for run in runs:
         size = run.settings["size"]
         pixels = f", {size} × {size} pixels" if size else ""
-        alike = f"{counted(run.about['clients'], 'client')}{pixels}"
+        origin = f", from {run.settings['images']}" if run.about["data"] in ambiguous else ""
+        alike = f"{counted(run.about['clients'], 'client')}{pixels}{origin}"
         parts.setdefault(run.data_name, {}).setdefault(alike, []).append(run)
     found = {
         f"{name}, {alike}" if len(own) > 1 else name: rows_of(group_runs(some))
@@ -191,6 +197,30 @@ def rows_by_data(
     if reference is not None and reference not in known:
         raise choose("reference", reference, known)
     return found
+
+
+def _ambiguous(runs: Sequence[ImageRun]) -> set[str]:
+    """Return the names that several image sets have; a warning tells of one that has changed."""
+    found: dict[tuple[Any, ...], dict[str, ImageRun]] = {}
+    for run in runs:
+        options = [run.settings.get(name) for name in ("size", "imbalance", "surrogate")]
+        drawn = options[1:] != [1.0, 0]
+        place = (run.about["data"], *options, run.seed if drawn else None)
+        found.setdefault(place, {}).setdefault(run.about.get("content", ""), run)
+    names = set()
+    for (name, *_), by_content in found.items():
+        one, *others = by_content.values()
+        for other in others:
+            names.add(name)
+            if one.settings["images"] == other.settings["images"]:
+                log.warning(
+                    "%s and %s were trained on different images of %s, which have changed in "
+                    "between; run one of them again",
+                    one.folder,
+                    other.folder,
+                    one.settings["images"],
+                )
+    return names
 
 
 def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:

@@ -190,7 +190,7 @@ class ImageKind(Kind[ImageRun]):
             for view in run.views
             for mask in run.masks
         ]
-        return {"data": run.settings.get("data"), "accuracies": accuracies}
+        return {"data": run.about["data"], "accuracies": accuracies}
 
     def facts(self, about: Mapping[str, Any]) -> dict[str, str]:
         """Return the image set and the accuracies."""

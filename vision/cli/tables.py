@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
+from data_prep.base.errors import some
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
-from vision.evaluation import MASKS, TRAINED
+from vision.evaluation import MASKS, TRAINED, column, last_stage
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -71,7 +73,8 @@ JUDGED = {
 
 def image_summary(run: ImageRun) -> str:
     """Summarise a finished run in a few lines."""
-    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, len(run.rounds()))}"}
+    judged = last_stage(run.rounds())[column(run.views[0], MASKS[0])].count()
+    headings = {**SELECTIONS, "last ten": f"mean of last {min(10, judged)}"}
     rows = [
         {
             "model": view,
@@ -90,10 +93,23 @@ def image_summary(run: ImageRun) -> str:
         "mean over clients of the accuracy on their test images; the best round is selected by the "
         "test accuracy itself",
         judged_note({run.judged(view) for view in run.views}),
+        classes_left_out(run.partition(), run.about["classes"]),
         tables.privacy_sentence(run.about),
         f"run in {run.folder}",
     ]
     return "\n".join(filter(None, lines))
+
+
+def classes_left_out(partition: pd.DataFrame, classes: Sequence[str]) -> str:
+    """Name the classes whose training images no client has, as partitions may draw classes.
+
+    >>> found = pd.DataFrame({"part": ["train", "test"], "class": ["cat", "dog"]})
+    >>> classes_left_out(found, ["cat", "dog"])
+    'classes of which no client has training images: dog'
+    """
+    trained = set(partition.loc[partition["part"] == "train", "class"])
+    rest = [name for name in classes if name not in trained]
+    return f"classes of which no client has training images: {some(rest)}" if rest else ""
 
 
 def judged_note(found: Collection[str]) -> str:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from data_prep.base.errors import InputError, as_text, check_regular, reading
+from data_prep.base.errors import InputError, as_text, check_regular, reading, some
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.base.registry import listed
-from vision.datasets.image_set import ImageSet, hold_out
+from vision.datasets.image_set import ImageSet, check_trained, hold_out
+
+log = logging.getLogger(__name__)
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
 THREADS = 4
 PIXEL = 8
 """Bytes of memory for a pixel while it is decoded."""
+
+TRANSPARENT = {"LA", "La", "PA", "RGBA", "RGBa"}
+"""Pillow's modes with an opacity of each pixel."""
 
 LARGE, LARGE_SIZE = threading.Lock(), 2**22
 """Images with more pixels than this are decoded one at a time, to limit memory."""
@@ -35,15 +43,19 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     """Decode image files as RGB in parallel threads: `(n, 3, height, width)` uint8.
 
     With a `size`, others are resized (bilinear, antialiased, proportions not kept); without one,
-    all must be equal. Pillow releases the interpreter's lock, and refuses more than 89 million
-    pixels.
+    all must be equal. Images are turned as their EXIF data say; transparent parts become white.
+    More than 8 bits a value are an error. Pillow releases the interpreter's lock, and refuses more
+    than 89 million pixels.
     """
     with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", "Corrupt EXIF")
         return _decode_all(paths, size, source)
 
 
 def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
+    if not paths:
+        raise InputError(f"found no images to read; {source}")
     what = f"{paths[0]} and {len(paths) - 1} more images"
     if size is not None:
         check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
@@ -79,15 +91,33 @@ def _decode_one(
     check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
         width, height = file.size
-        if size is None and expected not in (None, file.size):
-            raise _OtherSize(f"{height} × {width}")
+        if file.mode[0] in "IF":
+            raise InputError(
+                f"{path}: has values of more than 8 bits (mode {file.mode}), whose range the file "
+                "does not tell; expected 8 bits: save all images so, scaled alike"
+            )
         check_expansion(PIXEL * width * height, path, f"{path}: {height} × {width} pixels")
         with LARGE if width * height > LARGE_SIZE else nullcontext():
-            picture = file if file.mode == "RGB" else file.convert("RGB")
+            ImageOps.exif_transpose(file, in_place=True)
+            if size is None and expected not in (None, file.size):
+                raise _OtherSize(f"{file.height} × {file.width}")
+            picture = _as_rgb(file)
             if size is not None and picture.size != (size, size):
                 picture = picture.resize((size, size), Image.Resampling.BILINEAR)
             return np.array(picture)
 
+
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    """Convert an image to RGB; transparent parts become white, as their colour is arbitrary."""
+    if picture.mode not in TRANSPARENT and "transparency" not in picture.info:
+        return picture if picture.mode == "RGB" else picture.convert("RGB")
+    picture = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+    page = Image.new("RGB", picture.size, "white")
+    page.paste(picture, mask=picture.getchannel("A"))
+    return page
+
+
+REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
 
 BESIDE = {"__MACOSX"}
 """Folders to skip, which archives made on another system contain."""
@@ -96,10 +126,12 @@ BESIDE = {"__MACOSX"}
 def image_files(tops: Iterable[Path]) -> list[Path]:
     """Return the sorted image files below folders; names that begin with a dot are ignored.
 
-    An unreadable folder, a link to a folder, a folder without images beside one that has some, and
-    what is neither file nor folder (such as a dangling link) are errors.
+    A warning tells which other files lie beside images. An unreadable folder, a link to a folder, a
+    folder without images beside one that has some, and what is neither file nor folder (such as a
+    dangling link) are errors.
     """
     images: list[Path] = []
+    others: list[Path] = []
     leaves: dict[Path, dict[Path, bool]] = defaultdict(dict)
     for top in tops:
         for here, folders, files in os.walk(top, onerror=_refuse):
@@ -115,6 +147,11 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
             if not folders:
                 leaves[Path(here).parent][Path(here)] = bool(found)
             images += found
+            if found:
+                others += [Path(here, f) for f in files if f[0] != "." and not _is_image(f)]
+    if others:
+        endings = ", ".join(sorted(EXTENSIONS))
+        log.warning("left out: %s; names of images end in %s", some(sorted(others), 2), endings)
     for beside in leaves.values():
         if any(beside.values()) and (empty := [f for f, full in beside.items() if not full]):
             raise InputError(
@@ -142,9 +179,10 @@ def _refuse(e: OSError) -> None:
     raise InputError(f"{e.filename}: cannot be read ({e.strerror}); allow it or remove it") from e
 
 
-TESTED = ("test", "val", "valid", "validation")
-SPLITS: Mapping[str, bool] = {"train": False, **dict.fromkeys(TESTED, True)}
-"""Folder names of the parts of a set: True for testing, False for training."""
+TRAINED = ("train", "training")
+TESTED = ("test", "testing", "val", "valid", "validation")
+SPLITS: Mapping[str, bool] = {**dict.fromkeys(TRAINED, False), **dict.fromkeys(TESTED, True)}
+"""Folder names of the parts of a set, in lower case: True for testing, False for training."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +227,7 @@ class Tree:
             split = f"{test_share:g} of each class and domain for testing, seed {seed}"
         else:
             is_test, split = torch.tensor(self.is_test), "split by folder"
-            self._check_trained(is_test)
+            check_trained(as_text(str(self.folder)), labels, is_test, class_names)
         return ImageSet(
             name=name,
             images=decode(self.paths, size, self.source),
@@ -200,17 +238,6 @@ class Tree:
             domain_names=domain_names,
             source=f"image files of {as_text(self.folder.name)}, {split}",
         )
-
-    def _check_trained(self, is_test: Tensor) -> None:
-        """Raise an error if a class has test images only."""
-        trained = {
-            name for name, test in zip(self.classes, is_test.tolist(), strict=True) if not test
-        }
-        if missing := set(self.classes) - trained:
-            raise InputError(
-                f"{self.folder}: class {min(missing)} has test images, but no training images; add "
-                "some, or remove its test images"
-            )
 
 
 def find_images(
@@ -223,7 +250,8 @@ def find_images(
 ) -> Tree:
     """Find the image files below a folder: `[domain/]class/*.jpg`, a part anywhere above class.
 
-    Files without an image's extension and names that begin with a dot are ignored.
+    Files without an image's extension and names that begin with a dot are ignored. Case does not
+    matter in the names of parts.
 
     Args:
         folder: folder to search.
@@ -238,16 +266,23 @@ def find_images(
         raise InputError(f"{folder}: found no images (*.jpg, *.png, …); {source}")
     parts, named = [], []
     for path in paths:
-        levels = [p for p in path.relative_to(folder).parts[:-1] if p not in ignored]
+        # A Mac may store é as two characters; equal names must be equal in all domains and parts.
+        above = map(partial(unicodedata.normalize, "NFC"), path.relative_to(folder).parts[:-1])
+        levels = [p for p in above if p not in ignored]
         # The innermost folder is the class, even if its name is that of a part, such as `train`.
-        parts.append(tuple(p for p in levels[:-1] if p in splits))
-        named.append([p for p in levels[:-1] if p not in splits] + levels[-1:])
+        parts.append(tuple(p.lower() for p in levels[:-1] if p.lower() in splits))
+        named.append([p for p in levels[:-1] if p.lower() not in splits] + levels[-1:])
     for path, levels in zip(paths, named, strict=True):
         if len(levels) != len(named[0]) or len(levels) not in (1, 2):
             raise InputError(
                 f"{path}: lies under {len(levels)} folders that name a domain or class, "
                 f"{paths[0]} under {len(named[0])}; expected class/ or domain/class/ for all"
             )
+    if all(levels[-1].lower() in splits for levels in named):
+        raise InputError(
+            f"{paths[0]}: its folder should name a class, but all images lie in folders of parts "
+            f"({some(sorted({levels[-1] for levels in named}))}); {REMEDY}"
+        )
     return Tree(
         folder=folder,
         paths=paths,
@@ -291,9 +326,6 @@ def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
     unique = tuple(sorted(set(names)))
     place = {name: i for i, name in enumerate(unique)}
     return unique, torch.tensor([place[name] for name in names])
-
-
-REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
 
 
 @listed

@@ -16,6 +16,9 @@ from data_prep.base.errors import InputError
 from data_prep.base.limits import check_size
 from stforecast.federated.core.state import generator
 
+ALL = "all"
+"""Name in the tables of a run for all classes or domains together."""
+
 ROWS = 4096
 """Images that are resized at once, to bound the memory of intermediate results."""
 
@@ -132,6 +135,10 @@ class ImageSet:
 def _check_index(name: str, field: str, values: Tensor, names: tuple[str, ...]) -> None:
     if len(set(names)) != len(names):
         raise InputError(f"{name}: the names {', '.join(names)} of {field} are not all different")
+    if len(names) > 1 and ALL in names:
+        raise InputError(
+            f"{name}: one of the {field} is named {ALL}, as tables name all of them; rename it"
+        )
     if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
         raise InputError(
             f"{name}: {field} run from {values.min()} to {values.max()}; "
@@ -181,6 +188,16 @@ def _check_fit(name: str, one: ImageSet, other: ImageSet) -> None:
         raise InputError(
             f"{name}: images of {one.name} are {h} × {w} and of {other.name} {height} × {width}; "
             "give the size of all images, e.g. 32"
+        )
+
+
+def check_trained(where: str, labels: Tensor, is_test: Tensor, names: Sequence[str]) -> None:
+    """Raise an error that names `where` if a class has test images only."""
+    trained, tested = (labels[part].unique().tolist() for part in (~is_test, is_test))
+    if missing := set(tested) - set(trained):
+        raise InputError(
+            f"{where}: class {names[min(missing)]} has test images, but no training images; add "
+            "some, or remove its test images"
         )
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, check_regular, no_file, reading
+from data_prep.base.errors import InputError, check_regular, no_file, reading, some
 from data_prep.base.limits import check_expansion
 from data_prep.base.registry import listed
 from data_prep.readers.npz import Header
 from data_prep.readers.npz import read_npz as npz_arrays
-from vision.datasets.image_set import ImageSet, hold_out
+from vision.datasets.image_set import ImageSet, check_trained, hold_out
 
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
 KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"
@@ -102,7 +102,7 @@ def _image_set(
     else:
         is_test = hold_out(labels, domains, test_share, seed)
         split = f"{test_share:g} of each class and domain for testing, seed {seed}"
-    return ImageSet(
+    found = ImageSet(
         name=name,
         images=images,
         labels=labels,
@@ -112,6 +112,8 @@ def _image_set(
         domain_names=_names(arrays, "domain_names", domains) if "domains" in arrays else (name,),
         source=f"{file}, {split}",
     )
+    check_trained(name, labels, is_test, found.class_names)
+    return found
 
 
 def _whole_numbers(key: str, values: np.ndarray) -> Tensor:
@@ -122,12 +124,13 @@ def _whole_numbers(key: str, values: np.ndarray) -> Tensor:
 
 def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str, ...]:
     if key not in arrays:
-        if (largest := int(values.max())) >= len(values):
+        numbers = values.unique().tolist()
+        if numbers != list(range(len(numbers))):
             raise InputError(
-                f"has no {key} and the number {largest} among {len(values)} images; number from 0 "
-                f"on or add {key}"
+                f"has no {key} and the numbers {some(numbers)}; number from 0 to "
+                f"{len(numbers) - 1} or add {key}"
             )
-        return tuple(map(str, range(largest + 1)))
+        return tuple(map(str, numbers))
     names = arrays[key]
     if names.dtype.kind not in "Uiu" or names.ndim != 1:
         raise InputError(f"{key} are {names.dtype} {names.shape}; expected text (n,)")

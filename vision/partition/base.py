@@ -12,7 +12,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words, choose, counted
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet, chosen_share
@@ -190,12 +190,13 @@ def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -
     each = f"{low} each" if low == high else f"{low} to {high} each, {sum(wanted)} in all"
     who = f"{len(wanted)} clients ask for {each}" if len(wanted) > 1 else f"a client asks for {low}"
     kind, remedy = {
-        "train": ("training", "use fewer shots, ways or clients, or a larger share"),
-        "test": ("test", "use fewer test_shots, share test images or use a larger test_share"),
+        "train": ("training", "use fewer shots, ways or clients, a larger share or more images"),
+        "test": ("test", "use fewer test_shots, share test images or add some"),
     }[part]
     return InputError(
-        f"class {pool.images.class_names[label]} of {pool.domain} has {n} {kind} images and {who}; "
-        f"{remedy}"
+        f"class {pool.images.class_names[label]} of {pool.domain} has "
+        f"{counted(n, f'{kind} image')} and {who}; "
+        f"{remedy if n else 'add some or leave the class out'}"
     )
 
 

@@ -19,7 +19,7 @@ from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
 from stforecast.federated.core.state import Participants
 from stforecast.federated.core.tensors import take
-from vision.learner import Learner, load_images, prepared
+from vision.learner import Learner
 from vision.methods.fedta import FedTA
 from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.results import ImageRun
@@ -95,7 +95,7 @@ def _features(run: ImageRun, client: int, stage: int) -> _Features:
     learner = Learner.load(run.folder)
     config, (method, state) = learner.config, learner.fitted()
     assert isinstance(method, FedTA)
-    images, _ = prepared(load_images(config), config)
+    images = run.images()
     tests = TaskStream.of(config.partition.split(images, config.run.seed)).test
     if not (0 <= client < len(tests[0]) and 0 <= stage < len(tests)):
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -75,7 +76,9 @@ def division(
         points = zip(domains, looks, strict=True)
         add_legend(fig, points=[legend_point(domain, *look) for domain, look in points])
     # Marker sizes are in points, so the layout must be final before they are drawn.
-    fig.draw_without_rendering()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # `save_figure` tells of what the font lacks.
+        fig.draw_without_rendering()
     for ax, part in zip(axes, PARTS, strict=True):
         _draw(ax, table[table["part"] == part], classes, domains)
     return fig

@@ -91,6 +91,12 @@ class FedTATasks(Streamer):
                 _some((images.labels == label) & (images.is_test == part), shots, rng)
                 for part, shots in ((False, self.train_shots), (True, self.test_shots))
             )
+            if not local and not len(official):
+                raise InputError(
+                    f"class {images.class_names[label]} of {images.name} has no test images; add "
+                    "some, leave the class out, or ",
+                    Words("take {tested_on:local}"),
+                )
             pieces = self._divided(images, label, own, len(places), rng)
             for (stage, client), ids in zip(places, pieces, strict=True):
                 n_test = round(self.local_test * len(ids)) if local else 0

@@ -231,6 +231,11 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
     runs = []
     for folder in folders:
         found = sorted(folder.rglob(ABOUT)) if folder.is_dir() else []
+        if not found and (folder / BEGUN).exists():
+            raise InputError(
+                f"{folder}: the run here is not finished; `stforecast info {quote(str(folder))}` "
+                "says how to go on"
+            )
         if not found:
             raise InputError(f"{folder}: no finished run here; `{command}` writes one")
         runs += [path.parent for path in found]
@@ -244,14 +249,18 @@ SMALL = 2**22
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
-    """Read a table of a run with required columns of numbers, which may miss, and of text."""
+    """Read a table of a run with required columns of numbers, which may miss, and of text.
+
+    Only an empty field misses: `NA`, `None` and the like may be names of cells or classes.
+    """
     with reading(path, "as a table", AGAIN):
         with path.open() as file:  # thousands of columns would take the parser minutes
             header = file.readline(MAX_HEADER)
         if len(header) == MAX_HEADER:
             raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
         _check_whole(path, lines)
-        table = pd.read_csv(path, dtype=dict.fromkeys(text, str))
+        types = dict.fromkeys(text, str)
+        table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
         table = table.rename(columns=as_named)
         for name in table.columns.intersection(list(text)):
             named = {t: as_named(t) for t in table[name].dropna().unique()}

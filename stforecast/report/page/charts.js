@@ -197,9 +197,10 @@ class Charts {
         const of = methods[one.method];
         return places ? line(of, one.x, one.y, { ...dots, marker: { ...dots.marker, color: of.color } }) : distribution(of, one.y);
       });
-      const most = Number.isInteger(places?.[0]) ? Math.max(...lines.map((one) => one.x.length)) : 8;
+      const whole = Number.isInteger(places?.[0]) ? [...new Set(lines.flatMap((one) => one.x))] : [];
+      const few = 0 < whole.length && whole.length <= 8;
       const type = named ? "category" : log ? "log" : "linear";
-      const ofX = { type, ...(named ? {} : { nticks: Math.min(8, most) }) };
+      const ofX = { type, ...(named ? {} : few ? { tickvals: whole } : { nticks: 8 }) };
       this.show(i, traces, layout({ ...title(x), ...ofX }, { ...title(y), ...(places ? {} : SHARES) }), caption);
     });
   }

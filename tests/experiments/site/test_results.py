@@ -198,6 +198,7 @@ def test_the_default_stands_by_data_set_and_by_test_part():
     answer = default_method.standing_answer(parts)
     assert "lower error than `fedlean` in no test part of 2" in answer
     assert "`boosted`, which pools all records, has a lower error in 2" in answer
+    assert "`fuels` differs by 11.1 % in the mean; it is at most 11.1 %" in answer
 
 
 def test_a_test_part_with_two_better_methods_counts_once():

@@ -1,6 +1,7 @@
 """The commands for images as a stranger types them."""
 
 import json
+import re
 
 import pytest
 
@@ -115,12 +116,18 @@ def test_a_division_is_drawn_before_training(capsys, tmp_path):
     code, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.png", *few)
     assert code == 0
     assert "1797 images of digits8x8, 3 clients with" in out
+    one = ["--clients", "1", "--ways", "9", "--spread", "0"]
+    _, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *one)
+    (left_out,) = re.findall(r"^classes of which no client has training images: (\d)$", out, re.M)
+    told = {line.split(",")[3] for line in (tmp_path / "who.csv").read_text().splitlines()[1:]}
+    assert told == set("0123456789") - {left_out}
     assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
     stream = ["--partition", "gldp-shards", "--stages", "2", "--shards", "2"]
-    code, _, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *few, *stream)
+    code, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *few, *stream)
     assert code == 0
     lines = (tmp_path / "who.csv").read_text().splitlines()
     assert lines[0] == "client,part,stage,domain,class,samples"
+    assert "no client" not in out
     code, _, err = call(capsys, "vision", "divide", "--out", tmp_path / "x.png", "--ways", "11")
     assert code == 2
     assert "has 10 classes" in err

@@ -69,6 +69,8 @@ def test_a_training_folder_alone_is_split(paint):
         (["test/cat/a.png"], "parts are test;"),
         (["train/cat/a.png", "dog/a.png"], r"parts are \(none\), train"),
         (["train/test/cat/a.png"], "parts train and test at once"),
+        (["train/a.png", "Test/a.png"], r"folders of parts \(Test, train\); give a folder with"),
+        (["cat/train/a.png", "cat/test/a.png", "dog/train/a.png"], r"parts \(test, train\); give"),
     ],
 )
 def test_folders_that_say_no_class(paint, paths, message):
@@ -88,6 +90,81 @@ def test_images_of_different_sizes_need_a_size(paint):
 def test_images_of_all_modes_become_rgb(paint, mode):
     name = "cat/a.tif" if mode == "CMYK" else "cat/a.png"
     assert load("folder", paint(name, mode=mode)).images.shape == (1, 3, 4, 4)
+
+
+@pytest.mark.parametrize("parts", [("Train", "Test"), ("training", "TESTING"), ("TRAIN", "Val")])
+def test_parts_have_any_case(paint, parts):
+    root = paint(*(f"pets/{part}/{cls}/a.png" for part in parts for cls in ("cat", "dog")))
+    images = load("folder", root / "pets")
+    assert images.domain_names == ("pets",)
+    assert images.is_test.tolist() == [red >= 2 for red in images.images[:, 0, 0, 0].tolist()]
+
+
+def test_names_are_equal_however_accents_are_stored(paint):
+    root = paint("train/caf\u00e9/a.png", "train/th\u00e9/a.png")
+    root = paint("test/cafe\u0301/a.png", "test/the\u0301/a.png")
+    images = load("folder", root)
+    assert images.class_names == ("caf\u00e9", "th\u00e9")
+    assert images.labels[images.is_test].tolist() == [0, 1]
+
+
+def test_transparent_parts_are_white(tmp_path):
+    """The hidden colour of transparent pixels is arbitrary, often that of the visible ones."""
+    pixels = np.full((4, 6, 4), 40, np.uint8)
+    pixels[..., 3] = 255
+    pixels[1, :2, 3] = 0, 128
+    expected = pixels[..., :3].copy()
+    expected[1, 0], expected[1, 1] = 255, 40 * 128 / 255 + 255 * 127 / 255
+    (tmp_path / "cat").mkdir()
+    colour = Image.fromarray(pixels)
+    colour.save(tmp_path / "cat/a.png")
+    colour.convert("LA").save(tmp_path / "cat/b.png")
+    Image.fromarray(pixels[..., 0]).save(tmp_path / "cat/c.png", transparency=40)
+    palette = colour.convert("RGB").quantize(4)
+    palette.save(tmp_path / "cat/d.gif", transparency=palette.getpixel((0, 0)))
+    found = load("folder", tmp_path).images.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(found[:2], [expected, expected], atol=1)
+    assert (found[:, 3] == [[[40]], [[40]], [[255]], [[255]]]).all()
+
+
+def test_pictures_are_turned_upright(tmp_path):
+    """Cameras store how they were held in the orientation of the EXIF data; 6 is a right turn."""
+    (tmp_path / "cat").mkdir()
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    pixels[:, :3] = 250
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "cat/a.png", exif=exif)
+    Image.fromarray(np.rot90(pixels, -1)).save(tmp_path / "cat/b.png")
+    images = load("folder", tmp_path).images
+    assert images.shape == (2, 3, 6, 4)
+    assert torch.equal(images[0], images[1])
+    assert images[0, 0, :, 0].tolist() == [250] * 3 + [0] * 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(np.uint16, "a.png"), (np.int32, "a.tif"), (np.float32, "a.tif")]
+)
+def test_values_of_more_than_8_bits_are_refused(tmp_path, dtype, name):
+    """Pillow would cut 1,000 off at 255 and round 0.5 to 0."""
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(np.full((4, 4), 1000, dtype)).save(tmp_path / "cat" / name)
+    with pytest.raises(
+        InputError, match=rf"cat/{name}: has values of more than 8 bits .mode (I|F)"
+    ):
+        load("folder", tmp_path)
+
+
+def test_other_files_beside_images_are_told(paint, caplog):
+    root = paint("cat/a.png", "dog/a.png")
+    (root / "readme.txt").write_text("not beside images")
+    load("folder", root)
+    assert not caplog.messages
+    (root / "dog/a.png").rename(root / "dog/a.jfif")
+    paint("dog/b.png")
+    load("folder", root)
+    (told,) = caplog.messages
+    assert told.startswith(f"left out: {root / 'dog/a.jfif'}; names of images end in .bmp")
 
 
 def test_a_damaged_image_is_named(paint):
@@ -250,11 +327,11 @@ PIXELS = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
 )
 def test_npz_layouts(tmp_path, pixels, expected):
     path = tmp_path / "mine.npz"
-    np.savez(path, images=pixels, labels=np.array([1, 0], np.uint8), is_test=[False, True])
+    np.savez(path, images=pixels, labels=np.array([1, 0], np.uint8), is_test=[False, False])
     images = load("npz", path)
     np.testing.assert_array_equal(images.images, expected)
     assert (images.class_names, images.domain_names) == (("0", "1"), ("mine",))
-    assert images.is_test.tolist() == [False, True]
+    assert images.labels.tolist() == [1, 0]
     assert images.name == "mine"  # Two files are two data sets in tables.
 
 
@@ -274,6 +351,16 @@ def test_npz_with_domains(tmp_path):
         ({"images": PIXELS.astype(float), "labels": [0, 0]}, "images are float64"),
         ({"images": PIXELS, "labels": [0.0, 1.0]}, "labels are float64"),
         ({"images": PIXELS, "labels": [0]}, r"labels are int64 \(1,\)"),
+        (
+            {"images": PIXELS, "labels": [1, 2]},
+            "no class_names and the numbers 1, 2; number from 0",
+        ),
+        ({"images": PIXELS, "labels": [0, 1], "class_names": ["a", "all"]}, "labels is named all"),
+        ({"images": PIXELS, "labels": [0, 9]}, "the numbers 0, 9; number from 0 to 1 or add class"),
+        (
+            {"images": PIXELS, "labels": [0, 1], "is_test": [True, False]},
+            "class 0 has test images,",
+        ),
         ({"images": PIXELS, "labels": [0, 0], "is_test": [0, 1]}, "is_test is int64"),
         ({"images": PIXELS, "labels": np.array([0, None])}, r"mine\.npz: .*pickle"),
     ],

@@ -259,6 +259,10 @@ def test_test_images_are_shared_or_divided(grid):
     assert len(divided.test[2]) == 15
     with pytest.raises(InputError, match=r"class a .* 5 test images and 2 clients ask for 3 each"):
         IID(clients=2, domains="ink:2", shared_test=False, test_shots=3).split(images)
+    lone = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
+    message = "class a of all domains has 0 test images and a client asks for 1; add some or leave"
+    with pytest.raises(InputError, match=message):
+        IID(clients=2).split(lone)
 
 
 def counts_of(images, parts):

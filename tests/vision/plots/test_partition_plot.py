@@ -1,5 +1,7 @@
 """The figure of a partition, read back from its axes."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -100,3 +102,11 @@ def test_names_are_no_formulas(tmp_path):
     ]
     fig = division(pd.DataFrame(rows), (name, "other"), (name, "other"), 1)
     assert save_figure(fig, tmp_path / "figure.svg").exists()
+
+
+def test_characters_that_the_font_lacks_are_told_once(grid, tmp_path, caplog, recwarn):
+    images = dataclasses.replace(grid(train=10, test=4), class_names=("a", "犬", "猫"))
+    save_figure(partition(Partition((ids(0, 14),), (ids(10),)), images), tmp_path / "a.png")
+    (told,) = caplog.messages
+    assert told.startswith("the figure shows boxes for 犬 猫, which its font lacks; name a font")
+    assert not recwarn.list

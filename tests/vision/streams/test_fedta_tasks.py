@@ -147,3 +147,12 @@ def test_what_is_impossible_is_refused(settings, words):
 def test_too_few_images_for_the_clients_are_refused():
     with pytest.raises(InputError, match="2 training images of c"):
         Tasks(**SMALL, min_share=0).split(image_set(train=2))
+
+
+def test_a_class_without_test_images_is_refused():
+    images = image_set()
+    images = images.take(~(images.is_test & (images.labels == 3)))
+    with pytest.raises(InputError, match="class c3 of counted has no test images; add some, lea"):
+        Tasks(**SMALL).split(images, 1)
+    local = Tasks(**SMALL, tested_on="local").split(images, 1)
+    assert 3 in images.labels[torch.cat([ids for stage in local.test for ids in stage])]
