@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
@@ -85,6 +85,13 @@ def restoring(folder: Path) -> Iterator[None]:
 
 def read_description(path: Path, saver: str) -> dict[str, Any]:
     """Read the description of a model alone."""
+    if not path.exists():
+        raise no_file(
+            path,
+            "model",
+            f"give the folder of a finished run or of {saver}; on a federation's node, some "
+            "methods leave none (docs/federation.md)",
+        )
     return read_json(path, FORMAT, f"give the folder of a run or of {saver}")
 
 

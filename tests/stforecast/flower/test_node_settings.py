@@ -5,7 +5,6 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.flower.node_settings import NodeSettings
 
-
 AUTHORITY = """\
 -----BEGIN CERTIFICATE-----
 MIIBbjCCARWgAwIBAgIUPSiM9VeZanquEQKpVVv4QioG1S8wCgYIKoZIzj0EAwIw

@@ -35,8 +35,8 @@ ERROR :     Exit Code: 305
 OTHER_NAME = """
 ERROR :     SSL/TLS handshake error detected.
 ERROR :     Exit Code: 305
-[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: IP address mismatch, certificate is not \
-valid for '10.0.0.1'. (_ssl.c:1006)
+[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate is not \
+valid for 'a.org'. (_ssl.c:1006)
 """
 
 NO_TLS = """
@@ -83,10 +83,7 @@ def supervisor(*texts, **settings):
     ("text", "message"),
     [
         (UNTRUSTED, r"server:1 shows a certificate that .* trust \(unable to get local issuer"),
-        (
-            OTHER_NAME,
-            r"trust \(IP address mismatch, .* valid for '10.0.0.1'\); give .* server's name",
-        ),
+        (OTHER_NAME, r"trust \(Hostname mismatch, .* 'a.org'\); give .* has the server's name$"),
         (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give key$"),
         (NO_KEY, r"cannot start: 302 Unable to parse the private key file. .* private key.$"),
         (CRASH, r"cannot start: FileNotFoundError: .*'/nowhere'$"),
