@@ -125,7 +125,7 @@ MARK = ".federation-demo"
 
 FOLDERS = {"raw", "app", "keys", "logs", "hostile", "checkpoints"}
 FILES = {MARK, "city.nc", "server.log", "server.jsonl", "metrics.prom", "rounds.csv"}
-FILES |= {"federation.json", "federation.png"}
+FILES |= {"federation.json", "federation.png", ".lock"}
 MADE = FOLDERS | FILES | {f"{n}{end}" for n in SHARES for end in (".nc", ".federation")}
 """Names of all files and folders that the demo writes."""
 

@@ -15,6 +15,9 @@ T = TypeVar("T")
 FIRST, LONGEST = 3.0, 300.0
 """Seconds before the first line, and most between two; each time takes twice the one before."""
 
+READY = "ready"
+"""Work of a service that has begun, and now waits for others."""
+
 log = logging.getLogger(__name__)
 
 _work = {"parts": "", "now": ""}
@@ -23,6 +26,11 @@ _work = {"parts": "", "now": ""}
 def doing(text: str) -> None:
     """Note what is being done, for the next line."""
     _work["now"] = text
+
+
+def ready() -> None:
+    """Note that a service has begun, so that no more lines are logged."""
+    doing(READY)
 
 
 @contextmanager
@@ -108,7 +116,8 @@ def heartbeat(command: str) -> Iterator[None]:
         wait = FIRST
         while not ended.wait(wait):
             wait = min(2 * wait, LONGEST)
-            if not getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()):
+            bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
+            if not bars and _work["now"] != READY:
                 what = ": ".join(filter(None, [command, _work["parts"], _work["now"]]))
                 log.info("%s (%s)", what, in_words(time.monotonic() - begin))
 

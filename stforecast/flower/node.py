@@ -24,6 +24,7 @@ from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
+from stforecast.federated.runs.run_folder import writing
 from stforecast.flower.hand_over import SECURE_ONLY
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class FlowerNode:
     def __init__(self, run: FederationSettings, place: Place, before: int | None = None) -> None:
         self.run, self.folder = run, place.out
         self.own = run.clients_at(place.data, place.first)
+        with writing(place.out):
+            place.out.mkdir(parents=True, exist_ok=True)
         about = {"settings": run.chosen.flat(), **self.own.identity}
         whole = place._replace(out=place.out.parent)
         earlier = whole.of_run(run.after).out / STATE if run.after else None
@@ -123,6 +126,12 @@ class FlowerNode:
                 "of the last, and do not count in the federation's",
                 message.about["best"],
             )
+        left = "metrics.csv and model/"
+        if not saved:
+            left = (
+                "metrics.csv, but no model/: the method predicts with more than the server's model"
+            )
+        log.info("the run has ended; %s holds %s", self.folder, left)
         metrics = self.run.metrics
         return self.node.report(message, errors, targets, saved, has_best, metrics)
 

@@ -7,12 +7,13 @@ import json
 import os
 import re
 import shutil
+import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.base.errors import InputError, no_file
+from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import claim_folder
 from data_prep.cube import open_cube
 from stforecast.flower.hand_over import SECURE_ONLY, WORKER
@@ -75,6 +76,10 @@ class NodeSettings:
                 raise no_file(
                     path, "certificate or key", "see docs/federation.md for how to make it"
                 )
+        if self.root_certificates:
+            # Flower's SuperNode would print a traceback, and neither join nor end.
+            with reading(self.root_certificates, "as a certificate", "give a file in PEM"):
+                ssl.create_default_context(cadata=self.root_certificates.read_text("ascii"))
         if self.key and not PRIVATE.match(self.key.read_bytes()[:100]):
             raise InputError(
                 f"{self.key}: not a private key; give the file that ssh-keygen wrote, "

@@ -6,8 +6,11 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command
-from data_prep.base.files import atomic_path
+from data_prep.base.files import atomic_path, file_lock
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
@@ -37,6 +40,12 @@ log = logging.getLogger(__name__)
 LAST, BEFORE = "last", "before"
 """Folders in the results of the checkpoint after the last round, and of that of the run before."""
 
+CHECKPOINTS = "checkpoints"
+"""Folder in the results of an unfinished run's checkpoints."""
+
+LOCK = ".lock"
+"""File in the results that is locked while a run writes there."""
+
 
 def make_server_app() -> Any:
     """Return Flower's `ServerApp`, which runs the rounds."""
@@ -47,6 +56,7 @@ def make_server_app() -> Any:
     @app.main()
     def main(grid: Any, context: Any) -> None:
         show_log()
+        end_with_superlink(sys.argv)
         serve(GridLink(grid), read_run(context.run_config))
 
     return app
@@ -57,9 +67,15 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
 
     A run that was ended goes on from `checkpoints/`, of which `last/` is left at the end: another
     run may begin with it, as its `before/`. Returns what `federation.json` holds.
+
+    Raises:
+        InputError: also if another process writes in the folder of the results, or it holds those
+            of a finished run.
     """
     config, out, method = run.chosen, Path(run.out), run.build_method()
-    with logged(out):
+    out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    check_unfinished(out)
+    with file_lock(out / LOCK, out), logged(out):
         plan = {"rounds": config.training.rounds, "clients": run.n_clients}
         known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
@@ -76,7 +92,7 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
             secure=run.secure,
             metrics=run.metrics,
             owners=run.owners,
-            folder=out / "checkpoints",
+            folder=out / CHECKPOINTS,
             run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
             begin=load_checkpoint(out / BEFORE).state.server if run.after else None,
         )
@@ -114,9 +130,36 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         with atomic_path(out / RESULTS) as part:
             part.write_text(json.dumps(about, indent=2) + "\n")
         shutil.rmtree(out / LAST, ignore_errors=True)
-        newest_first(out / "checkpoints")[0].rename(out / LAST)
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+        newest_first(out / CHECKPOINTS)[0].rename(out / LAST)
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return about
+
+
+def check_unfinished(out: Path) -> None:
+    """Check that a folder does not hold the results of a finished run."""
+    if (out / LAST).exists() and not (out / CHECKPOINTS).exists():
+        raise InputError(
+            f"{out} holds a finished run; go on with it by `stforecast federate update`, or ",
+            Words("choose another {results} or delete it"),
+        )
+
+
+def end_with_superlink(arguments: list[str]) -> None:
+    """End this process, if it is a `flwr-serverapp`, soon after the SuperLink that started it.
+
+    Flower raises a signal then, which Python does not handle while it waits for the answer of the
+    SuperLink: forever.
+    """
+    if "--parent-pid" not in arguments:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def prepare_continuation(run: FederationSettings, out: Path, rounds: int) -> FederationSettings:

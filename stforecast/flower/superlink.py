@@ -24,6 +24,7 @@ from annotated_types import Le
 from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError, Words, no_file
+from data_prep.base.progress import ready
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
 from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
@@ -243,6 +244,7 @@ class FederationServer(CheckedOptions):
             log.info("tried as a stranger: nobody can list runs or run an app at %s", where)
         log.info("for the command flwr on this machine: export FLWR_HOME=%s", self.home)
         log.info("nodes join at %s", where)
+        ready()
 
 
 def _wait_for(superlink: subprocess.Popen[bytes], address: str) -> None:

@@ -49,7 +49,7 @@ JOINED = re.compile(r"SuperNode ID: (\d+)")
 UNREACHABLE = "Connection attempt failed"
 REFUSAL = re.compile(r"\[code: 2004\]")
 KEYLESS = re.compile(r"\[code: 2001\]")
-CERTIFICATE = re.compile("CERTIFICATE_VERIFY_FAILED|SSL/TLS handshake error")
+CERTIFICATE = re.compile(r"certificate verify failed: ([^(\n]*[^(\n. ])")
 ERROR = re.compile(r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)")
 CONNECTION_ERROR = 305
 """Flower's code for a server that cannot be reached or refuses."""
@@ -227,9 +227,9 @@ class Ending:
         """Return the lines as one text."""
         return "\n".join(self.lines)
 
-    def failed_by(self, said: re.Pattern[str]) -> bool:
-        """Return whether it did not join, and said something like this."""
-        return self.joined is None and bool(said.search(self.text))
+    def failed_by(self, said: re.Pattern[str]) -> re.Match[str] | None:
+        """Return what it said like this if it did not join."""
+        return said.search(self.text) if self.joined is None else None
 
     @property
     def permanent(self) -> bool:
@@ -326,14 +326,15 @@ class Supervisor:
                 f"{self.superlink} does not let this node in: it still counts the node that was "
                 "here before (for about a minute), or does not know the key"
             )
-        return f"no connection to {self.superlink}"
+        return f"no connection to {self.superlink} ({ending.reason[:300]})"
 
     def _check(self, ending: Ending) -> None:
         """Raise an error if another try would not help."""
-        if ending.failed_by(CERTIFICATE):
+        if why := ending.failed_by(CERTIFICATE):
             raise InputError(
-                f"{self.superlink} shows a certificate that its given authority did not sign; ",
-                Words("give the authority's, such as ca.crt, as {root_certificates}"),
+                f"{self.superlink} shows a certificate that this node does not trust ({why[1]}); ",
+                Words("give its authority's, such as ca.crt, as {root_certificates}, "),
+                "or ask the server's owner for one that is valid now and has the server's name",
             )
         if ending.failed_by(KEYLESS):
             raise InputError(

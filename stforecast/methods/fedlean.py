@@ -424,7 +424,7 @@ class FedLean(FedAvg):
             return False
         plain = training.optimizer == "adam" and not training.clip_gradients
         plain = plain and not training.weight_decay and self.task.options.loss == "huber"
-        if not plain or cohort.data.group_sizes is not None:  # A batch would hold whole groups.
+        if not plain or cohort.data.group > 1:  # A batch would hold whole groups.
             return False
         names = [f"{layer}.{name}" for layer in MLP.layers for name in ("weight", "bias")]
         layers = [cohort.params[name] for name in names]

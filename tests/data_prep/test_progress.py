@@ -2,11 +2,12 @@
 
 import logging
 import threading
+import time
 
 import pytest
 
 from data_prep.base import progress
-from data_prep.base.progress import doing, each, heartbeat, noting
+from data_prep.base.progress import doing, each, heartbeat, noting, ready
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,17 @@ def test_lines_say_what_is_done_until_it_is_stopped():
 def test_a_command_that_has_said_nothing_is_starting():
     with heartbeat("run"):
         wait_for("run: starting")
+
+
+def test_a_service_that_has_begun_says_no_more(caplog, monkeypatch):
+    monkeypatch.setattr(progress, "LONGEST", 0.01)
+    with heartbeat("federate"):
+        wait_for("federate: starting")
+        ready()
+        time.sleep(0.05)  # For a line that was being written.
+        caplog.clear()
+        time.sleep(0.2)
+    assert caplog.records == []
 
 
 def test_lines_say_which_of_several_parts_is_done_and_what_of_it():

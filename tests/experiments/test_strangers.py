@@ -58,7 +58,7 @@ def hostile_app(folder):
     """An app that leaves a file in the folder wherever its code runs."""
     package = folder / "hostile" / "hostile"
     package.mkdir(parents=True)
-    text = PROJECT.format(method="malice", package="hostile", config="x = 1")
+    text = PROJECT.format(task="malice", method="none", package="hostile", config="x = 1")
     (package.parent / "pyproject.toml").write_text(text)
     for name, code in {"__init__": "", "server": SERVER, "client": CLIENT}.items():
         (package / f"{name}.py").write_text(code.format(folder=str(folder)))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
@@ -88,8 +88,11 @@ def read_description(path: Path, saver: str) -> dict[str, Any]:
     remedy = f"give the folder of a run or of {saver}"
     if not path.exists():
         below = sorted(path.parent.glob(f"**/model/{path.name}"))
-        such = f", such as {below[0].parents[1]}" if below else ""
-        raise InputError(f"{path.parent}: no {path.name} here; {remedy}{such}")
+        advice = f", such as {below[0].parents[1]}" if below else ""
+        advice = advice or (
+            "; on a federation's node, some methods leave none (docs/federation.md)"
+        )
+        raise no_file(path, "model", remedy + advice)
     return read_json(path, FORMAT, remedy)
 
 

@@ -48,7 +48,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, secure, federatio
         rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
         folders = [tmp_path / f"{name}.federation" for name in "ab"]
         tables.append([rounds, *(pd.read_csv(f / RUN / "metrics.csv") for f in folders)])
-        for folder in folders:
+        for folder in (*folders, tmp_path / "server"):
             shutil.rmtree(folder)
     for a, b in zip(*tables, strict=True):
         pd.testing.assert_frame_equal(a, b, check_exact=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from node_link import NodeLink
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
@@ -142,10 +144,55 @@ def test_each_node_keeps_a_forecaster_that_needs_no_server(
         pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4)
 
 
-def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path):
+def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path, caplog):
     run, link, _ = federation("perfedavg")
+    caplog.set_level(logging.INFO)
     assert serve(link, run)["models"] == 0
-    assert not (tmp_path / "a.federation" / RUN / "model").exists()
+    folder = tmp_path / "a.federation" / RUN
+    assert not (folder / "model").exists()
+    assert f"the run has ended; {folder} holds metrics.csv, but no model/: the me" in caplog.text
+    with pytest.raises(InputError, match=r"no model here .* some methods leave none"):
+        Forecaster.load(folder)
+
+
+def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
+    run, link, _ = federation()
+    (tmp_path / "file").touch()
+    link.configs[1] |= {"out": str(tmp_path / "file" / "b")}
+    with pytest.raises(InputError, match=r"1 of 3 clients came"):
+        serve(link, run)
+    assert "/file/b/run-0123456789abcdef: cannot be written (Not a directory)" in caplog.text
+
+
+def test_results_of_a_finished_run_are_kept(federation, tmp_path):
+    """Also from `flwr run` of an app that has other settings."""
+    run, link, _ = federation("fedavg")
+    serve(link, run)
+    before = {path: path.read_bytes() for path in (tmp_path / "server").rglob("*.*")}
+    other, link, _ = federation("fedavg", lr=0.1)
+    with pytest.raises(InputError, match=r"server holds a finished run; go on with it by `stforec"):
+        serve(link, other)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "server").rglob("*.*")}
+
+
+def test_a_folder_in_which_a_run_writes_is_refused(federation, tmp_path):
+    """As when an app is started twice."""
+    run, link, _ = federation("fedavg")
+    again, honest, refused = NodeLink(run, link.configs), link.answer, []
+
+    def answer(*about):
+        if not refused:
+            with pytest.raises(
+                InputError, match=r"server: process \d+ on .* is writing there"
+            ) as e:
+                serve(again, run)
+            refused.append(e)
+        return honest(*about)
+
+    link.answer = answer
+    assert serve(link, run)["nodes"] == 2
+    assert refused
+    assert not again.sent
 
 
 @pytest.mark.sampled(2)

@@ -5,13 +5,26 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.flower.node_settings import NodeSettings
 
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBbjCCARWgAwIBAgIUPSiM9VeZanquEQKpVVv4QioG1S8wCgYIKoZIzj0EAwIw
+DDEKMAgGA1UEAwwBYTAgFw0yNjExMjcwNDEyMTRaGA8yMTI2MTEwMzA0MTIxNFow
+DDEKMAgGA1UEAwwBYTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABINqPVTJsyHL
+ZmpO1B82+9itDxjpy2rnsYvdpkKotMkKonSEJ0nv96EN4F4s3gDXBiMFpG4+J+hM
+XcNIK/Vw2tKjUzBRMB0GA1UdDgQWBBSWSPeVorXaFq7MBPFqT/ZXrP7RtzAfBgNV
+HSMEGDAWgBSWSPeVorXaFq7MBPFqT/ZXrP7RtzAPBgNVHRMBAf8EBTADAQH/MAoG
+CCqGSM49BAMCA0cAMEQCIElxll2PEVjCquFZKOelfRY3Bs7I/2MadG7PUF3anlx4
+AiBIKtVX8w035nLLkGTQPGBOuykW3d0+J42KaI7jdzJZFA==
+-----END CERTIFICATE-----
+"""
+
 
 @pytest.fixture
 def files(tmp_path):
     """A cube's, a key's and a certificate's file, as far as they are looked at here."""
     for name, text in {
         "north.nc": "cube", "north": "-----BEGIN OPENSSH PRIVATE KEY-----\n",
-        "north.pub": "ecdsa-sha2-nistp384 AAAA", "ca.crt": "-----BEGIN CERTIFICATE-----\n",
+        "north.pub": "ecdsa-sha2-nistp384 AAAA", "ca.crt": AUTHORITY,
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -55,6 +68,7 @@ def test_a_node_may_require_secure_aggregation(files, monkeypatch):
         ({"first_client": -1}, "first_client is -1"),
         ({"data": "gone.nc"}, r"gone.nc: no cube here \(found nothing\)"),
         ({"root_certificates": "gone.crt"}, r"gone.crt: no certificate or key here"),
+        ({"root_certificates": "north.pub"}, r"north.pub: cannot be read as a certificate .* PEM"),
         ({"key": "gone"}, r"gone: no certificate or key here"),
         ({"key": "north.pub"}, r"north.pub: not a private key; .* not the one that ends in .pub"),
         ({"insecure": True}, "insecure uses neither certificates nor keys"),

@@ -32,6 +32,19 @@ ERROR :     Exit Code: 305
 [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate
 """
 
+OTHER_NAME = """
+ERROR :     SSL/TLS handshake error detected.
+ERROR :     Exit Code: 305
+[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate is not \
+valid for 'a.org'. (_ssl.c:1006)
+"""
+
+NO_TLS = """
+ERROR :     SSL/TLS handshake error detected.
+ERROR :     Exit Code: 305
+[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol (_ssl.c:1006)
+"""
+
 NO_KEY = """
 \x1b[91mERROR \x1b[0m:     Exit Code: 302
 Unable to parse the private key file.
@@ -69,7 +82,8 @@ def supervisor(*texts, **settings):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (UNTRUSTED, r"server:1 shows a certificate that its given authority did not sign"),
+        (UNTRUSTED, r"server:1 shows a certificate that .* trust \(unable to get local issuer"),
+        (OTHER_NAME, r"trust \(Hostname mismatch, .* 'a.org'\); give .* has the server's name$"),
         (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give key$"),
         (NO_KEY, r"cannot start: 302 Unable to parse the private key file. .* private key.$"),
         (CRASH, r"cannot start: FileNotFoundError: .*'/nowhere'$"),
@@ -111,7 +125,14 @@ def test_a_node_that_is_killed_before_it_joins_is_started_again(caplog):
         Supervisor(
             lambda port: [sys.executable, "-c", next(codes)], "a:1", waits=(0.01, 0.01)
         ).run()
-    assert caplog.text.count("no connection to a:1; again in 0.01 s") == 2
+    assert caplog.text.count("no connection to a:1 (it printed nothing); again in 0.01 s") == 2
+
+
+def test_a_handshake_that_the_server_cuts_is_tried_again(caplog):
+    """As by a server that is being started, or a proxy whose server is not there."""
+    with pytest.raises(InputError, match="302"):
+        supervisor(NO_TLS, NO_KEY).run()
+    assert "no connection to server:1 (305 [SSL: UNEXPECTED_EOF_WHILE_READING]" in caplog.text
 
 
 def test_a_server_that_is_not_there_is_named_once(caplog):

@@ -292,7 +292,10 @@ def edit(folder, change):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / "forecaster.json").unlink(), "no forecaster.json here; give the folder"),
+        (
+            lambda f: (f / "forecaster.json").unlink(),
+            r"forecaster.json: no model here \(found noth",
+        ),
         (lambda f: (f / "forecaster.json").write_text("{"), "forecaster.json: cannot be read as"),
         (lambda f: edit(f, lambda a: a.update(format=99)), "format 99, this version reads 1"),
         (lambda f: edit(f, lambda a: a.pop("cells")), "no 'cells' in the saved model"),
@@ -309,7 +312,7 @@ def test_a_damaged_model_is_named(fitted, tmp_path, damage, message):
 
 def test_the_folder_above_a_run_is_told_what_to_give(fitted, tmp_path):
     fitted("ridge").save(tmp_path / "a" / "run" / "model")
-    with pytest.raises(InputError, match=r"no forecaster.json here; give .* such as .*/a/run$"):
+    with pytest.raises(InputError, match=r"no model here .*; give .* such as .*/a/run$"):
         Forecaster.load(tmp_path)
 
 
