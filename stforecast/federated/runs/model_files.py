@@ -88,11 +88,11 @@ def read_description(path: Path, saver: str) -> dict[str, Any]:
     remedy = f"give the folder of a run or of {saver}"
     if not path.exists():
         below = sorted(path.parent.glob(f"**/model/{path.name}"))
-        advice = f", such as {below[0].parents[1]}" if below else ""
-        advice = advice or (
-            "; on a federation's node, some methods leave none (docs/federation.md)"
-        )
-        raise no_file(path, "model", remedy + advice)
+        if below:
+            remedy += f", such as {below[0].parents[1]}"
+        elif (path.parent / "metrics.csv").exists():
+            remedy += "; on a federation's node, some methods leave none (docs/federation.md)"
+        raise no_file(path, "model", remedy)
     return read_json(path, FORMAT, remedy)
 
 
