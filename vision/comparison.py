@@ -151,11 +151,15 @@ def _most(measure: str) -> float:
 
 
 def points_above(
-    row: ModelRow, other: ModelRow, mask: str, measure: str = ACCURACY
+    row: ModelRow, other: ModelRow, mask: str, measure: str = ACCURACY, *, alike: bool = True
 ) -> Estimate | None:
-    """Return the percentage points by which a row lies above another; None without common seeds."""
+    """Return the percentage points by which a row lies above another; None without common seeds.
+
+    Both were tested on the same images if they are `alike`. Otherwise they may have other clients,
+    but need as many: else, None.
+    """
     ours, theirs = (shares_by_client(r, mask, measure) for r in (row, other))
-    return _difference(ours, theirs, row.name, _most(measure))
+    return _difference(ours, theirs, row.name, _most(measure), alike)
 
 
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
@@ -193,7 +197,7 @@ def _mean(table: pd.DataFrame, most: float = 100.0) -> Estimate:
 
 
 def _difference(
-    ours: pd.DataFrame, theirs: pd.DataFrame, name: str, most: float
+    ours: pd.DataFrame, theirs: pd.DataFrame, name: str, most: float, alike: bool = True
 ) -> Estimate | None:
     """Return the percentage points by which one table of shares lies above another.
 
@@ -203,7 +207,9 @@ def _difference(
     if common.empty:
         return None
     ours, theirs = ours.loc[common], theirs.loc[common]
-    if not ours["samples"].equals(theirs["samples"]):
+    if not alike and not ours.index.equals(theirs.index):
+        return None
+    if alike and not ours["samples"].equals(theirs["samples"]):
         raise InputError(
             f"{name} was tested on other images than the row it is compared with: clients have "
             "other numbers of them; ",

@@ -18,7 +18,12 @@ among = ["all classes", "task classes"]
 
 [[claims]]
 says = "Accuracy rises with the imbalance"
-why = "one imbalance is run"           # it cannot be told, and why
+row = "gldp (local)"
+rising = ["IF 10", "IF 50", "IF 100"]  # from each of these scenarios to the next
+
+[[claims]]
+says = "Fusion on the surrogate set helps"
+why = "rows with prompts need a GPU"   # it cannot be told, and why
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Literal
 
 import pandas as pd
@@ -260,8 +266,9 @@ class Claim(CheckedOptions):
         says: the claim in words.
         row: label of the row that it is about.
         over: labels of the rows that it is claimed to be above.
-        by: number of points by which it is claimed to be above each of them.
-        least: claimed least value of the measure, in per cent; instead of `over`.
+        rising: scenarios; the row is claimed to be higher in each than in the one before.
+        by: number of points by which it is claimed to be above each of them, or to rise.
+        least: claimed least value of the measure, in per cent.
         better: whether a label stands for the most accurate model of its method, not for its own.
         measure: measure of the rows.
         among: classes that predictions choose from.
@@ -271,6 +278,7 @@ class Claim(CheckedOptions):
     says: str
     row: str = ""
     over: tuple[str, ...] = ()
+    rising: tuple[str, ...] = ()
     by: float = 0.0
     least: float | None = None
     better: bool = False
@@ -285,16 +293,20 @@ class Claim(CheckedOptions):
             raise InputError(
                 f"claim {self.says!r} needs a row, or in why the reason for having none"
             )
-        if self.row and bool(self.over) == (self.least is not None):
+        stated = [bool(self.over), len(self.rising) > 1, self.least is not None]
+        if self.row and sum(stated) != 1:
             raise InputError(
-                f"claim {self.says!r} needs either over, the rows that it is above, or least"
+                f"claim {self.says!r} needs one of over, the rows that it is above, rising, two or "
+                "more scenarios, and least"
             )
         if odd := set(self.among) - {*MASKS, TASK}:
             raise choose("classes", min(odd), (*MASKS, TASK))
 
 
-def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -> tuple[Claim, ...]:
-    """Parse the key `claims` of a benchmark, which name the labels of its rows."""
+def parse_claims(
+    tables: Iterable[Mapping[str, Any]], labels: Collection[str], scenarios: Collection[str]
+) -> tuple[Claim, ...]:
+    """Parse the key `claims` of a benchmark, which name the labels of its rows and scenarios."""
     known = [field.name for field in fields(Claim)]
     found = []
     for table in tables:
@@ -305,6 +317,8 @@ def parse_claims(tables: Iterable[Mapping[str, Any]], labels: Collection[str]) -
         claim = Claim(**table)
         if absent := {claim.row, *claim.over} - {"", *labels}:
             raise InputError(f"claim {claim.says!r}: {choose('label', min(absent), labels)}")
+        if unknown := set(claim.rising) - set(scenarios):
+            raise InputError(f"claim {claim.says!r}: {choose('scenario', min(unknown), scenarios)}")
         found.append(claim)
     return tuple(found)
 
@@ -329,6 +343,9 @@ def _answers(
     if claim.why:
         yield "-", claim.why, UNTOLD
         return
+    if claim.rising:
+        yield from _answers_across(claim, rows.values())
+        return
     for data, own in rows.items():
         for mask in claim.among:
             where = data if len(claim.among) == 1 else f"{data}, {mask}"
@@ -337,6 +354,30 @@ def _answers(
                 yield where, f"not run: {', '.join(absent)}", UNTOLD
             else:
                 yield where, *_answer(claim, own, mask)
+
+
+def _answers_across(
+    claim: Claim, rows: Iterable[Mapping[str, ModelRow]]
+) -> Iterable[tuple[str, str, str]]:
+    """Yield images, what was found, and the answer to a claim about several scenarios."""
+    by_images: dict[str, dict[str, ModelRow]] = {}
+    for own in rows:
+        if row := own.get(claim.row):
+            facts = row.group.runs[0].facts()
+            by_images.setdefault(facts["data"], {})[facts["scenario"]] = row
+    for data, own in by_images.items():
+        if absent := [name for name in claim.rising if name not in own]:
+            yield data, f"not run: {', '.join(absent)}", UNTOLD
+            continue
+        for mask in claim.among:
+            where = data if len(claim.among) == 1 else f"{data}, {mask}"
+            levels = {name: level(own[name], mask, claim.measure) for name in claim.rising}
+            here = f"{claim.row}: {', '.join(f'{name} {found}' for name, found in levels.items())}"
+            above = {
+                name: points_above(own[name], own[before], mask, claim.measure, alike=False)
+                for before, name in pairwise(claim.rising)
+            }
+            yield where, *_told(claim, here, "the one before: ", above)
 
 
 def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
@@ -351,9 +392,16 @@ def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str,
     if claim.least is not None:
         return f"{here}; claimed {claim.least:g}", verdict([own], claim.least)
     above = {other.name: points_above(row, other, mask, claim.measure) for other in others}
+    return _told(claim, here, "", above)
+
+
+def _told(
+    claim: Claim, here: str, what: str, above: Mapping[str, Estimate | None]
+) -> tuple[str, str]:
+    """Return what was found with differences in points, and the answer that they give."""
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     claimed = f"; claimed {claim.by:g}" if claim.by else ""
-    return f"{here}; points above {listed}{claimed}", verdict(above.values(), claim.by)
+    return f"{here}; points above {what}{listed}{claimed}", verdict(above.values(), claim.by)
 
 
 def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:

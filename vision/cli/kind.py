@@ -85,7 +85,7 @@ class ImageKind(Kind[ImageRun]):
 
     def claims(self, found: Mapping[str, Any], labels: Sequence[str]) -> Sequence[Claim]:
         """Return the claims of a paper."""
-        return parse_claims(found.get("claims", ()), labels)
+        return parse_claims(found.get("claims", ()), labels, found.get("scenarios", ()))
 
     def check_grid(self, grid: Grid[ImageRun]) -> None:
         """Refuse an unknown reference."""

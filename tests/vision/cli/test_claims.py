@@ -3,6 +3,7 @@
 import pytest
 
 from data_prep.base.errors import InputError
+from experiments.site.images import seeds_needed
 from stforecast.bench.grid import load_grid
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
@@ -27,7 +28,7 @@ def test_a_claim_is_answered_for_each_data_set(outcome):
         {"says": "of many clients", "why": "three are few"},
         {"says": "than guesses", "row": "solo", "over": ["chance"]},
     ]
-    found = lines(answers(parse_claims(tables, LABELS), runs).partition("\n\n")[0])
+    found = lines(answers(parse_claims(tables, LABELS, ()), runs).partition("\n\n")[0])
     assert [cells[0] for cells in found] == [
         says for says, n in zip([t["says"] for t in tables], [2, 2, 2, 1, 2], strict=True)
         for _ in range(n)
@@ -56,13 +57,48 @@ def test_a_claim_may_be_about_the_better_model_of_a_method(outcome):
     runs = outcome[0].runs
     table = {"says": "alone is better", "row": "solo", "over": ["α = 0.3"], "better": True}
     for mirrored in (table, table | {"row": "α = 0.3", "over": ["solo"]}):
-        found = lines(answers(parse_claims([mirrored], LABELS), runs).partition("\n\n")[0])
+        found = lines(answers(parse_claims([mirrored], LABELS, ()), runs).partition("\n\n")[0])
         for _, data, here, _ in found:
             rows = rows_of(group_runs([run for run in runs if run.data_name == data]))
             models = [row for row in rows if row.name.startswith("α = 0.3")]
             best = max(models, key=lambda row: level(row, "all classes").value)
             assert len(models) > 1
             assert f"{best.name}: " in here or f"above {best.name} " in here
+
+
+def test_a_claim_may_be_about_several_scenarios(outcome):
+    runs, scenarios = outcome[0].runs, ("n = 2", "n = 3")
+    claims = [
+        {"says": "more classes help", "row": "solo", "rising": list(scenarios)},
+        {"says": "hardly", "row": "solo", "rising": list(scenarios[::-1]), "by": -100},
+    ]
+    parsed = parse_claims(claims, LABELS, scenarios)
+    found = lines(answers(parsed, runs).partition("\n\n")[0])
+    assert [cells[1] for cells in found] == [runs[0].about["data"]] * 2
+    some = [run for run in runs if run.data_name.endswith("n = 2")]
+    others = [run for run in runs if run.data_name.endswith("n = 3")]
+    two, three = (
+        next(row for row in rows_of(group_runs(own)) if row.name == "solo")
+        for own in (some, others)
+    )
+    above = points_above(three, two, "all classes", alike=False)
+    assert above.value == pytest.approx(100 * (three.accuracy - two.accuracy))
+    assert found[0][2] == (
+        f"solo: n = 2 {level(two, 'all classes')}, n = 3 {level(three, 'all classes')}; "
+        f"points above the one before: n = 3 {above}"
+    )
+    assert found[0][3] == verdict([above], 0)
+    assert found[1][3] == HOLDS
+    assert seeds_needed({"here": found[0][2], "answer": UNTOLD}, 2) > 2
+
+
+def test_a_scenario_that_was_not_run_cannot_be_told(outcome):
+    runs = [run for run in outcome[0].runs if run.data_name.endswith("n = 2")]
+    claim = {"says": "more classes help", "row": "solo", "rising": ["n = 2", "n = 3"]}
+    found = lines(
+        answers(parse_claims([claim], LABELS, claim["rising"]), runs).partition("\n\n")[0]
+    )
+    assert found[0][2:] == ["not run: n = 3", UNTOLD]
 
 
 def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
@@ -78,11 +114,16 @@ def test_a_claim_without_intervals_or_common_seeds_cannot_be_told():
         ('says = "a"\nrow = "solo"\nover = ["sole"]', "claim 'a': unknown label 'sole'"),
         (
             'says = "a"\nrow = "solo"',
-            "claim 'a' needs either over, the rows that it is above, or least",
+            "claim 'a' needs one of over, the rows that it is above, rising, two or more ",
         ),
         ('says = "a"\nrow = "solo"\nwhy = "b"', "claim 'a' needs a row, or in why"),
         ('says = "a"\nrow = "solo"\nleast = 1\namong = ["some"]', "unknown classes 'some'"),
         ('says = "a"\nrow = "solo"\nleast = "x"', "least is 'x'"),
+        ('says = "a"\nrow = "solo"\nrising = ["n = 3"]', "claim 'a' needs one of over"),
+        (
+            'says = "a"\nrow = "solo"\nrising = ["n = 3", "n = 9"]\n[scenarios]\n"n = 3" = {}',
+            "claim 'a': unknown scenario 'n = 9'; choose one of: n = 3",
+        ),
         ('row = "solo"\nleast = 1', "a claim has no says"),
         ('says = "a"\nrows = "solo"', "unknown field of a claim 'rows'; choose one of: among,"),
     ],
