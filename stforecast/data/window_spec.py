@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Literal
 
 import pandas as pd
@@ -351,6 +352,7 @@ class ModelWindow(WindowSpec):
         return self.horizon // self.n_levels
 
 
+@cache
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 

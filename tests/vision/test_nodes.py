@@ -220,7 +220,6 @@ def test_the_app_holds_the_run(pets, tmp_path):
         ("fedvit", {"feature_cache": "/etc"}, "no run says where a node writes"),
         ("fedavg", {"partition": "fedta-tasks"}, "a node has all its images at once, not in tasks"),
         ("fedavg", {"delta_coding": True}, "not support delta_coding"),
-        ("fedavg", {"mixing": 0.6}, "models that are averaged, not mixed in turn"),
         ("fedproto", {"slow_share": 0.3}, "fedproto"),
         ("fedavg", {"clip": 1.0, "noise": "gaussian"}, "also sends counters"),
     ],

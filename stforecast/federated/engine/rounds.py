@@ -296,6 +296,7 @@ class Federation:
         server, trainer = self.server, self.trainer
         trainer.begin_round()
         self.latest = participants = self.participants()
+        stragglers.begin(server.method.training, self.state, participants.ids)
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)

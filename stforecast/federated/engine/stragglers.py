@@ -93,6 +93,14 @@ def shares_of(weights: Tensor) -> Tensor:
     return torch.cat([left[:1], weights * torch.cat([left[1:], left.new_ones(1)])])
 
 
+def begin(training: Training, state: State, ids: Tensor) -> None:
+    """Note how many uploads were mixed when the clients `ids` began to train."""
+    if training.mixing:
+        for name in (MIXED, BEGAN):
+            state.received.setdefault(name, torch.zeros(len(state.clients), dtype=torch.long))
+        state.received[BEGAN][ids] = state.received[MIXED].sum()
+
+
 def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple[Tensor, Payload]:
     """Keep the uploads of slow clients; return those of fast ones and what arrives in this round.
 
@@ -102,10 +110,6 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
     late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
     if training.slow_share or training.mixing:
         check_names(method, state, ids, upload)
-    if training.mixing:
-        for name in (MIXED, BEGAN):
-            state.received.setdefault(name, torch.zeros(len(state.clients), dtype=torch.long))
-        state.received[BEGAN][ids] = state.received[MIXED].sum()
     if late.any():
         _keep(method, state, ids[late], {name: t[late] for name, t in upload.items()})
     if late.any() or DUE in state.received:
@@ -154,7 +158,7 @@ def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payloa
     delay = int(mixed.sum()) + torch.arange(len(ids)) - began[ids[order]]
     weights = method.training.mixing * lateness_weight(method.training, delay.double())
     left, *_ = shares = shares_of(weights)
-    mixed[ids] += 1
+    state.received[MIXED] = mixed.index_add(0, ids, torch.ones_like(ids))
     present = method.broadcast(state.server, state.participants(ids))
     models = {}
     for name, t in upload.items():

@@ -36,6 +36,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.state import Clients, Participants, State
 from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
+from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import NOT_THE_CLIENTS
 from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
@@ -304,14 +305,21 @@ class Coordinator:
     def _try(self, trained: Mapping[int, Answer]) -> dict[str, Tensor] | str:
         """Return the state that these uploads lead to, or what is wrong with it."""
         ids, upload = joined([(a.ids, a.upload) for a in trained.values()])
+        state = self.server.state
+        before = dict(state.received)
+        fault: str | None
         try:
             merged = self.server.merged(ids, upload)
         except NOT_THE_CLIENTS:
             raise
         except Exception as e:
             log.debug("%s", e, exc_info=True)
-            return f"the server cannot compute the next state ({e!r:.120})"
-        return fault_of(merged, self.server.state.server, [upload], self._model) or merged
+            fault = f"the server cannot compute the next state ({e!r:.120})"
+        else:
+            fault = fault_of(merged, state.server, [upload], self._model)
+        if fault:
+            state.received = before
+        return fault or merged
 
     def _lose_round(self, reason: str) -> None:
         """Report that a round is repeated, as its uploads cannot be used."""
@@ -331,6 +339,8 @@ class Coordinator:
             to = Participants(ids, self.membership.sizes[ids], state.round)
             payload = self.method.broadcast(state.server, to)
             train = participants[torch.isin(participants, ids)].tolist()
+            began = torch.tensor(train, dtype=torch.long)
+            stragglers.begin(self.method.training, state, began)
             best, parties = self.server.best_round, len(self.membership.numbers)
             about = {"task": "round", "run": self.token, "round": state.round, "train": train}
             messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)

@@ -1,8 +1,8 @@
 """Rounds that go on without the slowest nodes, whose answers count when they arrive.
 
 With `--slow-share`, a round ends when the other nodes have answered it or an earlier one. This is
-FedBuff as in `stforecast.federated.engine.stragglers`, but nodes are late by themselves: the buffer
-holds the answers of that share of nodes, and a node that still trains is asked for nothing else.
+FedBuff, or with `--mixing` FedAsync, as in `stforecast.federated.engine.stragglers`, but nodes are
+late by themselves. A node that still trains is asked for nothing else.
 """
 
 from __future__ import annotations
@@ -67,27 +67,35 @@ class LateAnswers:
     def up_to_date(
         self, answers: Mapping[int, Answer], asked: Mapping[int, Message], state: State
     ) -> dict[int, Answer]:
-        """Return answers as if they were given to the present model, see `stragglers.moved`."""
-        current = {}
+        """Return answers as if they were given to the present model, see `stragglers.moved`.
+
+        Models that are mixed in turn stay as they are; their weight tells how late they are.
+        """
+        training, current = self.method.training, {}
         for node, answer in answers.items():
             upload, ids, late = answer.upload, answer.ids, state.round - asked[node].about["round"]
-            if self.method.training.slow_share and len(ids):
+            if (training.slow_share or training.mixing) and len(ids):
                 check_names(self.method, state, ids, upload)
             if late and len(ids):
-                rows, began = ids - self.membership.numbers[node].start, asked[node].payload
-                change = {name: t - began[name][rows] for name, t in upload.items()}
-                upload = moved(self.method, state, ids, change, late)
+                if not training.mixing:
+                    rows, began = ids - self.membership.numbers[node].start, asked[node].payload
+                    change = {name: t - began[name][rows] for name, t in upload.items()}
+                    upload = moved(self.method, state, ids, change, late)
                 self._tell(node, late, state.round)
             current[node] = dataclasses.replace(answer, upload=upload, late=late)
         return current
 
     def _tell(self, node: int, late: int, round: int) -> None:
-        weight = float(lateness_weight(self.method.training, torch.tensor(late)))
+        known: dict[str, float] = {"node": node, "round": round + 1, "late": late}
+        counts = "its model is mixed in"
+        if not self.method.training.mixing:
+            known["weight"] = float(lateness_weight(self.method.training, torch.tensor(late)))
+            counts = f"its change weighs {known['weight']:.2g}"
         log.info(
-            "round %d: %s answers round %d; its change weighs %.2g",
+            "round %d: %s answers round %d; %s",
             round + 1,
             self.membership.name(node),
             round + 1 - late,
-            weight,
-            extra=event("late", node=node, round=round + 1, late=late, weight=weight),
+            counts,
+            extra=event("late", **known),
         )

@@ -192,12 +192,8 @@ class FederationSettings(ABC):
             check_sums(method, config.uplink, config.robust)
 
     def _check_lateness(self, training: Training) -> None:
-        """Check that uploads may arrive late, if the server does not wait for the slowest nodes."""
-        if training.mixing:
-            raise InputError(
-                Words("nodes send models that are averaged, not mixed in turn; leave out {mixing}")
-            )
-        if not training.slow_share:
+        """Check that uploads may arrive late or be mixed in turn, if settings ask for it."""
+        if not training.slow_share and not training.mixing:
             return
         if training.slow_rounds != Training.slow_rounds:
             raise InputError(
@@ -207,7 +203,8 @@ class FederationSettings(ABC):
             raise InputError(
                 Words(
                     "the masks of {secure_aggregation} cancel only in the sum of one round, so no "
-                    "upload may arrive late; leave out {slow_share} or {secure_aggregation}"
+                    "upload may arrive late or be mixed by itself; leave out {slow_share} and "
+                    "{mixing}, or {secure_aggregation}"
                 )
             )
         check_lateness(self.build_method())

@@ -1,12 +1,14 @@
 """Rounds without the slowest nodes are those of simulated slow clients, and else as before."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.stragglers import slow
+from stforecast.federated.engine.rounds import Server
+from stforecast.federated.engine.stragglers import MIXED, slow
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fednova import FedNova
 from stforecast.federated.methods.fedrep import FedRep
@@ -17,7 +19,13 @@ from stforecast.federated.nodes.messages import Message
 SIZES, SHARES = (8, 12, 8, 12, 8), (1,) * 5
 CALM = Patience(start=0.2, answer=600, poll=0.01)
 HINGE = {"staleness": 1.5, "hinge": 1}
-REPEATED = [(FedAvg, {}), (FedAdam, {}), (FedAdam, HINGE), (FedRep, HINGE)]
+REPEATED = [
+    (FedAvg, {}),
+    (FedAdam, {}),
+    (FedAdam, HINGE),
+    (FedRep, HINGE),
+    (FedRep, HINGE | {"mixing": 0.6}),
+]
 SLOW = {"slow_share": 0.4, "slow_rounds": 3, "rounds": 7}
 
 
@@ -45,6 +53,7 @@ def delayed(link, nodes, rounds, spoil=lambda answer: answer):
     [
         (FedAvg, HINGE),
         (FedRep, {}),
+        (FedAvg, {"mixing": 0.6}),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in REPEATED),
     ],
 )
@@ -117,3 +126,15 @@ def test_uploads_that_are_no_models_end_the_run(federate, split):
     coordinator, _ = split(federate(FedNova, SIZES, slow_share=0.4, slow_rounds=1), SHARES)
     with pytest.raises(InputError, match="fednova also sends"):
         coordinator.run()
+
+
+def test_models_that_spoil_a_round_do_not_count_as_mixed(federate, split, monkeypatch):
+    def merged(server, ids, upload):
+        after = true(server, ids, upload)
+        return {n: t * math.inf for n, t in after.items()} if len(ids) == 5 else after
+
+    true = Server.merged
+    monkeypatch.setattr(Server, "merged", merged)
+    coordinator, _ = split(federate(FedAvg, SIZES, mixing=0.6, rounds=3), SHARES, patience=CALM)
+    coordinator.run()
+    assert int(coordinator.server.state.received[MIXED].sum()) == 3 * 4

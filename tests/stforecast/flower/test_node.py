@@ -257,8 +257,9 @@ def test_an_unknown_task_is_refused(federation):
         ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
         ("fedavg", {"slow_share": 0.3, "slow_rounds": 3}, "late by themselves, not simulated"),
-        ("fedavg", {"mixing": 0.6}, "averaged, not mixed in turn; leave out mixing"),
+        ("fedavg", {"mixing": 0.6, "slow_rounds": 3}, "late by themselves, not simulated"),
         ("fedproto", {"slow_share": 0.3}, "fedproto averages no models"),
+        ("fedproto", {"mixing": 0.6}, "fedproto averages no models"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
@@ -267,8 +268,9 @@ def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
         RunSettings.from_run_config(run.as_run_config())
 
 
-def test_secure_sums_and_late_uploads_exclude_each_other(tmp_path):
-    config = resolve("fedavg", slow_share=0.3)
+@pytest.mark.parametrize("settings", [{"slow_share": 0.3}, {"mixing": 0.6}])
+def test_secure_sums_and_late_or_mixed_uploads_exclude_each_other(settings, tmp_path):
+    config = resolve("fedavg", **settings)
     run = RunSettings(config, 3, Patience(), str(tmp_path), secure=SecureSums())
     with pytest.raises(InputError, match="cancel only in the sum of one round"):
         RunSettings.from_run_config(run.as_run_config())
