@@ -2,7 +2,7 @@
 
     python -m experiments.docs                              # tables of guides and results
     python -m experiments.docs tutorials                    # what README and tutorials print
-    python -m experiments.docs results/milan25 results/city # docs/results/, these benchmarks
+    python -m experiments.docs results/federated            # docs/results/, this benchmark
 
 The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.

@@ -50,13 +50,11 @@ ALONE_OR_AVERAGED = (
 """Rows that the answer on prototypes alone names."""
 
 PAGES = {
-    "city": Page(("*",), tables.errors, tables.lowest),
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
     "fedta": Page(("fedta_table1", "fedta_office"), tables.points, images.answers),
     "fuels": Page(("fuels_*",), partial(tables.differences, ablations=True), tables.said),
     "gldp": Page(("*",), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
-    "metr-la": Page(("metr_week_12",), tables.errors, tables.lowest),
     "milan": Page(
         ("federated",),
         partial(tables.differences, shown=FEDERATED_SHOWN),

@@ -163,15 +163,6 @@ def best_models(benchmarks: Benchmarks) -> list[Column]:
     ]
 
 
-def errors(benchmarks: Benchmarks) -> str:
-    """Tabulate the MSE of benchmarks that have no intervals."""
-    columns = [
-        Column(f"{about}, MSE", {m: r for m, r in rows.items() if r.get("MSE", "-") != "-"})
-        for about, rows in columns_of(benchmarks)
-    ]
-    return f"Mean and standard deviation over seeds.\n\n{_pivot(columns, lambda r: r['MSE'])}"
-
-
 def _pivot(
     columns: Sequence[Column],
     cell: Callable[[Row], str],
@@ -347,19 +338,6 @@ def said(benchmarks: Benchmarks, words: str = "") -> str:
         if items:
             lists += [f"**[{title_of(name, benchmarks)}](#{name})**", "\n".join(items)]
     return "\n\n".join(lists)
-
-
-def lowest(benchmarks: Benchmarks) -> str:
-    """Tell which rows have the lowest error where no interval tells whether they lead."""
-    items = []
-    for about, rows in columns_of(benchmarks):
-        known = [row for row in rows.values() if row.get("MSE", "-") != "-"]
-        first, second = sorted(known, key=lambda row: first_number(row["MSE"]))[:2]
-        items.append(
-            f"- {about}: {first['method']} has the lowest MSE ({first['MSE']}), then "
-            f"{second['method']} ({second['MSE']})."
-        )
-    return "\n".join(["There is no interval, so luck may decide this order.", "", *items])
 
 
 def changes(benchmarks: Benchmarks) -> str:

@@ -641,7 +641,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["vision", "divide", "--out", "b.foo"], "b.foo: the name ends in .foo, expected"),
         (["bench", "nowhere.toml", "--out", "b"], "nowhere.toml: no such file; give one, or a ben"),
         (["bench", "elsewhere/quick.toml", "--out", "b"], "elsewhere/quick.toml: no such file"),
-        (["bench", "milan25", "--out", "b"], "milan.nc: no cube here"),
+        (["bench", "federated", "--out", "b"], "milan1h.nc: no cube here"),
         (["download", "rome", "--out", "b"], "unknown data set 'rome'"),
         (["export", "nowhere.nc", "--out", "b.h5"], "nowhere.nc: no cube here"),
         (["list", "cities"], "Invalid value for '{methods|data|models|metrics|splits|benchmarks}'"),
