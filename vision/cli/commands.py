@@ -1,4 +1,4 @@
-"""The commands for images: stforecast vision run, federate, plot and list."""
+"""The commands for images, `stforecast vision …`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from data_prep.base.errors import counted
 from stforecast.cli import options
 from stforecast.cli.commands import (
     CONFIG,
@@ -291,6 +292,40 @@ def diagnose(run: Path, *, images: Path | None = None) -> None:
     )
 
 
+@command(name="predict")
+def predict_images_command(
+    run: Path, *, images: Path, out: Path, client: int = 0, model: str | None = None
+) -> None:
+    """Predict the classes of new images with a client's model of a finished run.
+
+    Options:
+        images: folder of the images, or one image; read and resized as --data folder does.
+        out: table to write, .csv: file and class of each image.
+        client: number of the client, from 0.
+        model: one of the method's models, such as nearest; by default its first.
+    """
+    options.check_ending(out, ".csv")
+    options.check_runs((run,), "stforecast vision run")
+    import pandas as pd
+
+    from stforecast.federated.runs.run_folder import write_csv
+    from vision.datasets.folder import decode, grey, image_files
+    from vision.learner import Learner
+
+    learner = Learner.load(run)
+    paths = image_files([images]) if images.is_dir() else [images]
+    channels, height, width = learner.shape
+    size = height if height == width else None
+    pictures = decode(paths, size, "give images in a folder, or one file")
+    classes = learner.predict(pictures if channels == 3 else grey(pictures), client, model)
+    top = images if images.is_dir() else images.parent
+    files = [path.relative_to(top).as_posix() for path in paths]
+    write_csv(pd.DataFrame({"file": files, "class": classes}), out)
+    counts = pd.Series(classes).value_counts()
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items())
+    click.echo(f"{out}: classes of {counted(len(paths), 'image')} by client {client}: {listed}")
+
+
 @click.group(context_settings=options.HELP)
 def vision() -> None:
     """Federated learning of images: PFPL, GLDP, FedTA and their baselines."""
@@ -301,6 +336,7 @@ for subcommand in (
     federate_images_command,
     divide,
     plot,
+    predict_images_command,
     diagnose,
     list_command,
 ):

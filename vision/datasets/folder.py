@@ -53,6 +53,12 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
         return _decode_all(paths, size, source)
 
 
+def grey(images: Tensor) -> Tensor:
+    """Return the luminance of RGB images, as Pillow does: `(n, 1, height, width)`."""
+    weights = torch.tensor([0.299, 0.587, 0.114])
+    return torch.einsum("nchw,c->nhw", images.float(), weights)[:, None].round().to(torch.uint8)
+
+
 def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     if not paths:
         raise InputError(f"found no images to read; {source}")

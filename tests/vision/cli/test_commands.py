@@ -3,9 +3,12 @@
 import json
 import re
 
+import pandas as pd
 import pytest
+from PIL import Image
 
 from stforecast.cli.main import main
+from vision.learner import Learner, load_images
 
 TINY = [
     "--clients", "3", "--rounds", "1", "--size", "8", "--channels", "4", "--share", "0.3",
@@ -36,6 +39,64 @@ def test_run_plot_diagnose(capsys, tmp_path):
     code, out, _ = call(capsys, "vision", "diagnose", run)
     assert code == 0
     assert "of 3 clients" in out
+
+
+def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path):
+    run, new, out = tmp_path / "run", tmp_path / "new", tmp_path / "classes.csv"
+    assert call(capsys, "vision", "run", "--out", run, *TINY)[0] == 0
+    learner = Learner.load(run)
+    images = load_images(learner.config).images[:9]
+    (new / "more").mkdir(parents=True)
+    for i, image in enumerate(images):
+        where = new / "more" if i > 5 else new
+        Image.fromarray(image[0].numpy()).save(where / f"{i}.png")
+    for options, of in (([], {}), (["--client", 2, "--model", "nearest"], {"view": "nearest"})):
+        code, said, _ = call(
+            capsys, "vision", "predict", run, "--images", new, "--out", out, *options
+        )
+        expected = learner.predict(images, client=2 if of else 0, **of)
+        found = pd.read_csv(out, dtype=str).set_index("file")["class"]
+        assert code == 0
+        assert [found[f"{'more/' * (i > 5)}{i}.png"] for i in range(9)] == expected.tolist()
+        assert f"{out}: classes of 9 images by client {2 if of else 0}: " in said
+    call(capsys, "vision", "predict", run, "--images", new / "3.png", "--out", out)
+    assert out.read_text().splitlines()[1].startswith("3.png,")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--images", "nowhere", "--out", "a.csv"], "nowhere: cannot be read as an image (No"),
+        (["--images", ".", "--out", "a.csv"], "found no images to read"),
+        (["--images", ".", "--out", "a.xlsx"], "a.xlsx: the name ends in .xlsx, expected .csv"),
+        (
+            ["--images", "a.png", "--out", "a.csv", "--client", 3],
+            "client is 3; there are clients 0",
+        ),
+        (
+            ["--images", "a.png", "--out", "a.csv", "--model", "mine"],
+            "unknown model of pfpl 'mine'",
+        ),
+    ],
+)
+def test_mistakes_of_predictions_give_one_line(
+    capsys, tmp_path, monkeypatch, tiny_run, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    if "a.png" in options:
+        Image.new("RGB", (20, 10)).save("a.png")
+    code, _, err = call(capsys, "vision", "predict", tiny_run, *options)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny") / "run"
+    with pytest.raises(SystemExit):
+        main(["vision", "run", "--out", str(folder), *TINY])
+    return folder
 
 
 def test_a_run_with_noise_prints_its_guarantee(capsys, tmp_path):
