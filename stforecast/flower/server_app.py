@@ -250,11 +250,11 @@ def mean_test_errors(
 
 
 def _log_round(report: RoundReport) -> None:
-    facts = dataclasses.asdict(report)
+    facts, loss = dataclasses.asdict(report), report.validation_loss
+    validated = "" if math.isnan(loss) else f"validation loss {loss:.4f}, "
     log.info(
         "round %(round)d: %(trained)d of %(participants)d clients, training loss %(train_loss).4f, "
-        "validation loss %(validation_loss).4f, %(bytes_down)d bytes down, %(bytes_up)d up, "
-        "%(seconds).1f s",
-        {**facts, "trained": report.participants - report.failed},
+        "%(validated)s%(bytes_down)d bytes down, %(bytes_up)d up, %(seconds).1f s",
+        {**facts, "trained": report.participants - report.failed, "validated": validated},
         extra=membership.event("round", **facts),
     )
