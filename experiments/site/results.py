@@ -62,7 +62,7 @@ PAGES = {
     ),
     "mixed-precision": Page(("*",), tables.changes, tables.changes_answer),
     "operators": Page(("*",), tables.worth, partial(tables.said, words=" gap ")),
-    "peers": Page(("*",), tables.differences, tables.verdicts),
+    "peers": Page(("*",), default_method.standing, default_method.standing_answer),
     "prototypes": Page(
         ("prototypes_[!f]*",),
         default_method.standing,
