@@ -39,13 +39,14 @@ def lock_handle(handle: int) -> None:
 
 
 @contextmanager
-def file_lock(path: Path, place: Path) -> Iterator[None]:
+def file_lock(path: Path, place: Path, option: str = "out") -> Iterator[None]:
     """Hold the lock of a `place` within the context.
 
-    The locked file names the process, and is removed afterwards. On a file system without locks
+    Another process is told to wait, or to choose another `option`, if that is not empty. The
+    locked file names the process, and is removed afterwards. On a file system without locks
     only a warning is logged.
     """
-    handle = _take(path, place)
+    handle = _take(path, place, option)
     try:
         yield
     finally:
@@ -54,12 +55,12 @@ def file_lock(path: Path, place: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(path: Path, place: Path) -> int:
+def _take(path: Path, place: Path, option: str) -> int:
     """Lock the file, write the process's name into it and return its handle."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(handle, path, place)
+            _lock(handle, path, place, option)
             if _is_there(path, handle):
                 os.ftruncate(handle, 0)
                 os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
@@ -70,7 +71,7 @@ def _take(path: Path, place: Path) -> int:
         os.close(handle)
 
 
-def _lock(handle: int, path: Path, place: Path) -> None:
+def _lock(handle: int, path: Path, place: Path, option: str) -> None:
     try:
         lock_handle(handle)
     except OSError as e:
@@ -78,7 +79,7 @@ def _lock(handle: int, path: Path, place: Path) -> None:
             holder = path.read_text(errors="replace").strip() or "another process"
             raise InputError(
                 f"{place}: {holder} is writing there; ",
-                Words("wait for it or choose another {out}"),
+                Words(f"wait for it or choose another {{{option}}}" if option else "wait for it"),
             ) from e
         log.warning(
             "%s: cannot be locked (%s); make sure that no other process writes there",

@@ -191,7 +191,7 @@ def test_a_folder_in_which_a_run_writes_is_refused(federation, tmp_path):
 
     link.answer = answer
     assert serve(link, run)["nodes"] == 2
-    assert refused
+    assert refused[0].value.typed.endswith("wait for it or choose another --results")
     assert not again.sent
 
 

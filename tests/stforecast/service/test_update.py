@@ -196,7 +196,7 @@ def test_kills_at_random_change_nothing(service, tmp_path):
 
 def test_two_updates_at_a_time_are_refused(service):
     run, day = service
-    with folder.update_lock(run), pytest.raises(InputError, match="is writing there"):
+    with folder.update_lock(run), pytest.raises(InputError, match=r"; wait for it$"):
         update(run, day(DAYS))
 
 
