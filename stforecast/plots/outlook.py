@@ -58,6 +58,8 @@ def draw_outlook(
     ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
     date_axis(ax, "time" if zone is None else f"time ({zone})", zone or "UTC")
     legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)
+    low, high = ax.get_ylim()  # Room for the legend above the lines.
+    ax.set_ylim(low, high + 0.06 * (1 + len(legend.get_texts())) * (high - low))
     legend.set_in_layout(False)
     return ax
 

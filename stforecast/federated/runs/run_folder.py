@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import IO, Any, ClassVar, Literal, Self, TypeVar
 
 import pandas as pd
 from safetensors import SafetensorError
@@ -323,7 +323,20 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
     names = {name: inert(name) for name in _names(table)}
     changed = {name: new for name, new in names.items() if new != name}
     with atomic_path(path) as part, part.open("wb") as file:
-        _marked(table, changed).to_excel(file, index=False, engine="openpyxl")
+        _write_sheet(_marked(table, changed), file)
+
+
+def _write_sheet(table: pd.DataFrame, file: IO[bytes]) -> None:
+    """Write a workbook of one sheet, whose columns are as wide as their texts and times."""
+    with pd.ExcelWriter(file, engine="openpyxl") as writer:
+        table.to_excel(writer, index=False)
+        (sheet,) = writer.sheets.values()
+        sheet.freeze_panes = "A2"
+        for cells, (name, column) in zip(sheet.columns, table.items(), strict=True):
+            numbers = column.dtype.kind in "iuf"
+            shown = 0 if numbers else column.astype(str).str.len().max()
+            width = max(len(str(name)), 10 if numbers else shown) + 2
+            sheet.column_dimensions[cells[0].column_letter].width = width
 
 
 def _without_offsets(table: pd.DataFrame) -> pd.DataFrame:

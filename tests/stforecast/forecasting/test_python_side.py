@@ -277,6 +277,10 @@ def test_a_forecast_is_drawn_on_given_axes(fitted, cube, tiny):
     )
     assert zoned.get_xlabel() == "time (Europe/Rome), 2013"
     assert zoned.get_ylabel() == "internet (MB)"
+    zoned.figure.draw_without_rendering()
+    below = zoned.get_legend().get_window_extent().y0
+    drawn = [line.get_transform().transform(line.get_xydata()) for line in zoned.lines[:2]]
+    assert max(points[:, 1].max() for points in drawn) < below
     with pytest.raises(InputError, match="unknown cell '44'"):
         fitted.plot(cells=[44])
 
