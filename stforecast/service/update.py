@@ -26,7 +26,7 @@ from stforecast.comparison.errors import model_errors
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.data.cubes import open_cube
 from stforecast.data.series import Series
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.run_folder import write_csv, writing
 from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset, seasonal_scale
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
@@ -161,7 +161,7 @@ def update(
         history = history.isel(time=slice(-keep, None))
         state = dataclasses.replace(state, history=history)
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
-        with folder.next_state(path) as part:
+        with writing(path, "give the same records again"), folder.next_state(path) as part:
             forecaster.save(part / "model")
             folder.write_state(state, part)
             write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")

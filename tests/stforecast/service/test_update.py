@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -198,6 +199,22 @@ def test_two_updates_at_a_time_are_refused(service):
     run, day = service
     with folder.update_lock(run), pytest.raises(InputError, match=r"; wait for it$"):
         update(run, day(DAYS))
+
+
+def test_a_full_disk_is_told_and_changes_nothing(service):
+    run, day = service
+    update(run, day(DAYS))
+    before = contents(run)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(
+            InputError, match=r"File too large.*free some space, then give the same"
+        ):
+            update(run, day(DAYS + 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert contents(run) == before
 
 
 def test_exit_codes_and_one_line_of_json(service, capsys):
