@@ -39,7 +39,7 @@ def draw_outlook(
     history = pd.DataFrame(series.values, series.zoned(series.times), pd.Index(series.cells))
     length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
     history = history[history.index[-1] - length :]
-    alone = len(chosen) == 1
+    alone, single = len(chosen) == 1, len(forecast) == 1
     for cell, color in zip(chosen, COLORS, strict=False):
         seen, name = ("black", "observed") if alone else (color, f"cell {cell}")
         ax.plot(_instants(history.index), history[cell], color=seen, label=name, linewidth=1.0)
@@ -47,11 +47,16 @@ def draw_outlook(
         first = cell == chosen[0]
         times, label = _instants(forecast.index), "forecast" if first else None
         dashes = "-" if alone else "--"
-        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle=dashes, label=label)
+        look = {"color": color, "linewidth": 1.6, "linestyle": dashes, "label": label}
+        ax.plot(times, forecast[cell], marker="o" if single else None, markersize=4, **look)
         if interval is not None:
             label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
             low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
-            ax.fill_between(times, low, high, color=color, alpha=0.25, linewidth=0, label=label)
+            band = {"color": color, "alpha": 0.25, "label": label}
+            if single:
+                ax.vlines(times, low, high, linewidth=5, **band)
+            else:
+                ax.fill_between(times, low, high, linewidth=0, **band)
     ax.axvline(_instants(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
     unit = "" if series.units == "1" else f" ({series.units})"
     ax.set_ylabel(f"{series.service}{unit}")

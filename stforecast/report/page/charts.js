@@ -119,7 +119,14 @@ class Charts {
       traces.push({ ...edge, y: row(series.upper), fill: "tonexty", fillcolor: translucent(color), name: "bounds" });
     }
     traces.push(line({ ...OBSERVED, color: ofPage("text"), dash: "solid" }, past, observed, { showlegend: true }));
-    traces.push(line(methods[0], next, row(series.forecast), { showlegend: true, line: { color, width: 2.6 } }));
+    // One step is a point, which lines alone do not show.
+    const look = next.length > 1 ? {} : { mode: "markers", marker: { color, size: 7 } };
+    const forecast = row(series.forecast);
+    if (next.length === 1 && series.lower) {
+      const [above, below] = [row(series.upper)[0] - forecast[0], forecast[0] - row(series.lower)[0]];
+      look.error_y = { type: "data", symmetric: false, array: [above], arrayminus: [below] };
+    }
+    traces.push(line(methods[0], next, forecast, { showlegend: true, line: { color, width: 2.6 }, ...look }));
     if (series.threshold) {
       const limit = this.numbers.floats(series.threshold)[cell];
       const ends = [series.times[0], series.times[series.times.length - 1]];
@@ -178,7 +185,7 @@ class Charts {
     const traces = shown.map((run) => {
       const alone = !first.has(run.method);
       first.add(run.method);
-      const more = { name: plain(run.name), ...DOTS };
+      const more = { name: plain(run.name), connectgaps: true, ...DOTS };
       return line(methods[run.method], x(run), run[kind], { ...more, opacity: alone ? 1 : 0.6 });
     });
     const kinds = [...new Set(shown.map((run) => run.loss))].join(", ");

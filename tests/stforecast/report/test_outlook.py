@@ -68,6 +68,22 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     assert browser.problems == []
 
 
+def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path):
+    series, found = town_ahead
+    y = np.ones((3, 4, 1))
+    run = tested("a", y, y, naive=y + 2, data="x.nc", cells=np.array(CELLS))
+    bounds = [table.iloc[:1] for table in found.interval]
+    one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), found.plan, None)
+    page = write_report([run], tmp_path / "one.html", metric="raw_mae", ahead=(series, one))
+    browser.open(page)
+    trace = "document.querySelector('#ahead [data-chart=series]').data[3]"
+    assert browser.run(f"{trace}.mode") == "markers"
+    low, high = (float(bound["busy"].iloc[0]) for bound in found.interval)
+    drawn = [browser.run(f"{trace}.error_y.{name}[0]") for name in ("array", "arrayminus")]
+    assert sum(drawn) == pytest.approx(high - low, rel=0.01)
+    assert browser.problems == []
+
+
 def test_on_paper_nothing_is_cut_and_the_colours_stay(browser, page):
     browser.open(page, dark=True)
     browser.run("dispatchEvent(new Event('beforeprint'))")
