@@ -1,6 +1,7 @@
 """A page that begins with the coming span: what it says, and how it is drawn and printed."""
 
 import base64
+import dataclasses
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
+from stforecast.report.tables import Table
 from stforecast.report.write import ReportPage, write_report
 
 CELLS = ("calm", "busy", "between")
@@ -117,3 +119,14 @@ def test_without_a_threshold_the_busiest_cell_comes_first(town_ahead, tested):
     assert made.ahead.tables[0].rows[0]["cell"] == "busy"
     assert "Highest forecast" in made.ahead.claims[1]
     assert "lower" not in made.ahead.charts["series"]
+
+
+def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
+    run = tested("a", np.ones((3, 4, 1)), np.ones((3, 4, 1)), data="x.nc", cells=np.array(CELLS))
+    made = ReportPage()
+    made.add_outlook(run, *town_ahead)
+    rows = [{"model": "went on", "why": "as its errors have grown " * 20}]
+    made.ahead = dataclasses.replace(made.ahead, tables=(Table("Updates", rows),))
+    browser.open(made.write(tmp_path / "page.html", "A page", ""))
+    wide = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
+    assert not browser.run(wide)
