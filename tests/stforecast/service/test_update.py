@@ -140,8 +140,10 @@ def test_a_cut_file_and_another_unit(service, tmp_path):
     text = day(DAYS).read_text()
     cut = tmp_path / "cut.csv"
     cut.write_text(text[: len(text) // 2] + ";;")
-    with pytest.raises(InputError, match=r"cut\.csv"):
+    with pytest.raises(InputError, match=r"cut\.csv") as told:
         update(run, cut)
+    assert "time_zone 'Europe/Rome'" in str(told.value)
+    assert "'auto'" not in str(told.value)  # Options that were not chosen are not listed.
     assert last_state(run) is None
     with open_cube(json.loads((run / "run.json").read_text())["data_path"]) as ds:
         later = ds.load().isel(time=slice(-24, None))
