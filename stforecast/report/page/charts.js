@@ -73,6 +73,12 @@ class Charts {
     Plotly.react(place, drawn, ofLayout, CONFIG);
   }
 
+  // The axis of a cell's series, with as many upright labels as have room: turned ones hide the legend.
+  dates(clock) {
+    const wide = this.section.querySelector('[data-chart="series"]').clientWidth;
+    return { ...title(clock), type: "date", tickangle: 0, nticks: Math.max(2, Math.floor(wide / 95)) };
+  }
+
   hide(name) {
     this.section.querySelector(`[data-chart="${name}"]`).closest("figure").hidden = true;
   }
@@ -101,7 +107,7 @@ class Charts {
     traces.push(line(observed, x, row(series.observed), { showlegend: true }));
     const heading = `cell ${cells[cell]}`;
     const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified" };
-    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+    this.show("series", traces, layout(this.dates(clock), title(quantity), area),
       `Observations and forecasts of ${heading} over ${x.length} steps.`);
   }
 
@@ -135,7 +141,7 @@ class Charts {
     const heading = `cell ${cells[cell]}`;
     const now = { type: "line", x0: next[0], x1: next[0], yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1, color: ofPage("faint") } };
     const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified", shapes: [now] };
-    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+    this.show("series", traces, layout(this.dates(clock), title(quantity), area),
       `History and forecast of ${heading}, ${next.length} steps ahead.`);
   }
 

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -66,6 +67,11 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     )
     assert names[1:] == ["bounds", "observed", "forecast", "threshold"]
     assert browser.run("document.querySelector('#ahead input.cell').value") == "busy"
+    chart = "document.querySelector('#ahead [data-chart=series]')"
+    assert browser.run(f"{chart}.layout.xaxis.tickangle") == 0  # Turned labels hide the legend.
+    edge = "one => one.getBoundingClientRect().toJSON()"
+    ticks = browser.run(f"[...{chart}.querySelectorAll('.xtick text')].map({edge})")
+    assert all(a["right"] < b["left"] for a, b in itertools.pairwise(ticks))
     assert browser.run("document.querySelectorAll('#task-0 .main-svg').length") > 0
     assert browser.problems == []
 
