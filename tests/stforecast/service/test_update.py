@@ -374,3 +374,17 @@ def test_a_better_model_wins_and_an_equal_one_does_not(updated):
     against, better = compare_models({"champion": worse, "challenger": model}, series, 96, 0.95)
     assert against.high < 0
     assert better == pytest.approx(equal)
+
+
+def test_models_that_believe_other_readings_are_compared_on_those_of_both(updated):
+    """As a challenger that was trained on a new level believes more than the model in service."""
+    run, _ = updated
+    forecaster, state = Forecaster.load(run), read_state(last_state(run))
+    series, model = forecaster.read(state.history), forecaster.model_
+    replace, largest = module.dataclasses.replace, np.quantile(series.values, 0.9, axis=0)
+    stricter = replace(model, scaler=replace(model.scaler, largest=largest))
+    assert np.isnan(stricter.scaler.believed(series.values[-96:])).any()
+    against, error = compare_models({"champion": model, "challenger": stricter}, series, 96, 0.95)
+    alone = {"champion": stricter, "challenger": stricter}
+    assert np.isfinite(against.value)
+    assert error == compare_models(alone, series, 96, 0.95)[1]
