@@ -224,7 +224,9 @@ def date_axis(ax: Axes, label: str, zone: str | tzinfo = "UTC", most_ticks: int 
             show_offset=False,
         )
     )
-    years = dict.fromkeys(str(num2date(x, tz).year) for x in ax.get_xlim())
+    first, last = ax.dataLim.intervalx if np.isfinite(ax.dataLim.intervalx).all() else ax.get_xlim()
+    last -= 1e-6 * (last - first)  # A day ends with the midnight after it.
+    years = dict.fromkeys(str(num2date(x, tz).year) for x in (first, last))
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
 
 
