@@ -219,6 +219,14 @@ def test_a_full_disk_is_told_and_changes_nothing(service):
     assert contents(run) == before
 
 
+def test_a_pattern_gives_several_days(service, capsys):
+    run, day = service
+    with pytest.raises(SystemExit) as end:
+        main(["update", str(run), "--new", str(day(DAYS).parent / "2[12].csv")])
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["steps"] == 48
+
+
 def test_exit_codes_and_one_line_of_json(service, capsys):
     run, day = service
     for expected in ("went on", UNCHANGED):
