@@ -158,7 +158,8 @@ def update(
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
-        history = history.isel(time=slice(-keep, None))
+        # Its title is the name in messages, which would else be that of the first records.
+        history = history.isel(time=slice(-keep, None)).assign_attrs(title="records in service")
         state = dataclasses.replace(state, history=history)
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
         with writing(path, "give the same records again"), folder.next_state(path) as part:

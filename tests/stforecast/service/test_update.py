@@ -219,6 +219,14 @@ def test_a_full_disk_is_told_and_changes_nothing(service):
     assert contents(run) == before
 
 
+def test_messages_name_the_records_of_the_service(service, tmp_path, caplog):
+    run, day = service
+    wide = values().iloc[24 * DAYS : 24 * DAYS + 24]
+    wide.iloc[5, 0] = 1e6
+    update(run, write(wide, tmp_path / "day.csv"))
+    assert "records in service: 1 reading of more than" in caplog.text
+
+
 def test_a_pattern_gives_several_days(service, capsys):
     run, day = service
     with pytest.raises(SystemExit) as end:
