@@ -47,12 +47,17 @@ def draw_outlook(
         first = cell == chosen[0]
         times, label = _instants(forecast.index), "forecast" if first else None
         dashes = "-" if alone else "--"
-        look = {"color": color, "linewidth": 1.6, "linestyle": dashes, "label": label}
+        look: dict[str, Any] = {
+            "color": color,
+            "linewidth": 1.6,
+            "linestyle": dashes,
+            "label": label,
+        }
         ax.plot(times, forecast[cell], marker="o" if single else None, markersize=4, **look)
         if interval is not None:
             label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
             low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
-            band = {"color": color, "alpha": 0.25, "label": label}
+            band: dict[str, Any] = {"color": color, "alpha": 0.25, "label": label}
             if single:
                 ax.vlines(times, low, high, linewidth=5, **band)
             else:

@@ -82,8 +82,8 @@ def _levels(axes: Axes, frame: pd.DataFrame) -> None:
 def _by_day(
     axes: Axes, values: pd.DataFrame, title: str, colors: str, span: tuple[float, float]
 ) -> None:
-    noon = pd.Timedelta(hours=12)  # Of which a day's colour is the middle.
-    steps = (values.index + noon, np.arange(values.shape[1]))
+    noons = pd.DatetimeIndex(values.index) + pd.Timedelta(hours=12)  # The middle of each day.
+    steps = (noons, np.arange(values.shape[1]))
     kind: dict[str, Any] = {"cmap": colors, "vmin": span[0], "vmax": span[1], "shading": "nearest"}
     drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
     axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)

@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_and_changes_nothing(service):
 
 
 def test_messages_name_the_records_of_the_service(service, tmp_path, caplog):
-    run, day = service
+    run, _ = service
     wide = values().iloc[24 * DAYS : 24 * DAYS + 24]
     wide.iloc[5, 0] = 1e6
     update(run, write(wide, tmp_path / "day.csv"))
