@@ -263,10 +263,10 @@ def _node(path: Path) -> Description:
     """Describe a federation's run on one of its nodes, which may leave a model and errors."""
     from stforecast.forecasting.results import is_model
 
-    kind, place = "a federation's run on a node", quote(str(path))
+    kind = "a federation's run on a node"
     if is_model(path / "model"):
         about = describe_model(path / "model")
-        command = f"stforecast federate check {place} --data NEWER.nc --days 2"
+        command = f"stforecast federate check {quote(str(path))} --data NEWER.nc --days 2"
         return Description(kind, about, model_text(about), command)
     files = sorted(p.name for p in path.iterdir())
     text = info_data.facts({"holds": ", ".join(files), "model": "none that forecasts"})
