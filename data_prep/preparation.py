@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,13 @@ def open_again(
     try:
         return _opened(records, data_set, options, preparation["cell"])
     except InputError as e:
-        how = ", ".join(f"{name} {value!r}" for name, value in options.items())
+        usual = signature(getattr(data_set, "read", data_set.prepare)).parameters
+        chosen = preparation["options"].items()
+        how = [f"{n} {v!r}" for n, v in chosen if n not in usual or v != usual[n].default]
         raise InputError(
             e,
-            f" (it was read as the first records were, by {preparation['data_set']} with {how}; "
+            f" (it was read as the first records were, by {preparation['data_set']} with "
+            f"{', '.join(how) or 'no option'}; "
             "if it differs, prepare it, and give the cube)",
         ) from e
 

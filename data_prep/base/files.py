@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 HELD = (errno.EWOULDBLOCK, errno.EACCES)
 """Errors of `flock` if another process holds the lock."""
 
+WAIT = Words("wait for it or choose another {out}")
+"""What a process is told that finds a place locked, unless its command has other options."""
+
 
 def lock_handle(handle: int) -> None:
     """Lock an open file or folder until it is closed; `OSError` if another process holds it."""
@@ -39,13 +42,13 @@ def lock_handle(handle: int) -> None:
 
 
 @contextmanager
-def file_lock(path: Path, place: Path) -> Iterator[None]:
+def file_lock(path: Path, place: Path, remedy: str | Words = WAIT) -> Iterator[None]:
     """Hold the lock of a `place` within the context.
 
-    The locked file names the process, and is removed afterwards. On a file system without locks
-    only a warning is logged.
+    Another process gets an error with the remedy. The locked file names the process, and is
+    removed afterwards. On a file system without locks only a warning is logged.
     """
-    handle = _take(path, place)
+    handle = _take(path, place, remedy)
     try:
         yield
     finally:
@@ -54,12 +57,12 @@ def file_lock(path: Path, place: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _take(path: Path, place: Path) -> int:
+def _take(path: Path, place: Path, remedy: str | Words) -> int:
     """Lock the file, write the process's name into it and return its handle."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(handle, path, place)
+            _lock(handle, path, place, remedy)
             if _is_there(path, handle):
                 os.ftruncate(handle, 0)
                 os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
@@ -70,16 +73,13 @@ def _take(path: Path, place: Path) -> int:
         os.close(handle)
 
 
-def _lock(handle: int, path: Path, place: Path) -> None:
+def _lock(handle: int, path: Path, place: Path, remedy: str | Words) -> None:
     try:
         lock_handle(handle)
     except OSError as e:
         if e.errno in HELD:
             holder = path.read_text(errors="replace").strip() or "another process"
-            raise InputError(
-                f"{place}: {holder} is writing there; ",
-                Words("wait for it or choose another {out}"),
-            ) from e
+            raise InputError(f"{place}: {holder} is writing there; ", remedy) from e
         log.warning(
             "%s: cannot be locked (%s); make sure that no other process writes there",
             place,

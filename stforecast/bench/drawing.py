@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -205,12 +206,12 @@ def count_axis(ax: Axes, label: str, *, logarithmic: bool = False) -> None:
     ax.set_xlabel(label)
 
 
-def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> None:
+def date_axis(ax: Axes, label: str, zone: str | tzinfo = "UTC", most_ticks: int = 8) -> None:
     """Format the x axis for days and hours in a zone, with the year in its label.
 
     Times are in UTC, or have no zone; the zone "UTC" leaves them as they are.
     """
-    tz = ZoneInfo(zone)
+    tz = ZoneInfo(zone) if isinstance(zone, str) else zone
     locator = AutoDateLocator(tz, minticks=min(3, most_ticks - 1), maxticks=most_ticks)
     day, minute = "%d %b", "%H:%M"
     ax.xaxis.set_major_locator(locator)
@@ -223,7 +224,9 @@ def date_axis(ax: Axes, label: str, zone: str = "UTC", most_ticks: int = 8) -> N
             show_offset=False,
         )
     )
-    years = dict.fromkeys(str(num2date(x, tz).year) for x in ax.get_xlim())
+    first, last = ax.dataLim.intervalx if np.isfinite(ax.dataLim.intervalx).all() else ax.get_xlim()
+    last -= 1e-6 * (last - first)  # A day ends with the midnight after it.
+    years = dict.fromkeys(str(num2date(x, tz).year) for x in (first, last))
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
 
 

@@ -206,7 +206,7 @@ def _arrays(path: Path) -> Description:
 
 def _folder(path: Path) -> Description:
     from stforecast.data.cubes import is_table
-    from stforecast.federated.runs.run_folder import ABOUT, BEGUN
+    from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS
     from stforecast.flower.standing import EVENTS
     from stforecast.forecasting.results import is_model
 
@@ -236,6 +236,8 @@ def _folder(path: Path) -> Description:
         return Description("finished runs", about, runs_text(rows, damaged), command)
     if (path / EVENTS).exists():
         return _federation(path)
+    if (path / CHECKPOINTS).is_dir():
+        return _node(path)
     for name in ("metr-la.h5", "metr_la.h5"):
         if (path / name).is_file():
             return _arrays(path / name)
@@ -255,6 +257,20 @@ def _federation(path: Path) -> Description:
     about = {**asdict(standing), "results": results}
     command = f"stforecast federate status {quote(str(path))}"
     return Description("federation", about, status_text(standing), command)
+
+
+def _node(path: Path) -> Description:
+    """Describe a federation's run on one of its nodes, which may leave a model and errors."""
+    from stforecast.forecasting.results import is_model
+
+    kind = "a federation's run on a node"
+    if is_model(path / "model"):
+        about = describe_model(path / "model")
+        command = f"stforecast federate check {quote(str(path))} --data NEWER.nc --days 2"
+        return Description(kind, about, model_text(about), command)
+    files = sorted(p.name for p in path.iterdir())
+    text = info_data.facts({"holds": ", ".join(files), "model": "none that forecasts"})
+    return Description(kind, {"files": files}, text)
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
@@ -316,21 +332,32 @@ def describe_runs(
                 "method": about["method"],
                 "data": Path(str(about["data"])).stem,
                 "seed": about["seed"],
-                "mae": about.get("errors", {}).get("mae"),
+                **_score(about),
             }
         )
     return rows, damaged
+
+
+def _score(about: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the error of a forecast, or the first accuracy of an image run."""
+    if accuracies := about.get("accuracies"):
+        return {"accuracy": accuracies[0]["accuracy"]}
+    return {"mae": about.get("errors", {}).get("mae")}
 
 
 def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> str:
     """Return the runs of a folder as a table, and the errors of damaged ones."""
     from tabulate import tabulate
 
-    table = tabulate(
-        [{**row, "mae": "-" if row["mae"] is None else f"{row['mae']:.4f}"} for row in rows],
-        headers="keys",
-        disable_numparse=True,
-    )
+    numbers = ("mae", "accuracy")
+    shown = [
+        {
+            name: f"{value:.4f}" if name in numbers and value is not None else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+    table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
     problems = [f"  damaged: {problem}" for problem in damaged.values()]
     return "\n".join([*([table] if rows else []), *([""] if rows and damaged else []), *problems])
 

@@ -7,6 +7,7 @@ docstring as help.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import inspect
 import types
 import typing
@@ -230,8 +231,8 @@ def check_cubes(args: list[str]) -> None:
 
 
 def check_history(path: Path) -> None:
-    """Refuse a path where nothing is, before slow packages are imported."""
-    if not path.exists():
+    """Refuse a path where nothing is, and that is no pattern, before slow packages are imported."""
+    if not (path.exists() or glob.has_magic(str(path))):
         remedy = "give a cube, or records like those that the run's data were prepared from"
         raise no_file(path, "history", remedy)
 

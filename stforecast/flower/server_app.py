@@ -46,6 +46,9 @@ CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 """File in the results that is locked while a run writes there."""
 
+WAIT = Words("wait for it or choose another {results}")
+"""What a second run in the same folder is told."""
+
 
 def make_server_app() -> Any:
     """Return Flower's `ServerApp`, which runs the rounds."""
@@ -75,7 +78,7 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     config, out, method = run.chosen, Path(run.out), run.build_method()
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_unfinished(out)
-    with file_lock(out / LOCK, out), logged(out):
+    with file_lock(out / LOCK, out, WAIT), logged(out):
         plan = {"rounds": config.training.rounds, "clients": run.n_clients}
         known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)

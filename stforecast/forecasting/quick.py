@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
 from stforecast.comparison.errors import SEASONAL, bias_in_words, local_times, naive_name, variables
@@ -183,7 +183,7 @@ def make_plan(
         parts += f"to check{more} (setting split=…)"
     assumed: dict[str, str | Words] = {
         "step": Words("{}, as in the data ({resample} changes a table's)", in_words(1, step)),
-        "horizon": Words("{}, {} steps ({horizon})", in_words(horizon, step), horizon),
+        "horizon": Words("{}, {} ({horizon})", in_words(horizon, step), counted(horizon, "step")),
         "service": which,
         "time zone": Words("{}{} ({time_zone} and {clock} of a table)", zone, wall),
         "parts": parts,

@@ -39,32 +39,45 @@ def draw_outlook(
     history = pd.DataFrame(series.values, series.zoned(series.times), pd.Index(series.cells))
     length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
     history = history[history.index[-1] - length :]
-    alone = len(chosen) == 1
+    alone, single = len(chosen) == 1, len(forecast) == 1
     for cell, color in zip(chosen, COLORS, strict=False):
         seen, name = ("black", "observed") if alone else (color, f"cell {cell}")
-        ax.plot(_naive(history.index), history[cell], color=seen, label=name, linewidth=1.0)
+        ax.plot(_instants(history.index), history[cell], color=seen, label=name, linewidth=1.0)
         # Of several cells, colours tell these apart: what their lines mean is said once.
         first = cell == chosen[0]
-        times, label = _naive(forecast.index), "forecast" if first else None
+        times, label = _instants(forecast.index), "forecast" if first else None
         dashes = "-" if alone else "--"
-        ax.plot(times, forecast[cell], color=color, linewidth=1.6, linestyle=dashes, label=label)
+        look: dict[str, Any] = {
+            "color": color,
+            "linewidth": 1.6,
+            "linestyle": dashes,
+            "label": label,
+        }
+        ax.plot(times, forecast[cell], marker="o" if single else None, markersize=4, **look)
         if interval is not None:
             label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
             low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
-            ax.fill_between(times, low, high, color=color, alpha=0.25, linewidth=0, label=label)
-    ax.axvline(_naive(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
+            band: dict[str, Any] = {"color": color, "alpha": 0.25, "label": label}
+            if single:
+                ax.vlines(times, low, high, linewidth=5, **band)
+            else:
+                ax.fill_between(times, low, high, linewidth=0, **band)
+    ax.axvline(_instants(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
     unit = "" if series.units == "1" else f" ({series.units})"
     ax.set_ylabel(f"{series.service}{unit}")
     ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
-    date_axis(ax, "time" if zone is None else f"time ({zone})")
+    date_axis(ax, "time" if zone is None else f"time ({zone})", zone or "UTC")
     legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)
+    low, high = ax.get_ylim()  # Room for the legend above the lines.
+    ax.set_ylim(low, high + 0.06 * (1 + len(legend.get_texts())) * (high - low))
     legend.set_in_layout(False)
     return ax
 
 
-def _naive(times: pd.Index) -> np.ndarray:
-    """Return the wall clock of times, which matplotlib would otherwise draw in UTC."""
-    return pd.DatetimeIndex(times).tz_localize(None).to_numpy()
+def _instants(times: pd.Index) -> np.ndarray:
+    """Return times in UTC, so that a repeated hour is drawn twice; without a zone, as they are."""
+    found = pd.DatetimeIndex(times)
+    return (found if found.tz is None else found.tz_convert(None)).to_numpy()
 
 
 def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:

@@ -82,14 +82,20 @@ def _levels(axes: Axes, frame: pd.DataFrame) -> None:
 def _by_day(
     axes: Axes, values: pd.DataFrame, title: str, colors: str, span: tuple[float, float]
 ) -> None:
-    steps = (values.index, np.arange(values.shape[1]))
+    noons = pd.DatetimeIndex(values.index) + pd.Timedelta(hours=12)  # The middle of each day.
+    steps = (noons, np.arange(values.shape[1]))
     kind: dict[str, Any] = {"cmap": colors, "vmin": span[0], "vmax": span[1], "shading": "nearest"}
     drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
     axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)
     at = np.unique(np.linspace(0, values.shape[1] - 1, 8).astype(int))
-    axes.set_yticks(at, [f"{name:.16}" for name in values.columns[at]])
+    axes.set_yticks(at, [_short(name) for name in values.columns[at]])
     axes.set_title(title, fontsize=TEXT)
     date_axis(axes, "days", most_ticks=5)
+
+
+def _short(name: str) -> str:
+    """Return a name with its middle left out if it is long: its end may tell it from others."""
+    return name if len(name) <= 18 else f"{name[:9]}…{name[-8:]}"
 
 
 def _total(axes: Axes, frame: pd.DataFrame, label: str) -> None:

@@ -67,7 +67,7 @@ def write_service_page(
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
         claims=(*_said(watch, series), ahead.claims[0]),
         tables=(
-            *([_spans(watch)] if _scored(watch) else []),
+            *([_spans(watch, series.units)] if _scored(watch) else []),
             *([_updates(state.log)] if len(state.log) else []),
             _cells(worst),
         ),
@@ -88,7 +88,7 @@ def _scored(watch: Watch) -> bool:
     return any(of.n for of in watch.errors.values())
 
 
-def _spans(watch: Watch) -> Table:
+def _spans(watch: Watch, units: str) -> Table:
     rows = [
         {
             "days": str(days),
@@ -101,6 +101,8 @@ def _spans(watch: Watch) -> Table:
         for days, of in watch.errors.items()
     ]
     notes = ["MASE: mean absolute error by that of the day before in training."]
+    unit = "" if units == "1" else f", in {units}"
+    notes.append(f"bias: mean of forecast less value{unit}.")
     if np.isfinite(watch.nominal):
         notes.append(f"coverage: share of the values within bounds of {watch.nominal:.0%}.")
     return Table("Forecasts of the last days", rows, notes)

@@ -84,7 +84,7 @@ class ServiceState:
 @contextmanager
 def update_lock(run: Path) -> Iterator[None]:
     """Let only one process update a run at a time."""
-    with file_lock(run / ".service.lock", run):
+    with file_lock(run / ".service.lock", run, "wait for it"):
         yield
 
 

@@ -26,7 +26,7 @@ from stforecast.comparison.errors import model_errors
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.data.cubes import open_cube
 from stforecast.data.series import Series
-from stforecast.federated.runs.run_folder import write_csv
+from stforecast.federated.runs.run_folder import write_csv, writing
 from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset, seasonal_scale
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
@@ -158,10 +158,11 @@ def update(
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
-        history = history.isel(time=slice(-keep, None))
+        # Its title is the name in messages, which would else be that of the first records.
+        history = history.isel(time=slice(-keep, None)).assign_attrs(title="records in service")
         state = dataclasses.replace(state, history=history)
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
-        with folder.next_state(path) as part:
+        with writing(path, "give the same records again"), folder.next_state(path) as part:
             forecaster.save(part / "model")
             folder.write_state(state, part)
             write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
@@ -281,13 +282,18 @@ def compare_models(
 ) -> tuple[Estimate, float]:
     """Compare a challenger with the champion on the last steps, see `trial_forecasts`.
 
+    Readings that one of them does not believe count for neither.
+
     Returns:
         By how many per cent the MASE of the challenger is above that of the champion, with an
         interval over the days of the trial, and the MASE of the challenger.
     """
     sums = {}
+    known = np.all(
+        [np.isfinite(m.scaler.believed(m.read(series).values)) for m in models.values()], axis=0
+    )
     for name, model in models.items():
-        forecasts = trial_forecasts(model, model.read(series), n_steps, scale)
+        forecasts = trial_forecasts(model, model.read(series), n_steps, scale, known)
         total, weight = model_errors(forecasts, "mase").by_day()
         sums[name] = ErrorSums(total[None], weight[None])
     drawn = dataclasses.replace(resample(sums, "mase", neighbours(series.locations)), level=level)
@@ -296,18 +302,26 @@ def compare_models(
 
 
 def trial_forecasts(
-    model: FittedModel, series: Series, n_steps: int, scale: np.ndarray | None = None
+    model: FittedModel,
+    series: Series,
+    n_steps: int,
+    scale: np.ndarray | None = None,
+    known: np.ndarray | None = None,
 ) -> xr.Dataset:
     """Return a model's forecasts of the last steps of a history, as in a run's `forecasts.nc`.
 
     The history is one that the model has read. MASE divides by the `scale` `(cells,)`, by default
-    the error of the day before in the steps before the trial.
+    the error of the day before in the steps before the trial. Only the `known` readings
+    `(steps, cells)` are targets, by default all that the model believes.
     """
     data = in_trial(model, series, n_steps)
     starts = np.concatenate([data.split.validation, data.split.test])
     split = dataclasses.replace(data.split, validation=starts[:0], test=starts)
     data = dataclasses.replace(data, split=split)
     forecasts = forecasts_dataset({"last": Evaluation(model, data)}, "last")
+    if known is not None:
+        targets = starts[:, None] + np.arange(model.config.window.horizon)
+        forecasts["y"] = forecasts["y"].where(known[targets].transpose(2, 0, 1))
     return forecasts.assign(
         seasonal_mae=("cell", seasonal_scale(data).mae if scale is None else scale)
     )

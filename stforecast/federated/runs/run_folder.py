@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import itertools
 import json
 import logging
@@ -322,8 +323,27 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
         import openpyxl  # noqa: F401  pandas writes with it
     names = {name: inert(name) for name in _names(table)}
     changed = {name: new for name, new in names.items() if new != name}
-    with atomic_path(path) as part, part.open("wb") as file:
-        _marked(table, changed).to_excel(file, index=False, engine="openpyxl")
+    book = _workbook(_marked(table, changed))
+    with atomic_path(path) as part:
+        part.write_bytes(book)
+
+
+def _workbook(table: pd.DataFrame) -> bytes:
+    """Return a workbook of one sheet, whose columns are as wide as their texts and times.
+
+    It is made in memory, as openpyxl prints tracebacks where a disk is full.
+    """
+    file = io.BytesIO()
+    with pd.ExcelWriter(file, engine="openpyxl") as writer:
+        table.to_excel(writer, index=False)
+        (sheet,) = writer.sheets.values()
+        sheet.freeze_panes = "A2"
+        for cells, (name, column) in zip(sheet.columns, table.items(), strict=True):
+            numbers = column.dtype.kind in "iuf"
+            shown = 0 if numbers else column.astype(str).str.len().max()
+            width = max(len(str(name)), 10 if numbers else shown) + 2
+            sheet.column_dimensions[cells[0].column_letter].width = width
+    return file.getvalue()
 
 
 def _without_offsets(table: pd.DataFrame) -> pd.DataFrame:

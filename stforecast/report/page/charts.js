@@ -73,6 +73,12 @@ class Charts {
     Plotly.react(place, drawn, ofLayout, CONFIG);
   }
 
+  // The axis of a cell's series, with as many upright labels as have room: turned ones hide the legend.
+  dates(clock) {
+    const wide = this.section.querySelector('[data-chart="series"]').clientWidth;
+    return { ...title(clock), type: "date", tickangle: 0, nticks: Math.max(2, Math.floor(wide / 95)) };
+  }
+
   hide(name) {
     this.section.querySelector(`[data-chart="${name}"]`).closest("figure").hidden = true;
   }
@@ -101,7 +107,7 @@ class Charts {
     traces.push(line(observed, x, row(series.observed), { showlegend: true }));
     const heading = `cell ${cells[cell]}`;
     const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified" };
-    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+    this.show("series", traces, layout(this.dates(clock), title(quantity), area),
       `Observations and forecasts of ${heading} over ${x.length} steps.`);
   }
 
@@ -119,7 +125,14 @@ class Charts {
       traces.push({ ...edge, y: row(series.upper), fill: "tonexty", fillcolor: translucent(color), name: "bounds" });
     }
     traces.push(line({ ...OBSERVED, color: ofPage("text"), dash: "solid" }, past, observed, { showlegend: true }));
-    traces.push(line(methods[0], next, row(series.forecast), { showlegend: true, line: { color, width: 2.6 } }));
+    // One step is a point, which lines alone do not show.
+    const look = next.length > 1 ? {} : { mode: "markers", marker: { color, size: 7 } };
+    const forecast = row(series.forecast);
+    if (next.length === 1 && series.lower) {
+      const [above, below] = [row(series.upper)[0] - forecast[0], forecast[0] - row(series.lower)[0]];
+      look.error_y = { type: "data", symmetric: false, array: [above], arrayminus: [below] };
+    }
+    traces.push(line(methods[0], next, forecast, { showlegend: true, line: { color, width: 2.6 }, ...look }));
     if (series.threshold) {
       const limit = this.numbers.floats(series.threshold)[cell];
       const ends = [series.times[0], series.times[series.times.length - 1]];
@@ -128,7 +141,7 @@ class Charts {
     const heading = `cell ${cells[cell]}`;
     const now = { type: "line", x0: next[0], x1: next[0], yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1, color: ofPage("faint") } };
     const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified", shapes: [now] };
-    this.show("series", traces, layout({ ...title(clock), type: "date" }, title(quantity), area),
+    this.show("series", traces, layout(this.dates(clock), title(quantity), area),
       `History and forecast of ${heading}, ${next.length} steps ahead.`);
   }
 
@@ -178,7 +191,7 @@ class Charts {
     const traces = shown.map((run) => {
       const alone = !first.has(run.method);
       first.add(run.method);
-      const more = { name: plain(run.name), ...DOTS };
+      const more = { name: plain(run.name), connectgaps: true, ...DOTS };
       return line(methods[run.method], x(run), run[kind], { ...more, opacity: alone ? 1 : 0.6 });
     });
     const kinds = [...new Set(shown.map((run) => run.loss))].join(", ");

@@ -1,8 +1,15 @@
 """Tables of runs, which spreadsheets open and which are read again."""
 
+import gc
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
 
+from stforecast.federated.runs import run_folder
 from stforecast.federated.runs.run_folder import read_csv, write_csv
 
 FORMULAS = ["=cmd|' /C calc'!A0", "+cmd|x", "-2+3", "@SUM(1)", "\t=1", "\r=1", "a\r=1", "'=1"]
@@ -28,3 +35,17 @@ def test_tables_without_such_names_are_written_as_they_are(tmp_path, caplog):
     write_csv(table, tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text() == table.to_csv(index=False)
     assert not caplog.records
+
+
+def test_a_workbook_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
+    @contextmanager
+    def full(path):
+        yield Path("/dev/full")
+
+    stray = []
+    monkeypatch.setattr(sys, "unraisablehook", stray.append)
+    monkeypatch.setattr(run_folder, "atomic_path", full)
+    with pytest.raises(OSError, match="No space left"):
+        run_folder.write_table(pd.DataFrame({"a": np.arange(9999)}), tmp_path / "a.xlsx")
+    gc.collect()
+    assert not stray

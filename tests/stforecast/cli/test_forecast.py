@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 import xarray as xr
@@ -220,6 +221,9 @@ def test_tables_for_a_spreadsheet(stforecast, town, tmp_path):
     assert sheet["time"].dtype.kind == "M"
     np.testing.assert_allclose(sheet["upper"], ours["upper"])
     plan = pd.read_excel(tmp_path / "xlsx" / "plan.xlsx")
+    columns = openpyxl.load_workbook(tmp_path / "xlsx" / "plan.xlsx").active.column_dimensions
+    time = list(plan.columns).index("peak_time")
+    assert columns["ABCDEFGHIJ"[time]].width > len("2013-11-29 00:00:00")
     assert plan["probability"].between(0, 1).all()
     page = (tmp_path / "csv" / "report.html").read_text()
     assert "The coming 3 hours" in page

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, write_cube
@@ -16,6 +17,7 @@ from data_prep.description import describe_cube
 from stforecast.cli.info import describe, describe_on_page
 from stforecast.cli.main import main
 from stforecast.forecasting.config import read_by
+from stforecast.report import profile
 
 HOURS = pd.date_range("2024-01-01", periods=4, freq="h")
 
@@ -234,3 +236,16 @@ def test_a_cube_of_one_step_has_no_length_of_step():
         {"v": np.ones((1, 1))}, HOURS[:1], np.array([1]), title="", source="", license="", units="1"
     )
     assert describe_cube(ds)["step_minutes"] is None
+
+
+def test_pictures_name_the_year_of_the_data_alone_and_tell_long_names_apart():
+    hours = pd.date_range("2019-01-01", "2019-12-31 23:00", freq="h")
+    names = [f"188 Quay Street Lower Albert ({way})" for way in ("EW", "NS")]
+    frame = pd.DataFrame(np.ones((len(hours), 2)), hours, names)
+    axes = Figure().subplots(3)
+    for draw, ax in zip((profile._missing, profile._levels), axes[:2], strict=True):
+        draw(ax, frame)
+        labels = [label.get_text() for label in ax.get_yticklabels()]
+        assert [label[-4:] for label in labels] == ["(EW)", "(NS)"]
+    profile._total(axes[2], frame, "load")
+    assert [ax.get_xlabel() for ax in axes] == ["days, 2019"] * 3

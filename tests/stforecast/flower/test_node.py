@@ -14,6 +14,7 @@ from node_link import NodeLink
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
+from stforecast.cli.info import describe
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.run_settings import check_owners
@@ -72,6 +73,10 @@ def test_errors_and_rounds_are_those_of_one_process(method, secure, federation, 
     rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns=others)
     expected = forecaster.rounds_.drop(columns=others)
     pd.testing.assert_frame_equal(rounds, expected, rtol=1e-4, check_dtype=False)
+    if about["models"]:
+        left = describe(tmp_path / "a.federation" / RUN)
+        assert (left.kind, left.about["service"]) == ("a federation's run on a node", "internet")
+        assert left.next_command.startswith("stforecast federate check ")
     assert "round 2: 3 of 3 clients" in (tmp_path / "server" / "server.log").read_text()
 
 
@@ -153,6 +158,9 @@ def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path, caplog)
     assert f"the run has ended; {folder} holds metrics.csv, but no model/: the me" in caplog.text
     with pytest.raises(InputError, match=r"no model here .* some methods leave none"):
         Forecaster.load(folder)
+    about = describe(folder)
+    assert about.kind == "a federation's run on a node"
+    assert "metrics.csv" in about.about["files"]
 
 
 def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
@@ -191,7 +199,7 @@ def test_a_folder_in_which_a_run_writes_is_refused(federation, tmp_path):
 
     link.answer = answer
     assert serve(link, run)["nodes"] == 2
-    assert refused
+    assert refused[0].value.typed.endswith("wait for it or choose another --results")
     assert not again.sent
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from matplotlib.dates import date2num, num2date
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
@@ -276,8 +277,23 @@ def test_a_forecast_is_drawn_on_given_axes(fitted, cube, tiny):
     )
     assert zoned.get_xlabel() == "time (Europe/Rome), 2013"
     assert zoned.get_ylabel() == "internet (MB)"
+    zoned.figure.draw_without_rendering()
+    below = zoned.get_legend().get_window_extent().y0
+    drawn = [line.get_transform().transform(line.get_xydata()) for line in zoned.lines[:2]]
+    assert max(points[:, 1].max() for points in drawn) < below
+    assert zoned.lines[1].get_marker() == "o"  # One step, which a line does not show.
     with pytest.raises(InputError, match="unknown cell '44'"):
         fitted.plot(cells=[44])
+
+
+def test_the_repeated_hour_is_drawn_twice(tiny):
+    times = pd.date_range("2024-10-17 13:00", "2024-10-27 12:00", freq="h", tz="Europe/Rome")
+    table = pd.DataFrame({"a": np.arange(len(times)) % 24.0}, times)
+    ax = Forecaster("last_value", **read_by("last_value", tiny)).fit(table).plot()
+    for line in ax.lines[:2]:
+        assert (np.diff(line.get_xdata()) > np.timedelta64(0)).all()
+    drawn = num2date(date2num(ax.lines[1].get_xdata()[-1]), ax.xaxis.get_major_formatter()._tz)
+    assert (drawn.hour, drawn.day) == (13, 27)
 
 
 class Recorder(Callback):

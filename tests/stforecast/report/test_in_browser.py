@@ -5,6 +5,9 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import make_cube, write_cube
+from stforecast.federated.runs.run_folder import write_csv
+from stforecast.forecasting.results import ROUND_COLUMNS
+from stforecast.plots.losses import LOSSES
 from stforecast.report.write import write_report
 
 CELLS = np.array([5060, 5061, 5160, 5161])
@@ -167,3 +170,14 @@ def test_sensors_are_points_and_cells_without_places_are_sorted_tiles(browser, t
     x = browser.run(at)
     assert x[3] < x[1]  # the highest error first
     assert browser.problems == []
+
+
+def test_losses_of_the_rounds_that_were_validated_are_joined(browser, tested, tmp_path):
+    run = tested("a", Y + 1, Y, naive=Y + 2, data="x.nc")
+    rounds = pd.DataFrame(1.0, range(3), list(ROUND_COLUMNS)).assign(round=[1, 2, 3])
+    validated = LOSSES["validation"]
+    write_csv(rounds.assign(**{validated: [3.0, np.nan, 2.0]}), run.folder / "rounds.csv")
+    browser.open(write_report([run], tmp_path / "report.html", metric="raw_mae"))
+    trace = "document.querySelector('[data-chart=convergence]').data[0]"
+    assert browser.run(f"{trace}.y") == [3, None, 2]
+    assert browser.run(f"{trace}.connectgaps")

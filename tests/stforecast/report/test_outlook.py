@@ -1,6 +1,8 @@
 """A page that begins with the coming span: what it says, and how it is drawn and printed."""
 
 import base64
+import dataclasses
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -8,6 +10,7 @@ import pytest
 
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
+from stforecast.report.tables import Table
 from stforecast.report.write import ReportPage, write_report
 
 CELLS = ("calm", "busy", "between")
@@ -64,7 +67,28 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     )
     assert names[1:] == ["bounds", "observed", "forecast", "threshold"]
     assert browser.run("document.querySelector('#ahead input.cell').value") == "busy"
+    chart = "document.querySelector('#ahead [data-chart=series]')"
+    assert browser.run(f"{chart}.layout.xaxis.tickangle") == 0  # Turned labels hide the legend.
+    edge = "one => one.getBoundingClientRect().toJSON()"
+    ticks = browser.run(f"[...{chart}.querySelectorAll('.xtick text')].map({edge})")
+    assert all(a["right"] < b["left"] for a, b in itertools.pairwise(ticks))
     assert browser.run("document.querySelectorAll('#task-0 .main-svg').length") > 0
+    assert browser.problems == []
+
+
+def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path):
+    series, found = town_ahead
+    y = np.ones((3, 4, 1))
+    run = tested("a", y, y, naive=y + 2, data="x.nc", cells=np.array(CELLS))
+    bounds = [table.iloc[:1] for table in found.interval]
+    one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), found.plan, None)
+    page = write_report([run], tmp_path / "one.html", metric="raw_mae", ahead=(series, one))
+    browser.open(page)
+    trace = "document.querySelector('#ahead [data-chart=series]').data[3]"
+    assert browser.run(f"{trace}.mode") == "markers"
+    low, high = (float(bound["busy"].iloc[0]) for bound in found.interval)
+    drawn = [browser.run(f"{trace}.error_y.{name}[0]") for name in ("array", "arrayminus")]
+    assert sum(drawn) == pytest.approx(high - low, rel=0.01)
     assert browser.problems == []
 
 
@@ -101,3 +125,14 @@ def test_without_a_threshold_the_busiest_cell_comes_first(town_ahead, tested):
     assert made.ahead.tables[0].rows[0]["cell"] == "busy"
     assert "Highest forecast" in made.ahead.claims[1]
     assert "lower" not in made.ahead.charts["series"]
+
+
+def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
+    run = tested("a", np.ones((3, 4, 1)), np.ones((3, 4, 1)), data="x.nc", cells=np.array(CELLS))
+    made = ReportPage()
+    made.add_outlook(run, *town_ahead)
+    rows = [{"model": "went on", "why": "as its errors have grown " * 20}]
+    made.ahead = dataclasses.replace(made.ahead, tables=(Table("Updates", rows),))
+    browser.open(made.write(tmp_path / "page.html", "A page", ""))
+    wide = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
+    assert not browser.run(wide)

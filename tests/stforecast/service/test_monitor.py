@@ -197,3 +197,4 @@ def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_
     worst = watch.cells.sort_values("mase_7d", ascending=False)["cell"].tolist()
     assert sorted(worst, key=lambda cell: text.index(f'data-cell="{cell}"')) == worst
     assert "less than 2 days were forecast" in text
+    assert "bias: mean of forecast less value" in text

@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -139,8 +140,10 @@ def test_a_cut_file_and_another_unit(service, tmp_path):
     text = day(DAYS).read_text()
     cut = tmp_path / "cut.csv"
     cut.write_text(text[: len(text) // 2] + ";;")
-    with pytest.raises(InputError, match=r"cut\.csv"):
+    with pytest.raises(InputError, match=r"cut\.csv") as told:
         update(run, cut)
+    assert "time_zone 'Europe/Rome'" in str(told.value)
+    assert "'auto'" not in str(told.value)  # Options that were not chosen are not listed.
     assert last_state(run) is None
     with open_cube(json.loads((run / "run.json").read_text())["data_path"]) as ds:
         later = ds.load().isel(time=slice(-24, None))
@@ -196,8 +199,40 @@ def test_kills_at_random_change_nothing(service, tmp_path):
 
 def test_two_updates_at_a_time_are_refused(service):
     run, day = service
-    with folder.update_lock(run), pytest.raises(InputError, match="is writing there"):
+    with folder.update_lock(run), pytest.raises(InputError, match=r"; wait for it$"):
         update(run, day(DAYS))
+
+
+def test_a_full_disk_is_told_and_changes_nothing(service):
+    run, day = service
+    update(run, day(DAYS))
+    before = contents(run)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(
+            InputError, match=r"File too large.*free some space, then give the same"
+        ):
+            update(run, day(DAYS + 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert contents(run) == before
+
+
+def test_messages_name_the_records_of_the_service(service, tmp_path, caplog):
+    run, _ = service
+    wide = values().iloc[24 * DAYS : 24 * DAYS + 24]
+    wide.iloc[5, 0] = 1e6
+    update(run, write(wide, tmp_path / "day.csv"))
+    assert "records in service: 1 reading of more than" in caplog.text
+
+
+def test_a_pattern_gives_several_days(service, capsys):
+    run, day = service
+    with pytest.raises(SystemExit) as end:
+        main(["update", str(run), "--new", str(day(DAYS).parent / "2[12].csv")])
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["steps"] == 48
 
 
 def test_exit_codes_and_one_line_of_json(service, capsys):
@@ -355,3 +390,17 @@ def test_a_better_model_wins_and_an_equal_one_does_not(updated):
     against, better = compare_models({"champion": worse, "challenger": model}, series, 96, 0.95)
     assert against.high < 0
     assert better == pytest.approx(equal)
+
+
+def test_models_that_believe_other_readings_are_compared_on_those_of_both(updated):
+    """As a challenger that was trained on a new level believes more than the model in service."""
+    run, _ = updated
+    forecaster, state = Forecaster.load(run), read_state(last_state(run))
+    series, model = forecaster.read(state.history), forecaster.model_
+    replace, largest = module.dataclasses.replace, np.quantile(series.values, 0.9, axis=0)
+    stricter = replace(model, scaler=replace(model.scaler, largest=largest))
+    assert np.isnan(stricter.scaler.believed(series.values[-96:])).any()
+    against, error = compare_models({"champion": model, "challenger": stricter}, series, 96, 0.95)
+    alone = {"champion": stricter, "challenger": stricter}
+    assert np.isfinite(against.value)
+    assert error == compare_models(alone, series, 96, 0.95)[1]

@@ -7,6 +7,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import run_grid
+from stforecast.cli.info import describe
 
 
 def cells(text, method):
@@ -36,6 +37,9 @@ def test_metrics_hold_every_run(outcome):
     assert table.groupby(["scenario", "label", "seed"]).ngroups == 8
     all_classes = table[(table["mask"] == "all classes") & (table["selection"] == "last")]
     assert all_classes["accuracy"].between(0, 1).all()
+    about = describe(out)
+    assert all(0 <= row["accuracy"] <= 1 and "mae" not in row for row in about.about["runs"])
+    assert f"{about.about['runs'][0]['accuracy']:.4f}" in about.text.splitlines()[2]
 
 
 def test_figures_are_drawn_for_each_scenario(outcome):
