@@ -21,7 +21,7 @@ from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 
-METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("stforecast.federated.")}
+METHODS = {n: m for n, m in ALL.items() if not m.__module__.startswith("stforecast.methods.")}
 SIZES = (4, 8, 4, 9, 12)
 
 
