@@ -7,18 +7,14 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import predictions
-from stforecast.federated.core.population import PerClient, SplitModel
 from stforecast.federated.core.state import Participants, State
 from stforecast.federated.nodes.masker import summand_weights
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
-from stforecast.federated.uploads.uplink import Uplink
 from stforecast.methods import METHODS as ALL
 
 METHODS = {n: m for n, m in ALL.items() if not m.__module__.startswith("stforecast.methods.")}
@@ -78,34 +74,6 @@ def test_it_describes_itself(name):
     assert method.sums != "none" or method.needs_each
     assert set(vars(method).get("guards", ())) <= set(RULES)
     assert method.unguarded
-
-
-class Gain(nn.Module):
-    """A factor: each client has a single value of it, `(clients,)`."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(1.0))
-
-    def forward(self, x):
-        return x * self.factor
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(
-    "settings", [{"clip_gradients": 0.5}, {"uplink": Uplink(clip=1.0, bits=8)}], ids=["", "coded"]
-)
-@pytest.mark.parametrize("name", METHODS)
-def test_a_parameter_may_be_a_scalar(federate, name, settings):
-    def build():
-        encoder = nn.Sequential(ClientLinear(3, 5), PerClient(Gain()))
-        return SplitModel(encoder, ClientLinear(5, 2))
-
-    federation = federate(METHODS[name], build=build, **settings)
-    before = federation.state.clients.params.get("encoder.1.module.factor")
-    state = run(federation)
-    assert all(t.isfinite().all() for t in state.flat().values())
-    assert before is None or before.shape == (3,)
 
 
 @pytest.mark.quick(4)

@@ -80,5 +80,5 @@ def test_what_travelled_is_decoded_and_remembered(server):
 def test_an_aggregate_that_returns_no_state_is_named(server):
     one = server()
     one.method.aggregate = lambda state, of, uploads: None
-    with pytest.raises(InputError, match="its aggregate returned NoneType, expected"):
+    with pytest.raises(InputError, match="aggregate: found NoneType, expected a dictionary"):
         end_round(one)

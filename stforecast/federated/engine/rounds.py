@@ -22,7 +22,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State, generator, row_major
-from stforecast.federated.core.tensors import Like, Payload, take
+from stforecast.federated.core.tensors import Like, Payload, check_tensors, take
 from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.engine.trainer import Trainer
@@ -149,12 +149,11 @@ class Server:
         ids, upload = self._near(ids, upload)
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
+        if upload and getattr(method.aggregate, "__func__", None) is Method.aggregate:
+            sent = ", ".join(upload)
+            raise InputError(f"{method.name}: clients upload {sent}, but it has no aggregate")
         server = method.aggregate(state.server, of, upload)
-        if not isinstance(server, Mapping):
-            raise InputError(
-                f"{method.name}: its aggregate returned {type(server).__name__}, expected the "
-                "server's next state, a dictionary of tensors; return one"
-            )
+        check_tensors(f"{method.name}, aggregate", server)
         return {name: row_major(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
