@@ -108,7 +108,7 @@ class Registry(Mapping[str, T]):
         for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
             try:
-                thing, problem = point.load(), f"it is no {self.kind}, or has no name"
+                thing, problem = point.load(), f"it is no {self.kind} such as docs/extend.md shows"
                 usable = self._is_entry(thing)
             except Exception as e:  # a foreign module may raise anything when it is imported
                 usable, problem = False, f"{type(e).__name__}: {e}"

@@ -72,6 +72,15 @@ def test_a_mistake_in_a_method_is_named(federate, message):
         federate(method, (8, 8)).run_round()
 
 
+def test_what_a_method_keeps_on_itself_is_told(federate, caplog):
+    def aggregate(self, server, of, uploads):
+        self.rounds = getattr(self, "rounds", 0) + 1
+        return FedAvg.aggregate(self, server, of, uploads)
+
+    federate(type("Forgetful", (FedAvg,), {"name": "", "aggregate": aggregate})).run()
+    assert caplog.text.count("changes its attribute rounds in a round") == 1
+
+
 def test_uploads_that_no_aggregate_reads_are_refused(federate):
     sending = {"name": "", "upload": lambda self, cohort: dict(cohort.params)}
     with pytest.raises(InputError, match=r"clients upload .*, but it has no aggregate"):

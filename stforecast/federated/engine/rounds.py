@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -294,11 +295,14 @@ class Federation:
         start, self._validated = time.perf_counter(), None
         server, trainer = self.server, self.trainer
         trainer.begin_round()
+        kept = dict(vars(self.method))
         self.latest = participants = self.participants()
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)
         server.aggregate(trained.ids, upload, participants.stage)
+        if not self.reports:
+            _warn_of_attributes(self.method, kept)
         server.report(
             RoundReport(
                 round=self.state.round,
@@ -359,3 +363,16 @@ class Federation:
     def history(self) -> list[dict[str, float]]:
         """Return the rounds' reports as rows of a table."""
         return [dataclasses.asdict(r) for r in self.reports]
+
+
+def _warn_of_attributes(method: Method, kept: Mapping[str, Any]) -> None:
+    """Warn of attributes that a round has changed, which no checkpoint holds."""
+    changed = [n for n, value in vars(method).items() if n not in kept or kept[n] is not value]
+    cached = [n for n in changed if isinstance(getattr(type(method), n, None), cached_property)]
+    if changed := sorted(set(changed) - set(cached)):
+        log.warning(
+            "%s changes its attribute %s in a round, which a resumed run lacks; keep it in the "
+            "server's state or the clients' memory",
+            method.name,
+            ", ".join(changed),
+        )
