@@ -128,11 +128,11 @@ class Streamer(CheckedOptions, ABC):
         trained = torch.zeros_like(images.is_test)
         trained[torch.cat([ids for stage in train for ids in stage])] = True
         self._check_dealt("test images that nobody trains on", test, ~trained)
-        sorted_ids = (
+        train, test = (
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)
             for part in (train, test)
         )
-        return TaskStream(*sorted_ids, self.stage_order)
+        return TaskStream(train, test, self.stage_order)
 
     def _check_dealt(self, what: str, part: Sequence[Sequence[Tensor]], allowed: Tensor) -> None:
         origin = f"stream {self.name}, {what}"

@@ -263,8 +263,8 @@ def initial_state(
     clients = Clients(params, buffers, moments={}, sizes=sizes)
     server = method.init(clients, sizes, seed)
     check_tensors(f"{method.name}, init", server)
-    for group, tensors in clients.groups():
-        check_tensors(f"{method.name}, clients.{group} after init", tensors, len(clients))
+    for kind, held in clients.groups():
+        check_tensors(f"{method.name}, clients.{kind} after init", held, len(clients))
     return State(clients, server, round=0, seed=seed)
 
 

@@ -388,10 +388,7 @@ class Trainer:
         kept = {t.untyped_storage().data_ptr() for t in samples}
         for name, t in upload.items():
             if t.untyped_storage().data_ptr() in kept:
-                raise InputError(
-                    f"{self.method.name} would send a client's samples as {name!r}; send what is "
-                    "computed from them"
-                )
+                raise InputError(f"{self.method.name} would send a client's samples as {name!r}")
 
     @torch.no_grad()
     def _encode(self, ids: Tensor, upload: Payload) -> Payload:
