@@ -86,6 +86,15 @@ def make_cube(
     Raises:
         InputError: if shapes, times or ids are invalid.
     """
+    if np.issubdtype(np.asarray(time).dtype, np.number):
+        raise InputError(f"the cube: its times are {np.asarray(time).dtype}, expected dates")
+    if clock == "local" and getattr(time, "tz", None) is not None:
+        raise InputError(
+            "the cube: its times have a zone, expected those of a wall clock; pass "
+            "time.tz_localize(None), or leave out clock"
+        )
+    if (lon is None) != (lat is None):
+        raise InputError("the cube: only one of lon and lat is given; give both, or none")
     long_names = long_names or {}
     ds = xr.Dataset(
         {

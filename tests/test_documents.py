@@ -321,6 +321,7 @@ def test_what_replaces_other_libraries_gives_forecasts_of_every_cell(place):
         exec(block, known)
         assert known["forecast"].shape == (24, 3)
         assert list(known["forecast"].columns) == ["a", "b", "c"]
+        assert "bounds" not in block or known["bounds"].lower.shape == (24, 3)
     assert len(own) == 2
 
 

@@ -33,6 +33,9 @@ TOUR = {
     "figures": "plot --help",
     "help": "run --method near --help",
     "broken": f"run --data bicycles.nc --method broken {TINY} --rounds 1 --out broken",
+    "untyped": "run --method untyped --help",
+    "unsigned": f"run --data bicycles.nc --method unsigned {TINY} --rounds 1 --out broken",
+    "unlucky": f"run --data bicycles.nc --method unlucky {TINY} --rounds 1 --out broken",
     "stopped": f"run --data bicycles.nc --method near --mu 0.5 {TINY} --rounds 3 --out run",
     "resumed": "run --resume run --data bicycles.nc",
     "predict": "predict run --history bicycles.nc --out next.csv",
@@ -45,6 +48,14 @@ TOUR = {
     " --size 8 --channels 4 --device cpu --out images",
 }
 """What is typed, in this order."""
+
+FAULTS = {
+    "broken": r"arcadia\.py, line 9: KeyError: 'no such name'; correct it",
+    "unlucky": r"all participants failed: .*arcadia\.py, line 15: AttributeError: 'NoOptions'",
+    "unsigned": r"takes 3 positional .* given\); correct arcadia or utopia if the cause",
+    "untyped": r"the option names has the type list\[str\], expected bool, int,",
+}
+"""What is said of faults of a package, by the name of its method."""
 
 BENCH = """
 title = "Near"
@@ -59,6 +70,7 @@ device = "cpu"
 """
 
 BROKEN = """
+from dataclasses import dataclass
 from stforecast.federated.methods.fedavg import FedAvg
 
 class Broken(FedAvg):
@@ -66,6 +78,25 @@ class Broken(FedAvg):
 
     def aggregate(self, server, of, uploads):
         return server["no such name"]
+
+class Unlucky(FedAvg):
+    name, summary = "unlucky", "fails on every client"
+
+    def local_loss(self, cohort, batch, payload):
+        return self.options.luck
+
+class Unsigned(FedAvg):
+    name, summary = "unsigned", "lacks a parameter"
+
+    def aggregate(self, server, uploads):
+        return server
+
+@dataclass(frozen=True)
+class Names:
+    names: list[str] = ()
+
+class Untyped(FedAvg):
+    name, summary, Options = "untyped", "has an option of a wrong type", Names
 """
 
 SCRIPT = """
@@ -131,7 +162,8 @@ def place(tmp_path_factory):
     wave = np.sin(hours.hour.to_numpy()[:, None] / 4 + np.arange(3))
     pd.DataFrame(10 + 5 * wave, hours, ["x", "y", "z"]).to_csv(folder / "counts.csv")
     (folder / "near.toml").write_text(BENCH)
-    install(site, "arcadia", {"stforecast.methods": {"broken": "arcadia:Broken"}})
+    points = {name: f"arcadia:{name.title()}" for name in FAULTS}
+    install(site, "arcadia", {"stforecast.methods": points})
     (site / "arcadia.py").write_text(BROKEN)
     paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{site}", "MPLCONFIGDIR": str(folder)}
     tour = subprocess.run(
@@ -147,7 +179,7 @@ def typed(place):
     return json.loads((place / "done.json").read_text())
 
 
-@pytest.mark.parametrize("name", sorted(TOUR.keys() - {"stopped", "broken"}))
+@pytest.mark.parametrize("name", sorted(TOUR.keys() - {"stopped", *FAULTS}))
 def test_every_command_ends_well(typed, name):
     code, _, err = typed[name]
     assert code == 0, err
@@ -166,11 +198,12 @@ def test_each_is_listed_with_what_it_is(typed, what, name):
     assert len(line.split()) > 2
 
 
-def test_a_fault_of_the_package_is_placed_in_its_file(typed):
-    code, _, err = typed["broken"]
-    assert code == 1
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_package_is_placed_in_it(typed, name):
+    code, _, err = typed[name]
+    assert code == (2 if name == "untyped" else 1)
     said = err.splitlines()[-1]
-    assert re.search(r"arcadia\.py, line 8: KeyError: 'no such name'; correct it", said), said
+    assert re.search(FAULTS[name], said), said
 
 
 def test_the_options_of_the_method_are_in_the_help(typed):

@@ -12,6 +12,7 @@ import logging
 import re
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -106,14 +107,14 @@ class Registry(Mapping[str, T]):
 
         for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
-            if point.dist is None or point.dist.name != "stforecast":
-                FOREIGN.add(re.split("[.:]", point.value)[0])
             try:
-                thing, problem = point.load(), f"it is no {self.kind}, or has no name"
+                thing, problem = point.load(), f"it is no {self.kind} such as docs/extend.md shows"
                 usable = self._is_entry(thing)
             except Exception as e:  # a foreign module may raise anything when it is imported
                 usable, problem = False, f"{type(e).__name__}: {e}"
             if usable:
+                if point.dist is None or point.dist.name != "stforecast":
+                    FOREIGN.add(re.split("[.:]", point.value)[0])
                 yield Found(thing, f"{self.kind} {point.value} of the package {package}")
             else:
                 log.warning(
@@ -128,7 +129,15 @@ class Registry(Mapping[str, T]):
 
 
 FOREIGN: set[str] = set()
-"""Top-level modules of the packages whose entry points were looked for."""
+"""Top-level modules of the other packages whose entry points were found."""
+
+
+def foreign_place(error: BaseException) -> str:
+    """Return file and line of the innermost call in such a package that raised; "" without one."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_globals.get("__name__", "").partition(".")[0] in FOREIGN:
+            return f"{frame.f_code.co_filename}, line {line}"
+    return ""
 
 
 def find(kind: str, name: str, known: Mapping[str, T]) -> T:

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import sys
-import traceback
 from itertools import pairwise
 from typing import Any, TextIO
 
@@ -15,7 +14,7 @@ import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped
 from data_prep.base.progress import heartbeat
-from data_prep.base.registry import FOREIGN, Registry
+from data_prep.base.registry import FOREIGN, Registry, foreign_place
 from stforecast.cli import data, run
 from stforecast.cli.bench import backtest, bench
 from stforecast.cli.commands import SuggestingGroup
@@ -149,11 +148,13 @@ def _explain(e: Exception | Stopped) -> tuple[int, str]:
     if isinstance(e, OSError):
         return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
     problem = f"{type(e).__name__}: {e}"
-    for frame, line in reversed([*traceback.walk_tb(e.__traceback__)]):
-        if frame.f_globals.get("__name__", "").partition(".")[0] in FOREIGN:
-            place = f"{frame.f_code.co_filename}, line {line}"
-            return 1, f"{place}: {problem}; correct it; with --debug there is a traceback"
-    return 1, f"internal error ({problem}); please report it with the output of stforecast --debug"
+    if place := foreign_place(e):
+        return 1, f"{place}: {problem}; correct it; with --debug there is a traceback"
+    foreign = (
+        f"correct {' or '.join(sorted(FOREIGN))} if the cause is there, or " if FOREIGN else ""
+    )
+    report = f"{foreign}please report it with the output of stforecast --debug"
+    return 1, f"internal error ({problem}); {report}"
 
 
 def _no_memory() -> str:

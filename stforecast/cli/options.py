@@ -156,11 +156,18 @@ def _option(
     switch = getattr(hint, "__origin__", hint) is bool
     if switch and default:
         flag = f"{flag}/--no-{flag[2:]}"
+    try:
+        kind = _click_type(hint)
+    except KeyError:
+        raise InputError(
+            f"the option {name} has the type {hint}, expected bool, int, float, str, Path, a "
+            "Literal or a tuple; change its annotation"
+        ) from None
     missing, several = default is inspect.Parameter.empty, typing.get_origin(hint) is tuple
     return RangedOption(
         [flag, name],
         takes=takes,
-        type=_click_type(hint),
+        type=kind,
         is_flag=switch or None,  # Of False, the value may be left out.
         multiple=several,
         required=missing,

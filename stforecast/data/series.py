@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import check_finite, check_values, observed
 from data_prep.preparation import preparation_of
+from data_prep.readers.times import OFFSET
 from data_prep.readers.units import factor
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import Covariates, read_covariates
@@ -286,7 +288,7 @@ def _zone(index: pd.Index) -> datetime.tzinfo | str | None:
         return index.tz
     if pd.api.types.is_numeric_dtype(index):
         return "UTC"  # Numbers count from 1970 UTC.
-    return None if pd.to_datetime(str(index[0]), format="ISO8601").tzinfo is None else "UTC"
+    return "UTC" if re.search(OFFSET, str(index[0])) else None
 
 
 def _columns(cube: xr.Dataset, name: str) -> dict[str, np.ndarray]:

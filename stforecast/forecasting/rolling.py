@@ -48,11 +48,13 @@ class Rolling:
 
     Attributes:
         models: the trained model, then each refit of it.
-        since: `(models - 1,)` first target step of each refit, increasing.
+        since: `(models - 1,)` first target step of each refit in the fitted data, increasing.
+        start: time of step 0 of these data; another history may begin later.
     """
 
     models: Sequence[Predictor]
     since: np.ndarray
+    start: pd.Timestamp
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -84,7 +86,8 @@ class Rolling:
     def _each(
         self, what: str, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> np.ndarray:
-        turn = np.searchsorted(self.since, starts, side="right")
+        later = round((calendar.start - self.start) / calendar.step)
+        turn = np.searchsorted(self.since, starts + later, side="right")
         parts = {
             i: getattr(self.models[i], what)(series, starts[turn == i], calendar)
             for i in np.unique(turn)
@@ -114,7 +117,7 @@ def roll(
         models.append(model)
         time = data.series.times[cut - 1] + data.calendar.step
         costs.append({"time": time, "windows": len(known), **cost})
-    return Rolling(models, since), pd.DataFrame(costs)
+    return Rolling(models, since, data.calendar.start), pd.DataFrame(costs)
 
 
 def _cuts(refit: str, data: PreparedSeries) -> np.ndarray:

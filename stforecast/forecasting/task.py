@@ -12,6 +12,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
+from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import Windows
 from stforecast.federated.core.data import ClientData
@@ -104,11 +105,22 @@ class ForecastTask:
         Quantiles are scored by the pinball loss, all other losses by the squared error, so that
         their rounds are comparable.
         """
+        self._check(prediction, batch)
         error = self._error if self.options.levels else _squared_error
         return _summed(error(prediction, batch), batch["mask"], over=(2,))
 
+    def _check(self, prediction: Tensor, batch: Batch) -> None:
+        """Refuse a prediction of another shape, which might be repeated along an axis."""
+        expected = (*batch["y"].shape[:-1], batch["y"].shape[-1] * self.options.n_outputs)
+        if prediction.shape != expected:
+            raise InputError(
+                f"the model forecasts the shape {tuple(prediction.shape)}, expected {expected}: "
+                "clients, samples, horizon × quantiles"
+            )
+
     def _error(self, prediction: Tensor, batch: Batch) -> Tensor:
         """Return the training loss of each target, `(clients, batch, horizon)`."""
+        self._check(prediction, batch)
         if self.options.levels:
             quantiles = prediction.unflatten(-1, (-1, len(self.options.levels)))
             return pinball_loss(quantiles, batch["y"], self.options.levels)

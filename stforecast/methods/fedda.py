@@ -357,7 +357,7 @@ def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: f
     moved = {}
     for (name, w), pull in zip(model.items(), far.softmax(0), strict=True):
         differences = w - uploads[name]
-        attention = differences.flatten(1).norm(dim=1).softmax(0)
+        attention = differences.reshape(len(differences), -1).norm(dim=1).softmax(0)
         towards_uploads = (with_axes(attention, differences.ndim) * differences).sum(0)
         moved[name] = w - epsilon * (towards_uploads + rho * pull * (w - quasi[name]))
     return moved

@@ -114,6 +114,12 @@ def test_file_is_read_by_plain_hdf5_and_plain_xarray(tmp_path):
         ),
         ({"time": pd.DatetimeIndex([TIMES[0], pd.NaT, TIMES[2]])}, "'time' has empty entries"),
         ({"cell": np.array([7, 7])}, "cell 7 occurs more than once"),
+        ({"time": np.arange(3)}, "its times are int64, expected dates"),
+        (
+            {"time": TIMES.tz_localize("Asia/Tokyo"), "clock": "local"},
+            "times have a zone, expected those of a wall clock",
+        ),
+        ({"lon": np.array([9.1, 9.2]), "lat": None}, "only one of lon and lat is given"),
         ({"clock": "gmt"}, "unknown clock in the cube 'gmt'; choose one of: local, utc"),
         ({"values": {}}, "no variable with dimensions"),
         (

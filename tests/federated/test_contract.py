@@ -17,7 +17,7 @@ from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL
 
-METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("stforecast.federated.")}
+METHODS = {n: m for n, m in ALL.items() if not m.__module__.startswith("stforecast.methods.")}
 SIZES = (4, 8, 4, 9, 12)
 
 

@@ -65,6 +65,7 @@ def test_a_loss_that_is_not_finite_is_warned_of(server, caplog):
 def test_what_travelled_is_decoded_and_remembered(server):
     one = server()
     one.uplink = Uplink(bits=8, delta_coding=True)
+    one.method.aggregate = lambda state, of, uploads: state
     upload, ids = {"w": torch.tensor([[1.0, -2.0], [0.5, 0.25]])}, torch.tensor([0, 2])
     for factor in (1.0, 1.01):
         sent = {"w": factor * upload["w"]}
@@ -80,5 +81,5 @@ def test_what_travelled_is_decoded_and_remembered(server):
 def test_an_aggregate_that_returns_no_state_is_named(server):
     one = server()
     one.method.aggregate = lambda state, of, uploads: None
-    with pytest.raises(InputError, match="its aggregate returned NoneType, expected"):
+    with pytest.raises(InputError, match="aggregate: found NoneType, expected a dictionary"):
         end_round(one)

@@ -200,6 +200,20 @@ def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -
     )
 
 
+def check_dealt(origin: str, dealt: Sequence[Tensor], clients: int, allowed: Tensor) -> None:
+    """Refuse what are no ids `(n,)` of images for each client.
+
+    `allowed` `(images,)` says whether an image is in the part that is dealt.
+    """
+    n = len(dealt) if isinstance(dealt, Sequence) else 0
+    if n != clients or not all(isinstance(ids, Tensor) for ids in dealt):
+        wanted = f"a tensor of ids for each of {clients} clients"
+        raise InputError(f"{origin}: deal returned {n} parts, expected {wanted}")
+    for client, ids in enumerate(dealt):
+        for other in ids[~torch.isin(ids, allowed.nonzero())].tolist():
+            raise InputError(f"{origin}: client {client} gets image {other}, which is none of them")
+
+
 THIN, DEAL, TEST = 3, 4, 5
 """First of the three numbers of a generator's key; rounds use keys of two numbers."""
 
@@ -312,6 +326,12 @@ class Partitioner(CheckedOptions, ABC):
         for number, pool in enumerate(pools):
             kept = self._thin(pool, generator(seed, THIN, number, 0))
             dealt = self.deal(kept, generator(seed, DEAL, number, 0))
+            allowed = torch.zeros_like(images.is_test)
+            allowed[kept.train] = True
+            origin = f"partition {self.name}, training images of {pool.domain}"
+            check_dealt(origin, dealt, len(pool.clients), allowed)
+            if len(ids := torch.cat(tuple(dealt))) > len(ids.unique()):
+                raise InputError(f"{origin}: deal returned one twice, expected once at most")
             tested = self._test(pool, dealt, generator(seed, TEST, number, 0))
             train.update(zip(pool.clients, dealt, strict=True))
             test.update(zip(pool.clients, tested, strict=True))

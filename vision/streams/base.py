@@ -17,7 +17,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import Order
 from stforecast.federated.core.options import CheckedOptions
 from vision.datasets.image_set import ImageSet
-from vision.partition.base import Partition
+from vision.partition.base import Partition, check_dealt
 
 Ids = tuple[tuple[Tensor, ...], ...]
 """Increasing ids `(n,)` of images by stage and client; a client may have none in a stage."""
@@ -123,8 +123,20 @@ class Streamer(CheckedOptions, ABC):
                 f"{len(images)} images; ",
                 Words("use fewer {clients} or {stages}"),
             )
+        train, test = self.deal(images, seed)
+        self._check_dealt("training images", train, ~images.is_test)
+        trained = torch.zeros_like(images.is_test)
+        trained[torch.cat([ids for stage in train for ids in stage])] = True
+        self._check_dealt("test images that nobody trains on", test, ~trained)
         train, test = (
             tuple(tuple(ids.sort().values for ids in stage) for stage in part)
-            for part in self.deal(images, seed)
+            for part in (train, test)
         )
         return TaskStream(train, test, self.stage_order)
+
+    def _check_dealt(self, what: str, part: Sequence[Sequence[Tensor]], allowed: Tensor) -> None:
+        origin = f"stream {self.name}, {what}"
+        if len(part) != self.stages:
+            raise InputError(f"{origin}: deal returned {len(part)} stages, expected {self.stages}")
+        for stage in part:
+            check_dealt(origin, stage, self.clients, allowed)

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import Grid, NoOptions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
-from stforecast.federated.core.tensors import Batch, Params, Payload, take
+from stforecast.federated.core.tensors import Batch, Params, Payload, check_tensors, take
 from stforecast.federated.core.training import Training
 
 Sums = Literal["none", "samples", "clients"]
@@ -261,6 +262,9 @@ def initial_state(
         group[name][first : first + len(t)] = t
     clients = Clients(params, buffers, moments={}, sizes=sizes)
     server = method.init(clients, sizes, seed)
+    check_tensors(f"{method.name}, init", server)
+    for kind, held in clients.groups():
+        check_tensors(f"{method.name}, clients.{kind} after init", held, len(clients))
     return State(clients, server, round=0, seed=seed)
 
 
@@ -324,4 +328,10 @@ def predictions_of(
         payload = {name: t for name, t in payload.items() if name not in averaged}
     some = data.take(ids if rows is None else rows)
     for batch in some.chunks(at_once * min(some.group, COHORT)):
-        yield batch, method.predict(own, payload, batch["x"], view or method.views[0])
+        prediction = method.predict(own, payload, batch["x"], view or method.views[0])
+        if prediction.shape[:2] != batch["x"].shape[:2]:
+            raise InputError(
+                f"{method.name}, predict: found the shape {tuple(prediction.shape)}, expected "
+                f"{tuple(batch['x'].shape[:2])} at the start: clients, samples"
+            )
+        yield batch, prediction

@@ -102,7 +102,7 @@ class Population:
         mixed: whether matrices are multiplied in bfloat16.
 
     Raises:
-        ValueError: if a module's parameters have no client axis.
+        InputError: if a module's parameters have no client axis.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Population:
         for name, module in self.model.named_modules():
             own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
             if own and not isinstance(module, Stacked) and not name.startswith(self._looped):
-                raise ValueError(
+                raise InputError(
                     f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
                     "or derive it from stforecast.federated.core.layers.Stacked"
                 )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, batches
 from stforecast.federated.core.tensors import Batch, Params, is_range, take
 from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
@@ -283,6 +284,11 @@ class Cohort:
 
     def step(self, losses: Tensor) -> Params:
         """Take an optimiser step of every client; return the gradients. `losses`: `(n,)`."""
+        if losses.shape != (len(self),):
+            raise InputError(
+                f"the loss has the shape {tuple(losses.shape)}, expected ({len(self)},), one for "
+                "each client"
+            )
         self.record("loss", losses)
         return self.optimizer.step(losses)
 
@@ -323,7 +329,7 @@ class Cohort:
             sound: `(n,)` whether to copy a client's state; by default all are copied.
 
         Raises:
-            KeyError: for a name that the method's `init` did not add to all clients.
+            InputError: for a name or shape that the method's `init` did not give all clients.
         """
         parts = dataclasses.replace(
             self._clients,
@@ -338,6 +344,11 @@ class Cohort:
         rows = slice(int(ids[0]), int(ids[-1]) + 1) if views else ids
         for (_, whole), (_, part) in zip(self._clients.groups(), parts.groups(), strict=True):
             for name, t in part.items():
+                if name not in whole or t.shape[1:] != whole[name].shape[1:]:
+                    raise InputError(
+                        f"the clients' {name!r} has the shape {tuple(t.shape)} after a round, and "
+                        "not after init; give it that shape there"
+                    )
                 if not views or t.data_ptr() != whole[name][rows].data_ptr():
                     whole[name][rows] = t.detach()[some]
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data_prep.base.errors import InputError
+
 Params = dict[str, Tensor]
 """Parameter name to tensor `(clients, …)`."""
 
@@ -35,6 +37,26 @@ def take(tensors: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
 def is_range(ids: Tensor) -> bool:
     """Return whether `ids` is `first, first + 1, …`."""
     return len(ids) > 0 and bool((ids[1:] - ids[:-1] == 1).all())
+
+
+def check_tensors(origin: str, found: object, n: int | None = None) -> None:
+    """Refuse what is no dictionary of tensors, which are `(n, …)` if `n` is given.
+
+    Raises:
+        InputError: with the origin, such as "fedavg, upload".
+    """
+    if not isinstance(found, Mapping):
+        found = type(found).__name__
+        raise InputError(f"{origin}: found {found}, expected a dictionary of tensors by name")
+    for name, t in found.items():
+        if not isinstance(t, Tensor):
+            kind = type(t).__name__
+            raise InputError(f"{origin}: {name!r} is of the type {kind}, expected a tensor")
+        if n is not None and t.shape[:1] != (n,):
+            raise InputError(
+                f"{origin}: {name!r} has the shape {tuple(t.shape)}, expected ({n}, …), a row for "
+                "each client"
+            )
 
 
 def total_bytes(payload: Payload) -> int:

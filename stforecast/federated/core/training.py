@@ -199,7 +199,7 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
         groups.setdefault(next((p for p in apart if name.startswith(p)), ""), []).append(name)
     clipped = {}
     for names in groups.values():
-        squares = [grads[name].flatten(1).square().sum(1) for name in names]
+        squares = [grads[n].reshape(len(grads[n]), -1).square().sum(1) for n in names]
         length = torch.stack(squares).sum(0).sqrt()
         scale = (norm / (length + 1e-6)).clamp(max=1)  # As in torch's clip_grad_norm_.
         for name in names:

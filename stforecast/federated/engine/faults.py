@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, some
+from data_prep.base.registry import foreign_place
 
 DIVERGED = "its values are not finite"
 
@@ -49,7 +50,8 @@ def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
     """
     if isinstance(error, NUMERICAL) and not sound_clients(*groups, n=n).all():
         return DIVERGED
-    return f"{type(error).__name__}: {error}"
+    place = foreign_place(error)
+    return f"{place}: {type(error).__name__}: {error}".removeprefix(": ")
 
 
 def reasons_of(failed: Mapping[int, str]) -> str:

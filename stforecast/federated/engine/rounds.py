@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State, generator, row_major
-from stforecast.federated.core.tensors import Like, Payload, take
+from stforecast.federated.core.tensors import Like, Payload, check_tensors, take
 from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import DIVERGED, reasons_of
 from stforecast.federated.engine.trainer import Trainer
@@ -149,12 +150,11 @@ class Server:
         ids, upload = self._near(ids, upload)
         upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
+        if upload and getattr(method.aggregate, "__func__", None) is Method.aggregate:
+            sent = ", ".join(upload)
+            raise InputError(f"{method.name}: clients upload {sent}, but it has no aggregate")
         server = method.aggregate(state.server, of, upload)
-        if not isinstance(server, Mapping):
-            raise InputError(
-                f"{method.name}: its aggregate returned {type(server).__name__}, expected the "
-                "server's next state, a dictionary of tensors; return one"
-            )
+        check_tensors(f"{method.name}, aggregate", server)
         return {name: row_major(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
@@ -295,12 +295,15 @@ class Federation:
         start, self._validated = time.perf_counter(), None
         server, trainer = self.server, self.trainer
         trainer.begin_round()
+        kept = dict(vars(self.method))
         self.latest = participants = self.participants()
         stragglers.begin(server.method.training, self.state, participants.ids)
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)
         server.aggregate(trained.ids, upload, participants.stage)
+        if not self.reports:
+            _warn_of_attributes(self.method, kept)
         server.report(
             RoundReport(
                 round=self.state.round,
@@ -361,3 +364,16 @@ class Federation:
     def history(self) -> list[dict[str, float]]:
         """Return the rounds' reports as rows of a table."""
         return [dataclasses.asdict(r) for r in self.reports]
+
+
+def _warn_of_attributes(method: Method, kept: Mapping[str, Any]) -> None:
+    """Warn of attributes that a round has changed, which no checkpoint holds."""
+    changed = [n for n, value in vars(method).items() if n not in kept or kept[n] is not value]
+    cached = [n for n in changed if isinstance(getattr(type(method), n, None), cached_property)]
+    if changed := sorted(set(changed) - set(cached)):
+        log.warning(
+            "%s changes its attribute %s in a round, which a resumed run lacks; keep it in the "
+            "server's state or the clients' memory",
+            method.name,
+            ", ".join(changed),
+        )

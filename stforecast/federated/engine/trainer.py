@@ -32,6 +32,7 @@ from stforecast.federated.core.tensors import (
     Like,
     Params,
     Payload,
+    check_tensors,
     joined,
     like_of,
     take,
@@ -331,17 +332,26 @@ class Trainer:
         """Train clients of increasing `ids` for a round; those that fail keep their state.
 
         Raises:
-            ValueError: if the method would send samples.
+            InputError: if the method would send samples, or changes the server's state.
         """
         if self.parts:
             return self.parts.train(ids)
         work = cohorts(ids, self.state.clients, self.cohort_size)
-        return Trained.merged([t for part in self.workers.map(self._train, work) for t in part])
+        server = {name: (t, t._version) for name, t in self.state.server.items()}
+        trained = [t for part in self.workers.map(self._train, work) for t in part]
+        for name, (t, version) in server.items():
+            if t._version != version:
+                raise InputError(
+                    f"{self.method.name}: clients change {name!r} of the server in place; copy "
+                    "what is received before changing it"
+                )
+        return Trained.merged(trained)
 
     def _train(self, method: Method, ids: Tensor) -> list[Trained]:
         """Train a cohort; if that fails, train client by client."""
         method.population.train()
         payload = method.broadcast(self.state.server, self.participants(ids))
+        check_tensors(f"{method.name}, broadcast", payload, len(ids))
         cohort = self._cohort(self.state, ids, copied=True)
         try:
             with self._seeded(method, ids):
@@ -354,6 +364,7 @@ class Trainer:
                 return [t for i in ids for t in self._train(method, i[None])]
             failed = {int(ids[0]): reason(e, cohort.params, cohort.buffers, cohort.memory, n=1)}
             return [Trained.nobody(failed, total_bytes(payload))]
+        check_tensors(f"{method.name}, upload", upload, len(ids))
         self._refuse_samples(cohort, upload)
         return [self._write_back(cohort, payload, upload)]
 
@@ -377,7 +388,7 @@ class Trainer:
         kept = {t.untyped_storage().data_ptr() for t in samples}
         for name, t in upload.items():
             if t.untyped_storage().data_ptr() in kept:
-                raise ValueError(f"{self.method.name} would send a client's samples as {name!r}")
+                raise InputError(f"{self.method.name} would send a client's samples as {name!r}")
 
     @torch.no_grad()
     def _encode(self, ids: Tensor, upload: Payload) -> Payload:

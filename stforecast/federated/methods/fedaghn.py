@@ -124,9 +124,12 @@ class FedAghn(OwnModels):
 
         For models `(n, …)` and `(clients, …)`, they are `(layers, n, clients)`.
         """
+        rows, columns = (
+            {name: t.reshape(len(t), -1) for name, t in models.items()} for models in (some, every)
+        )
         return torch.stack(
             [
-                torch.stack([some[n].flatten(1) @ every[n].flatten(1).T for n in names]).sum(0)
+                torch.stack([rows[n] @ columns[n].T for n in names]).sum(0)
                 for names in self.layers.values()
             ]
         ).double()
@@ -138,7 +141,7 @@ class FedAghn(OwnModels):
         change = {name: t - began[name] for name, t in uploads.items()}
         after = {name: t.clone() for name, t in server.items()}
         for names in self.layers.values():
-            parts = [change[name].flatten(1) for name in names]
+            parts = [change[name].reshape(len(ids), -1) for name in names]
             norm = torch.cat(parts, 1).norm(dim=1).clamp(min=torch.finfo(parts[0].dtype).tiny)
             for name in names:
                 after[name][ids] = uploads[name]

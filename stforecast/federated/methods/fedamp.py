@@ -134,7 +134,7 @@ def mixture(models: Mapping[str, Tensor], seen: Tensor, alpha: float, sigma: flo
 
 def squared_distances(models: Mapping[str, Tensor]) -> Tensor:
     """Return `‖w_i - w_j‖²` of all pairs of models, `(clients, clients)` in double precision."""
-    centred = [(t - t.mean(0)).flatten(1).double() for t in models.values()]
+    centred = [(t - t.mean(0)).reshape(len(t), -1).double() for t in models.values()]
     products = torch.stack([rows @ rows.T for rows in centred]).sum(0)  # Close models keep digits.
     squares = products.diagonal()
     return (squares[:, None] + squares - 2 * products).clamp(min=0)

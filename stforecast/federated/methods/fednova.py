@@ -107,7 +107,7 @@ class FedNova(FedAvg):
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return `w - τ_eff Σ_i p_i η d_i` for parameters, and the means of the buffers."""
         mean = super().aggregate(server, of, uploads)
-        tau_eff = mean["norm"]
+        tau_eff = mean["norm"].squeeze(0)
         return {
             name: w - tau_eff * mean[DIRECTION + name] if DIRECTION + name in mean else mean[name]
             for name, w in server.items()

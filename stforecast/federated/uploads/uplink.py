@@ -168,7 +168,7 @@ def clip_uploads(values: Payload, norm: float) -> Payload:
     """Scale each client's values down so that all of them together have at most this L2 norm."""
     if not values:
         return {}
-    squares = torch.stack([t.flatten(1).square().sum(1) for t in values.values()]).sum(0)
+    squares = torch.stack([t.reshape(len(t), -1).square().sum(1) for t in values.values()]).sum(0)
     factor = (norm / squares.sqrt()).clamp(max=1.0)
     return {name: t * with_axes(factor, t.ndim) for name, t in values.items()}
 

@@ -37,6 +37,20 @@ def test_a_table_gives_its_columns(table):
     assert (series.cells.tolist(), series.name) == ([11, 22, 33], "the table")
 
 
+@pytest.mark.parametrize(
+    ("form", "zone"), [("%d/%m/%Y %H:%M", None), ("%Y-%m-%d %H:%M", None), ("%Y-%m-%dT%HZ", "UTC")]
+)
+def test_an_index_of_texts_is_read(table, form, zone):
+    series = as_series(table.set_axis(table.index.strftime(form)))
+    assert (series.zone, series.times[30]) == (zone, table.index[30])
+
+
+def test_a_long_table_whose_index_is_its_times_is_told_so(table):
+    long = table.rename_axis("time").reset_index().melt("time", var_name="cell").set_index("time")
+    with pytest.raises(InputError, match=r"give df.reset_index\(\) if the table is long; else"):
+        as_series(long)
+
+
 def test_a_local_clock_is_kept(cube):
     series = as_series(cube.assign_attrs(clock="local"), "internet")
     assert series.clock == "local"

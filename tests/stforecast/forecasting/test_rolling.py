@@ -9,6 +9,7 @@ import torch
 from waiting import started
 
 from stforecast import Forecaster
+from stforecast.data.clock import Calendar
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.rolling import Rolling
@@ -29,10 +30,24 @@ class Constant:
 
 
 def test_the_latest_model_forecasts():
-    rolling = Rolling([Constant(0.0), Constant(1.0), Constant(2.0)], np.array([10, 20]))
+    calendar = Calendar(pd.Timestamp("2024-01-01"), pd.Timedelta("1h"))
+    models = [Constant(0.0), Constant(1.0), Constant(2.0)]
+    rolling = Rolling(models, np.array([10, 20]), calendar.start)
     starts = np.array([25, 9, 10, 19, 20, 3])
-    forecasts = rolling.predict(np.zeros((30, 2)), starts, None)
+    forecasts = rolling.predict(np.zeros((30, 2)), starts, calendar)
     np.testing.assert_array_equal(forecasts[1, :, 0], [2, 0, 1, 1, 2, 0])
+    later = dataclasses.replace(calendar, start=calendar.start + pd.Timedelta("5h"))
+    forecasts = rolling.predict(np.zeros((25, 2)), starts - 5, later)
+    np.testing.assert_array_equal(forecasts[1, :, 0], [2, 0, 1, 1, 2, 0])
+
+
+def test_a_history_that_begins_later_is_forecast_by_the_newest_model(table, tmp_path):
+    settings = {"split": "days:6,1,3", "periods": 0, "refit": "once"}
+    forecaster = Forecaster("ridge", **settings).fit(table)
+    newer = table.iloc[-100:]  # As many steps as the training part has, and fewer.
+    loaded = Forecaster.load(forecaster.save(tmp_path))
+    pd.testing.assert_frame_equal(forecaster.predict(newer), loaded.predict(newer))
+    pd.testing.assert_frame_equal(forecaster.predict(newer), forecaster.predict(table))
 
 
 @pytest.mark.parametrize(("horizon", "target"), [(1, "level"), (5, "level"), (5, "day")])

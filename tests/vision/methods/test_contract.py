@@ -12,7 +12,8 @@ from vision.methods import METHODS as ALL
 # In double precision, as normalising a batch of four magnifies rounding.
 pytestmark = [pytest.mark.sampled(6), pytest.mark.usefixtures("double")]
 
-METHODS = {n: m for n, m in ALL.items() if m.__module__.startswith("vision.methods.")}
+OTHERS = "stforecast.federated.", "vision.references."
+METHODS = {n: m for n, m in ALL.items() if not m.__module__.startswith(OTHERS)}
 QUICK = {
     "fedgen": {"hidden": 16, "server_steps": 5},
     "mfcl": {"noise_width": 8, "hidden": 16, "server_steps": 5, "replay": 16},
