@@ -46,7 +46,8 @@ def nan(cohort, upload, row):
 
 def diverge(cohort, upload, row):
     with torch.no_grad():
-        cohort.params["head.bias"][row] = math.inf
+        for t in cohort.params.values():
+            t[row] = math.inf
     nan(cohort, upload, row)
 
 
