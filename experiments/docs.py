@@ -99,6 +99,10 @@ PARTS: dict[str, Part] = {
         "results/prototypes.md",
         lambda: wrapped(verdicts(of_page("prototypes", "prototypes_fuels*"))),
     ),
+    "hundred rounds": (
+        "results/pfpl.md",
+        lambda: wrapped(images.answers(of_page("pfpl", "pfpl_rounds"))),
+    ),
     "slow clients": ("methods.md", lambda: wrapped(differences(of_page("milan", "slow_clients")))),
     "floats": ("../README.md", lambda: floats_caption(of_page("milan", "federated"))),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
