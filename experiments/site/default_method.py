@@ -97,10 +97,11 @@ def _against_best(benchmarks: Benchmarks) -> str:
         places.append((about.partition(",")[0], f"`{best}`, {about}"))
     of_data = pd.Series(logs, pd.Index([data for data, _ in places], name="data"))
     most = max(range(len(logs)), key=lambda i: logs[i])
+    above, place = 100 * math.expm1(logs[most]), places[most][1]
+    ends = f"at most {above:.1f} % higher" if above > 0 else f"at least {-above:.1f} % lower"
     return (
         "From that of the best other row of each part, of whatever kind, the MSE of "
-        f"`{reference}` differs by {above_by_data(of_data)} % in the mean; it is at most "
-        f"{100 * math.expm1(logs[most]):.1f} % higher ({places[most][1]})."
+        f"`{reference}` differs by {above_by_data(of_data)} % in the mean; it is {ends} ({place})."
     )
 
 
