@@ -169,10 +169,13 @@ def from_frame(
         check_steps(axis.shown, at, origin, options.gaps)
     repeat = _first_repeat(axis.times)
     if repeat and options.duplicates == "error":
-        long = "name the column of cells with {cell}" if origin.is_file else "give df.reset_index()"
-        advice = _to_read_hour_twice(times, axis.times, zone, options) or Words(
-            f"{long} if the table is long; else remove one, or pass {{duplicates:sum}} or "
-            f"{{duplicates:mean}}{'' if origin.is_file else ' to open_cube(df, …)'}"
+        advice = _to_read_hour_twice(times, axis.times, zone, options) or origin.either(
+            Words(
+                "name the column of cells with {cell} if the table is long; else remove one, or "
+                "pass {duplicates:sum} or {duplicates:mean}"
+            ),
+            "give df.reset_index() if the table is long; else remove one, or pass "
+            "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
         )
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "

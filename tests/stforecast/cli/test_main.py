@@ -701,6 +701,7 @@ def broken(error):
 )
 def test_other_errors_have_their_exit_codes(stforecast, monkeypatch, error, code, message):
     monkeypatch.setattr("stforecast.forecasting.config.resolve", broken(error))
+    monkeypatch.setattr("stforecast.cli.main.FOREIGN", set())  # Other tests add packages.
     found, out, err = stforecast("run", "--data", FILE, "--out", "b")
     assert (found, out) == (code, "")
     assert err.strip().startswith(f"stforecast: {message}")
