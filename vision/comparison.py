@@ -207,9 +207,10 @@ def _difference(
     if common.empty:
         return None
     ours, theirs = ours.loc[common], theirs.loc[common]
-    if not alike and not ours.index.equals(theirs.index):
-        return None
-    if alike and not ours["samples"].equals(theirs["samples"]):
+    if not alike:
+        if not ours.index.equals(theirs.index):
+            return None
+    elif not ours["samples"].equals(theirs["samples"]):
         raise InputError(
             f"{name} was tested on other images than the row it is compared with: clients have "
             "other numbers of them; ",
