@@ -56,7 +56,7 @@ PAGES = {
     "gldp": Page(("gldp_table*",), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "milan": Page(
-        ("federated",),
+        ("federated*",),
         partial(tables.differences, shown=FEDERATED_SHOWN),
         default_method.federated_answer,
     ),

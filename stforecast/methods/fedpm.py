@@ -46,7 +46,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL
 from stforecast.federated.core.layers import ClientDropout, ClientLinear
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.options import CheckedOptions, Share
+from stforecast.federated.core.options import CheckedOptions, Grid, Share
 from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import by_key
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
@@ -117,6 +117,7 @@ class FedPM(Method):
     Options = FedPMOptions
     options: FedPMOptions
     task: ForecastTask
+    grid: ClassVar[Grid] = {"lr": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3], "schedule": ["constant", "cosine"]}
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "patch_transformer",
         "closeness": 96,

@@ -68,7 +68,7 @@ from torch import Tensor
 from stforecast.federated.core import trees
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task
-from stforecast.federated.core.options import CheckedOptions, PositiveShare, names_of
+from stforecast.federated.core.options import CheckedOptions, Grid, PositiveShare, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
@@ -125,6 +125,7 @@ class FedTrees(Method):
     unread = {"model"} | names_of(Training) - set(READ)
     Options = FedTreesOptions
     options: FedTreesOptions
+    grid: ClassVar[Grid] = {"shrinkage": [0.03, 0.06, 0.1, 0.15, 0.2], "depth": [4, 5]}
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "linear",
         "closeness": 6,

@@ -45,7 +45,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from stforecast.federated.core.data import shuffled
-from stforecast.federated.core.options import names_of
+from stforecast.federated.core.options import Grid, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
@@ -97,6 +97,7 @@ class ProtoRidge(FedLean):
     ) - set(READ)
     Options = ProtoRidgeOptions
     options: ProtoRidgeOptions
+    grid: ClassVar[Grid] = {}  # Its penalties follow from the samples.
     defaults: ClassVar[Mapping[str, Any]] = {**FedLean.defaults, "rounds": 1, "refit_rounds": 1}
 
     @classmethod

@@ -105,8 +105,12 @@ class Method:
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the run's settings with this method, by name. If they name a model, those of its
     options hold only while that model is used."""
-    grid: ClassVar[Grid] = {}
-    """Values that the setting `tune` of a forecast tries, by the name of a setting."""
+    grid: ClassVar[Grid] = {
+        "lr": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2],
+        "schedule": ["constant", "cosine"],
+    }
+    """Values that the setting `tune` of a forecast tries, by the name of a setting; empty if there
+    is nothing to choose. Methods that replace it keep ten candidates, so that budgets are equal."""
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None

@@ -27,12 +27,13 @@ The reported losses are means over all inner steps, the task loss that of θ.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.options import CheckedOptions
+from stforecast.federated.core.options import CheckedOptions, Grid
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, squared_distance
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
@@ -70,6 +71,7 @@ class PFedMe(TwoModels):
     sums = "clients"
     Options = PFedMeOptions
     options: PFedMeOptions
+    grid: ClassVar[Grid] = {"personal_lr": [0.003, 0.01, 0.03, 0.09, 0.3], "eta": [0.005, 0.02]}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start every θ from the common initial model."""

@@ -1,6 +1,7 @@
 """Settings that are chosen from a grid on the validation part."""
 
 import dataclasses
+import itertools
 import json
 import sys
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.cli.main import main
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.forecasting.config import check_read
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.sweep import parse_grid, sweep
+from stforecast.methods import METHODS
 
 SPLIT = {"split": "days:6,2,2", "periods": 1}
 LINEAR = {**SPLIT, "model": "linear", "device": "cpu", "rounds": 6}
@@ -83,8 +86,16 @@ def test_any_method_may_have_a_grid_of_which_what_is_given_is_left_out(table):
     assert (fitted.config.training.lr, fitted.config.training.batch_size) == (1e-2, 8)
     assert loose.config.training.batch_size in grid["batch_size"]
     assert len(backtest.results) == 2
-    with pytest.raises(InputError, match="fedavg does not read tune"):
-        Forecaster("fedavg", **LINEAR, tune=True)
+    with pytest.raises(InputError, match="protoridge does not read tune"):
+        Forecaster("protoridge", tune=True)
+
+
+def test_every_method_that_trains_in_rounds_tries_ten_candidates_that_it_reads():
+    for name, method in METHODS.items():
+        candidates = list(itertools.product(*method.grid.values()))
+        assert len(candidates) == (1 if name == "protoridge" else 10), name
+        for candidate in candidates:
+            check_read(name, dict(zip(method.grid, candidate, strict=True)))
 
 
 def test_a_run_names_what_was_swept_and_is_tracked(cube_path, tmp_path, monkeypatch, capsys):
