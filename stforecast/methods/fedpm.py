@@ -117,7 +117,10 @@ class FedPM(Method):
     Options = FedPMOptions
     options: FedPMOptions
     task: ForecastTask
-    grid: ClassVar[Grid] = {"lr": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3], "schedule": ["constant", "cosine"]}
+    grid: ClassVar[Grid] = {
+        "lr": [1e-5, 1e-4, 3e-4, 1e-3, 3e-3],
+        "schedule": ["constant", "cosine"],
+    }
     defaults: ClassVar[Mapping[str, Any]] = {
         "model": "patch_transformer",
         "closeness": 96,
