@@ -155,13 +155,16 @@ def error_paths(forecasts: xr.Dataset) -> np.ndarray | None:
 def _in_span(places: np.ndarray, paths: np.ndarray) -> np.ndarray:
     """Return the probability `(cells,)` to exceed a place `(steps, cells)` at any step.
 
-    It is NaN where a step has none.
+    It is at least that of one step and at most the sum of all, whatever the paths say, and NaN
+    where a step has none.
     """
     n = len(places)
     if n > paths.shape[1]:
         return np.full(places.shape[1], np.nan)
     found = np.array([(paths[:, :n] > of_cell).any(axis=1).mean() for of_cell in places.T])
-    return np.where(np.isnan(places).any(axis=0), np.nan, np.fmax(found, ndtr(-places).max(axis=0)))
+    of_steps = ndtr(-places)
+    found = np.clip(found, of_steps.max(axis=0), of_steps.sum(axis=0))
+    return np.where(np.isnan(places).any(axis=0), np.nan, found)
 
 
 def plan(

@@ -148,6 +148,14 @@ def test_over_a_span_errors_go_together_as_they_did(together):
     assert found["likeliest_time"] == TIMES[0]
 
 
+def test_a_span_is_no_likelier_than_the_sum_of_its_steps_whatever_the_paths_say():
+    centre, upper = table([10.0] * 4), table([16.0] * 4)
+    upper.attrs["coverage"] = 0.9
+    found = plan(centre, (centre - 3, upper), 22.0, paths=np.full((50, 4), 9.0)).loc["a"]
+    assert found["probability"] == pytest.approx(found["expected_steps_above"])
+    assert found["probability"] < 0.01
+
+
 def test_a_span_beyond_the_tested_horizon_has_no_probability():
     centre, upper = table([10.0] * 4), table([16.0] * 4)
     upper.attrs["coverage"] = 0.9
