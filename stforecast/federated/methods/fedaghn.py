@@ -39,10 +39,10 @@ from torch import Tensor
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
-from stforecast.federated.methods.two_models import OwnModels
+from stforecast.federated.methods.two_models import SEEN, OwnModels
 
-SEEN, OWN, SHARPNESS = "seen", "own weight", "sharpness"
-"""Names of the server's tensors: who has taken part, and p and q `(clients, layers)`."""
+OWN, SHARPNESS = "own weight", "sharpness"
+"""Names of the server's tensors p and q, `(clients, layers)`."""
 
 CHANGE = "change."
 """Prefix of the latest changes of the clients' models, with norm 1 in each layer."""

@@ -34,12 +34,9 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
-from stforecast.federated.core.tensors import Batch, Payload, squared_distance, with_axes
-from stforecast.federated.methods.two_models import OwnModels
-
-SEEN, MIXTURE = "seen", "mixture"
-"""Names of the server's tensors beside models: who has taken part, and the weights of u."""
+from stforecast.federated.core.state import Cohort, ServerState
+from stforecast.federated.core.tensors import Batch, Payload, squared_distance
+from stforecast.federated.methods.two_models import SEEN, MixedModels, inner_products
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class FedAmpOptions(CheckedOptions):
     sigma: PositiveFloat = 1.0
 
 
-class FedAmp(OwnModels):
+class FedAmp(MixedModels):
     """FedAMP."""
 
     name = "fedamp"
@@ -66,18 +63,6 @@ class FedAmp(OwnModels):
     needs_each = "its server compares the clients' models with each other"
     Options = FedAmpOptions
     options: FedAmpOptions
-
-    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
-        """Return all clients' models `(clients, …)`, of which none is mixed yet."""
-        n, device = len(clients), clients.device
-        models = {name: clients.params[name].clone() for name in self.shared}
-        seen = torch.zeros(n, dtype=torch.bool, device=device)
-        return {**models, SEEN: seen, MIXTURE: torch.eye(n, device=device)}
-
-    def broadcast(self, server: ServerState, to: Participants) -> Payload:
-        """Return each client's u_i under the names of the model."""
-        weights = server[MIXTURE][to.ids.to(server[MIXTURE].device)]
-        return {name: torch.tensordot(weights, server[name], dims=1) for name in self.shared}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Train the client's own model near u_i."""
@@ -91,31 +76,10 @@ class FedAmp(OwnModels):
         pull = self.options.lam / (2 * self.options.alpha)
         return loss + pull * squared_distance(cohort.params, payload) if pull else loss
 
-    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
-        """Store the models, and compute how they are mixed."""
-        ids = of.ids.to(server[SEEN].device)
-        after = {name: t.clone() for name, t in server.items()}
-        for name, t in uploads.items():
-            after[name][ids] = t
-        after[SEEN][ids] = True
-        return self.mixed(after)
-
-    def mixed(self, server: ServerState) -> ServerState:
-        """Return the server's state with the weights of u for its models."""
+    def mixture(self, server: ServerState) -> Tensor:
+        """Return the weights of all models in each client's u."""
         models = {name: server[name] for name in self.shared}
-        weights = mixture(models, server[SEEN], self.options.alpha, self.options.sigma)
-        return {**server, MIXTURE: weights}
-
-    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
-        """Return the state for other clients; the model of a new one is the mean of all."""
-        ids = ids.to(server[SEEN].device)
-        known, seen = ids >= 0, server[SEEN]
-        rows = {SEEN: known & seen[ids], MIXTURE: server[MIXTURE]}
-        for name in self.shared:
-            models = server[name]
-            mean = models[seen].mean(0) if seen.any() else models[0]
-            rows[name] = torch.where(with_axes(known, models.ndim), models[ids], mean)
-        return self.mixed(rows)
+        return mixture(models, server[SEEN], self.options.alpha, self.options.sigma)
 
 
 def mixture(models: Mapping[str, Tensor], seen: Tensor, alpha: float, sigma: float) -> Tensor:
@@ -134,7 +98,7 @@ def mixture(models: Mapping[str, Tensor], seen: Tensor, alpha: float, sigma: flo
 
 def squared_distances(models: Mapping[str, Tensor]) -> Tensor:
     """Return `‖w_i - w_j‖²` of all pairs of models, `(clients, clients)` in double precision."""
-    centred = [(t - t.mean(0)).reshape(len(t), -1).double() for t in models.values()]
-    products = torch.stack([rows @ rows.T for rows in centred]).sum(0)  # Close models keep digits.
+    centred = {name: t - t.mean(0) for name, t in models.items()}  # Close models keep digits.
+    products = inner_products(centred)
     squares = products.diagonal()
     return (squares[:, None] + squares - 2 * products).clamp(min=0)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Cohort
-from stforecast.federated.core.tensors import Params, Payload, without_prefix
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
+from stforecast.federated.core.tensors import Params, Payload, with_axes, without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
 
 PERSONAL = "personal."
 """Prefix of the names of a client's personal model."""
+
+SEEN, MIXTURE = "seen", "mixture"
+"""Names of the server's tensors beside models: who has taken part, and how models are mixed."""
 
 
 class TwoModels(FedAvg):
@@ -68,6 +72,54 @@ class OwnModels(Method):
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the client's own model, as it was trained."""
         return super().predict(state, {}, x, view)
+
+
+class MixedModels(OwnModels):
+    """Base of methods whose server mixes all models by weights that follow from the models."""
+
+    name = ""
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
+        """Return all clients' models `(clients, …)`, of which none is mixed yet."""
+        n, device = len(clients), clients.device
+        models = {name: clients.params[name].clone() for name in self.shared}
+        seen = torch.zeros(n, dtype=torch.bool, device=device)
+        return {**models, SEEN: seen, MIXTURE: torch.eye(n, device=device)}
+
+    def broadcast(self, server: ServerState, to: Participants) -> Payload:
+        """Return each client's mixture under the names of the model."""
+        weights = server[MIXTURE][to.ids.to(server[MIXTURE].device)]
+        return {name: torch.tensordot(weights, server[name], dims=1) for name in self.shared}
+
+    def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
+        """Store the models, and compute how they are mixed."""
+        ids = of.ids.to(server[SEEN].device)
+        after = {name: t.clone() for name, t in server.items()}
+        for name, t in uploads.items():
+            after[name][ids] = t
+        after[SEEN][ids] = True
+        return {**after, MIXTURE: self.mixture(after).to(server[MIXTURE])}
+
+    def mixture(self, server: ServerState) -> Tensor:
+        """Return the weights of all models for each client, `(clients, clients)`; rows sum to 1."""
+        raise NotImplementedError
+
+    def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
+        """Return the state for other clients; the model of a new one is the mean of all."""
+        ids = ids.to(server[SEEN].device)
+        known, seen = ids >= 0, server[SEEN]
+        rows = {**server, SEEN: known & seen[ids]}
+        for name in self.shared:
+            models = server[name]
+            mean = models[seen].mean(0) if seen.any() else models[0]
+            rows[name] = torch.where(with_axes(known, models.ndim), models[ids], mean)
+        return {**rows, MIXTURE: self.mixture(rows).to(server[MIXTURE])}
+
+
+def inner_products(models: Mapping[str, Tensor]) -> Tensor:
+    """Return those of all pairs of models `(clients, …)`, `(clients, clients)` doubles."""
+    rows = (t.reshape(len(t), -1).double() for t in models.values())
+    return torch.stack([t @ t.T for t in rows]).sum(0)
 
 
 def personal_copies(tensors: Mapping[str, Tensor]) -> Params:

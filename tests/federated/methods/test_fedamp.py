@@ -9,8 +9,9 @@ import torch
 from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import Participants
 from stforecast.federated.methods.fedaghn import FedAghn, FedAghnOptions
-from stforecast.federated.methods.fedamp import MIXTURE, FedAmp, FedAmpOptions, mixture
+from stforecast.federated.methods.fedamp import FedAmp, FedAmpOptions, mixture
 from stforecast.federated.methods.solo import Solo
+from stforecast.federated.methods.two_models import MIXTURE
 
 SIZES = (8, 13, 5)
 

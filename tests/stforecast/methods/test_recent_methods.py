@@ -37,7 +37,19 @@ def test_the_width_of_features_is_that_of_the_encoders_output(windows, model):
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", WINDOWED)
 @pytest.mark.parametrize(
-    "name", ["moon", "fedala", "fedtgp", "feddbe", "gpfl", "fedcp", "fedamp", "fedpac", "fedaghn"]
+    "name",
+    [
+        "moon",
+        "fedala",
+        "fedtgp",
+        "feddbe",
+        "gpfl",
+        "fedcp",
+        "fedamp",
+        "pfedgraph",
+        "fedpac",
+        "fedaghn",
+    ],
 )
 def test_they_run_with_every_model(windows, name, model):
     population = Population(lambda: MODELS[model](SPEC))

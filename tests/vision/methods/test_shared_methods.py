@@ -8,7 +8,19 @@ from vision.methods import METHODS
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["stacked", "module"])
 @pytest.mark.parametrize(
-    "name", ["moon", "fedala", "fedtgp", "feddbe", "gpfl", "fedcp", "fedamp", "fedpac", "fedaghn"]
+    "name",
+    [
+        "moon",
+        "fedala",
+        "fedtgp",
+        "feddbe",
+        "gpfl",
+        "fedcp",
+        "fedamp",
+        "pfedgraph",
+        "fedpac",
+        "fedaghn",
+    ],
 )
 def test_they_learn_to_classify(federate, name, build):
     federation = federate(METHODS[name], (8, 12, 13), build=build, rounds=12, lr=0.05)
