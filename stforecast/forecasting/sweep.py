@@ -81,8 +81,10 @@ class Sweep:
 
 def tuned(asked: Config, data: Data) -> Config:
     """Return the settings after the sweep that they ask for with `tune`."""
-    grid = own_grid(asked) if asked.run.tune else {}
-    if not grid:
+    if not asked.run.tune:
+        return asked
+    if not (grid := own_grid(asked)):
+        log.warning("tune has nothing to choose: all settings of the method's grid are given")
         return asked
     settings = read_by(asked.method, asked.flat())
     others = {name: value for name, value in settings.items() if name not in {*grid, "method"}}

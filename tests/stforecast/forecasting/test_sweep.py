@@ -90,6 +90,12 @@ def test_any_method_may_have_a_grid_of_which_what_is_given_is_left_out(table):
         Forecaster("protoridge", tune=True)
 
 
+def test_a_grid_whose_settings_are_all_given_has_nothing_to_choose(table, caplog):
+    forecaster = Forecaster("ridge", **SPLIT, alpha=7.0, tune=True).fit(table)
+    assert forecaster.config.method_options.alpha == 7.0
+    assert "tune has nothing to choose" in caplog.text
+
+
 def test_every_method_that_trains_in_rounds_tries_ten_candidates_that_it_reads():
     for name, method in METHODS.items():
         candidates = list(itertools.product(*method.grid.values()))
