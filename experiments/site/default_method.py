@@ -184,6 +184,17 @@ def few_cells_list() -> str:
     )
 
 
+def pieces_list(benchmarks: Benchmarks) -> str:
+    """Tell how much higher the reference's MSE is without each of its parts, the largest first."""
+    records = reversed(_records(benchmarks).items())
+    told = f"Mean change of the MSE in {_parts(benchmarks)}:"
+    items = [
+        f"- **{name}**: {record.above} %, higher in {record.higher}, lower in {record.lower}"
+        for name, record in records
+    ]
+    return "\n".join([wrapped(told), "", *items])
+
+
 def seeds_told(benchmarks: Benchmarks) -> str:
     """Tell by how many per cent the default's MSE differs between seeds."""
     changes = {}
