@@ -51,6 +51,9 @@ def canonical(unit: str) -> str:
     return _UNITS.get(unit.lower(), "")
 
 
+UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
+"""Units of road traffic's speed, which is low when roads are busy."""
+
 PREFIXES = {"": 1.0} | {
     prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)
     for i, prefix in enumerate("kMGTP")

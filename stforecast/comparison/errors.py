@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
+from data_prep.readers.units import UNITS_OF_SPEED
 from stforecast.bench.run_groups import ALL
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
@@ -213,9 +214,6 @@ def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
 
 HOURLY_METRICS = ("raw_mae", "mse", "mase")
 """Errors in `hourly_errors`."""
-
-UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
-"""Units of road traffic's speed, which is low when roads are busy."""
 
 
 def clock_of(zone: str | None) -> str:

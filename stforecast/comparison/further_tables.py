@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted
+from data_prep.readers.units import UNITS_OF_SPEED
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
@@ -197,7 +198,7 @@ def _furthest_bound(run: ForecastRun) -> float:
 
 
 def peak_table(rows: Sequence[Row]) -> str:
-    """Tabulate the MAE in peak hours, whose mean load lies above the day's mean, and in the others.
+    """Tabulate the MAE in peak hours, as `busy_hours`, and in the others.
 
     The rows must be tested on the same targets. If all hours have the same load, it is empty.
     """
@@ -214,8 +215,10 @@ def peak_table(rows: Sequence[Row]) -> str:
         )
         body.append({"method": row.marked_name, "peak": peak, "off-peak": off_peak})
     spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
+    is_speed = targets["y"].attrs.get("units") in UNITS_OF_SPEED
     caption = (
-        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
-        f"({spans}, {zone}), and off-peak."
+        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean "
+        f"{'speed is below' if is_speed else 'load is above'} the day's mean ({spans}, {zone}), "
+        "and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"
