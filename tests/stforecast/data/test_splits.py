@@ -95,7 +95,7 @@ def test_windows_by_count_let_targets_reach_into_the_next_part():
 
 def test_steps_keep_inputs_in_their_part():
     split = split_metr_la("steps:0.7,0.1,0.2")
-    assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_990
+    assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_991
 
 
 def test_a_day_without_the_hour_that_clocks_skip_is_a_day():
@@ -117,10 +117,11 @@ def test_parts_that_begin_before_the_lags_are_refused_not_moved():
 
 
 def test_steps_are_those_of_basicts():
+    """Its `TimeSeriesForecastingDataset`: int(.1 n) and int(.2 n) steps, the rest trains."""
     split = split_metr_la("steps:0.7,0.1,0.2")
-    assert split.fit == slice(0, 23_990)
-    assert sizes(split) == (23_990 - 23, 3_427 - 23, 6_832)
-    assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_002, 27_429)
+    assert split.fit == slice(0, 23_991)
+    assert sizes(split) == (23_991 - 23, 3_427 - 23, 6_854 - 23)
+    assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_003, 27_430)
     assert split.test[-1] == METR_LA_STEPS - 12
 
 
