@@ -31,6 +31,7 @@ from data_prep.readers.resampling import Resampling, check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
+from data_prep.readers.units import is_level
 
 
 def counts_rows(df: pd.DataFrame) -> bool:
@@ -411,6 +412,20 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     )
 
 
+def _warn_of_summed_levels(variables: Sequence[str], options: TableOptions) -> None:
+    """Log the variables that an option adds up, and that are likely levels such as speeds."""
+    units = options.units if isinstance(options.units, Mapping) else {}
+    levels = [v for v in variables if is_level(v, units.get(v, str(options.units)))]
+    summed = options.resampling is not None and options.resampling.agg == "sum"
+    if levels and (summed or options.duplicates == "sum"):
+        log.warning(
+            "%s: sums of %s, which are likely levels or rates; prepare these apart, with %s",
+            options.origin.name,
+            some(levels, SHOWN),
+            Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
+        )
+
+
 def _make_cube(
     values: Mapping[str, np.ndarray],
     axis: TimeAxis,
@@ -435,6 +450,7 @@ def _make_cube(
         log.warning("%s: without a value in any cell: %s", options.origin.name, some(empty, 6))
     for variable in (v for v in values if v not in empty):
         _warn_of_empty(variable, cells[~seen[variable]], options.origin)
+    _warn_of_summed_levels(list(values), options)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

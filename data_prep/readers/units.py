@@ -118,6 +118,16 @@ def without_unit(name: str) -> str:
     return name[: match.start()].rstrip() or name if match and canonical(match[1]) else name
 
 
+def is_level(name: str, unit: str) -> bool:
+    """Return whether a column likely holds levels or rates, of which no sum is meaningful.
+
+    >>> is_level("flow", "veh/h"), is_level("avg_speed", "1"), is_level("flow", "veh")
+    (True, True, False)
+    """
+    named = re.search("speed|occupancy", name, re.IGNORECASE)
+    return named is not None or re.fullmatch(r"%|dBm?|.+/(s|h|hour)", unit) is not None
+
+
 def _unit_at_end(name: str) -> re.Match[str] | None:
     found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
     if not found and re.search(r"(^|[\s<>≤≥])\d+([.,]\d+)?\s*\+?\s+\S+$", name):

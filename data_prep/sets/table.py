@@ -195,6 +195,14 @@ def read(
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
+    elif found.kind != "wide" and len(found.values) > 1:
+        log.warning(
+            "%s: %s is taken as the unit of %s; if that of one only, write units into the names of "
+            "columns, such as 'speed (km/h)'",
+            origin.name,
+            units,
+            some(found.values),
+        )
     df, found, options = _without_slashes(df, found, options)
     if found.kind == "wide":
         ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)

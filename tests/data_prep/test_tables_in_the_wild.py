@@ -406,6 +406,31 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     np.testing.assert_array_equal(sums, [[NAN], [24]])
 
 
+def test_a_sum_of_levels_is_said(table, caplog):
+    """Vehicles add up over time and lanes, but neither their speeds nor the share of the time."""
+    columns = {"time": HOURS.repeat(2), "cell": ["a", "b"] * 48}
+    numbers = {"Flow": 1.0, "Speed (km/h)": 99.0, "Occupancy": 0.1, "Volume (veh/h)": 4.0}
+    path = table({**columns, **numbers})
+    levels = "sums of Speed, Occupancy, Volume, which are likely levels or rates; prepare these"
+    for options in ({"resample": "2h", "agg": "sum"}, {"duplicates": "sum"}):
+        caplog.clear()
+        read(path, **options)
+        assert levels in caplog.text
+    caplog.clear()
+    read(path, resample="2h", agg="mean", duplicates="mean")
+    read(path, resample="2h", agg="sum", values="Flow")
+    assert "sums of" not in caplog.text
+
+
+def test_one_unit_of_several_services_is_said(table, caplog):
+    columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
+    read(table(columns), units="km/h")
+    assert "km/h is taken as the unit of flow, speed; if that of one only, write" in caplog.text
+    caplog.clear()
+    read(table(columns), units="km/h", values="speed")
+    assert "is taken as the unit" not in caplog.text
+
+
 def test_uneven_records_are_summed_with_a_warning(table, caplog):
     seconds = pd.to_timedelta([3, 10, 11, 12, 50, 65, 5400], unit="s")
     times = pd.Timestamp("2024-03-04") + seconds
