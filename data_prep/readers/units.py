@@ -118,14 +118,23 @@ def without_unit(name: str) -> str:
     return name[: match.start()].rstrip() or name if match and canonical(match[1]) else name
 
 
+def is_speed(name: str, unit: str) -> bool:
+    """Return whether a column likely holds speeds of vehicles.
+
+    >>> is_speed("avg_speed", "1"), is_speed("v", "km/h"), is_speed("flow", "1")
+    (True, True, False)
+    """
+    return unit in UNITS_OF_SPEED or "speed" in name.lower()
+
+
 def is_level(name: str, unit: str) -> bool:
     """Return whether a column likely holds levels or rates, of which no sum is meaningful.
 
     >>> is_level("flow", "veh/h"), is_level("avg_speed", "1"), is_level("flow", "veh")
     (True, True, False)
     """
-    named = re.search("speed|occupancy", name, re.IGNORECASE)
-    return named is not None or re.fullmatch(r"%|dBm?|.+/(s|h|hour)", unit) is not None
+    named = is_speed(name, unit) or "occupancy" in name.lower()
+    return named or re.fullmatch(r"%|dBm?|.+/(s|h)", unit) is not None
 
 
 def _unit_at_end(name: str) -> re.Match[str] | None:

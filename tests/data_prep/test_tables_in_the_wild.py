@@ -422,6 +422,20 @@ def test_a_sum_of_levels_is_said(table, caplog):
     assert "sums of" not in caplog.text
 
 
+@pytest.mark.parametrize(("zeros", "said"), [(2, False), (3, True)])
+def test_speeds_of_0_are_said(table, tmp_path, caplog, zeros, said):
+    """Where nobody drives, detectors often write a speed of 0; 0 vehicles are a count."""
+    values = np.r_[np.zeros(zeros), VALUES[zeros:]]
+    path = table({"time": HOURS, "cell": "a", "flow": values, "Mean Speed": values})
+    prepare(path, tmp_path / "my.nc")
+    found = f"my.csv: Mean Speed: speeds of 0, {zeros} times; if no vehicle was measured then"
+    assert (found in caplog.text) == said
+    assert "flow: speeds" not in caplog.text
+    caplog.clear()
+    prepare(path, tmp_path / "other.nc", values="Mean Speed", zero_is_missing=True)
+    assert "speeds of 0" not in caplog.text
+
+
 def test_one_unit_of_several_services_is_said(table, caplog):
     columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
     read(table(columns), units="km/h")
