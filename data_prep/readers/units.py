@@ -119,12 +119,12 @@ def without_unit(name: str) -> str:
 
 
 def is_speed(name: str, unit: str) -> bool:
-    """Return whether a column likely holds speeds of vehicles.
+    """Return whether values are speeds of vehicles by their unit, or without one by their name.
 
-    >>> is_speed("avg_speed", "1"), is_speed("v", "km/h"), is_speed("flow", "1")
+    >>> is_speed("v", "km/h"), is_speed("avg_speed", "1"), is_speed("DL Speed", "Mbit/s")
     (True, True, False)
     """
-    return unit in UNITS_OF_SPEED or "speed" in name.lower()
+    return unit in UNITS_OF_SPEED or (unit == "1" and "speed" in name.lower())
 
 
 def is_level(name: str, unit: str) -> bool:

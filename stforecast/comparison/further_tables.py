@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted
-from data_prep.readers.units import UNITS_OF_SPEED
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
-from stforecast.comparison.errors import busy_hours, hour_spans
+from stforecast.comparison.errors import are_of_speed, busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun, units_of
@@ -215,10 +214,9 @@ def peak_table(rows: Sequence[Row]) -> str:
         )
         body.append({"method": row.marked_name, "peak": peak, "off-peak": off_peak})
     spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
-    is_speed = targets["y"].attrs.get("units") in UNITS_OF_SPEED
+    busy_is = "speed is below" if are_of_speed(targets) else "load is above"
     caption = (
-        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean "
-        f"{'speed is below' if is_speed else 'load is above'} the day's mean ({spans}, {zone}), "
-        "and off-peak."
+        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean {busy_is} the day's mean "
+        f"({spans}, {zone}), and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"

@@ -22,7 +22,7 @@ import xarray as xr
 from scipy.special import ndtr, ndtri
 
 from data_prep.base.errors import InputError, Words
-from data_prep.readers.units import UNITS_OF_SPEED
+from data_prep.readers.units import is_speed
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     Of a speed, it is that of the lowest: roads are slow when they are busy.
 
     Args:
-        values: table (time × cell), on the wall clock of interest; a speed has a unit of speed in
-            `attrs["units"]`.
+        values: table (time × cell), on the wall clock of interest; `service` and `units` in its
+            attributes tell if it is a speed.
 
     Returns:
         A row for each cell: `busy_hour`, when it begins, and `busy_hour_mean`.
@@ -64,7 +64,7 @@ def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     past = pd.to_timedelta(times.minute * 60 + times.second, unit="s")
     by_hour = values.groupby(times - past).mean()
     known = by_hour.dropna(axis="columns", how="all")
-    if values.attrs.get("units") in UNITS_OF_SPEED:
+    if is_speed(str(values.attrs.get("service", "")), str(values.attrs.get("units", "1"))):
         columns = {"busy_hour": known.idxmin(), "busy_hour_mean": known.min()}
     else:
         columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}

@@ -87,7 +87,9 @@ def test_a_cell_never_observed_is_named(scope):
     with pytest.raises(InputError, match=r"1 cell without .* in the 3 training steps: 5060;") as e:
         fit_scaler(series, slice(0, 3), scope, cells=[4456, 5060, 5061])
     # A published set's prepare has no --cells.
-    assert "of a cube by open_cube(path).drop_sel(cell=[…]).to_netcdf(new) in Python" in str(e.value)
+    assert "of a cube by open_cube(path).drop_sel(cell=[…]).to_netcdf(new) in Python" in str(
+        e.value
+    )
     fit_scaler(series, slice(0, 4), scope)
 
 

@@ -23,9 +23,10 @@ def test_the_busy_hour_is_the_clock_hour_of_the_highest_mean():
     assert found["busy_hour_mean"].tolist() == [6.0, 6.0]
 
 
-def test_roads_are_busy_when_they_are_slow():
+@pytest.mark.parametrize("about", [{"units": "km/h"}, {"service": "speed", "units": "1"}])
+def test_roads_are_busy_when_they_are_slow(about):
     speeds = table([50.0, 60.0, 70.0, 80.0])
-    speeds.attrs["units"] = "km/h"
+    speeds.attrs = about
     found = plan(speeds)
     assert found["busy_hour"].tolist() == [TIMES[0]]
     assert found["busy_hour_mean"].tolist() == [55.0]
