@@ -83,6 +83,17 @@ def warn_of_oddities(
         for cell in np.flatnonzero((values == 0).sum(axis=0) >= day)
         for first, last in _zero_spans(values[:, cell], day)
     ])  # fmt: skip
+    warn_of_speeds_of_0(values, name, units)
+    last = len(times) - 1 - known[::-1].argmax(axis=0)
+    early = last.max(where=known.any(axis=0), initial=0) - last
+    _say(name, "early ends", "other cells have values after it", [
+        f"cell {cells[cell]} at {times[last[cell]]}, {counted(early[cell], 'step')} before others"
+        for cell in np.flatnonzero((early >= day) & known.any(axis=0))
+    ])  # fmt: skip
+
+
+def warn_of_speeds_of_0(values: np.ndarray, name: str, units: str) -> None:
+    """Log how many speeds are 0; arguments as `warn_of_oddities`, values of any shape."""
     zeros = int((values == 0).sum())
     if zeros >= FEWEST_MARKS and is_speed(name.rpartition(": ")[2], units):
         log.warning(
@@ -92,12 +103,6 @@ def warn_of_oddities(
             zeros,
             Words("{zero_is_missing}", zero_is_missing=True),
         )
-    last = len(times) - 1 - known[::-1].argmax(axis=0)
-    early = last.max(where=known.any(axis=0), initial=0) - last
-    _say(name, "early ends", "other cells have values after it", [
-        f"cell {cells[cell]} at {times[last[cell]]}, {counted(early[cell], 'step')} before others"
-        for cell in np.flatnonzero((early >= day) & known.any(axis=0))
-    ])  # fmt: skip
 
 
 def counters_among(values: np.ndarray, cells: np.ndarray) -> np.ndarray:

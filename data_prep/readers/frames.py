@@ -18,6 +18,7 @@ from pandas.api import types
 from data_prep.base.errors import InputError, Words, choose, close_to, counted, some
 from data_prep.base.limits import check_size
 from data_prep.cube import CLOCKS, make_cube
+from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.columns import (
     Origin,
     cell_ids,
@@ -137,6 +138,10 @@ class TableOptions:
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
 
+    def unit_of(self, variable: str) -> str:
+        """Return the unit of a variable, `"1"` for none."""
+        return self.units if isinstance(self.units, str) else self.units.get(variable, "1")
+
     @property
     def gaps(self) -> bool:
         """Whether missing rows are left as NaN; resampled tables report the missing values."""
@@ -188,6 +193,7 @@ def from_frame(
         cube, axis = _increases({name: counters}, axis, cells, options)
         return _make_cube(cube, axis, cells, options)
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
+    _warn_of_averaged_zeros(columns, name, options)
     rows, record = _records(axis.times)
     columns = _place(columns, record, len(rows), options, options.duplicates)
     values = _place(columns, at[rows], len(steps), options)
@@ -271,6 +277,7 @@ def _in_steps(
     n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
     for c in df.columns:
         column = numbers(df[c], options.origin)
+        _warn_of_averaged_zeros(column, str(c), options)
         if repeated:
             column = _place(column, record, len(rows), options, options.duplicates)
         cube[c] = _place(column, places, shape[0] * shape[1], options).reshape(shape)
@@ -412,10 +419,17 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     )
 
 
+def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: TableOptions) -> None:
+    """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
+    averaged = options.resampling is not None and options.resampling.agg == "mean"
+    if averaged and not options.zero_is_missing:
+        name = f"{options.origin.name}: {variable}"
+        warn_of_speeds_of_0(values, name, options.unit_of(variable))
+
+
 def _warn_of_summed_levels(variables: Sequence[str], options: TableOptions) -> None:
     """Log the variables that an option adds up, and that are likely levels such as speeds."""
-    units = options.units if isinstance(options.units, Mapping) else {}
-    levels = [v for v in variables if is_level(v, units.get(v, str(options.units)))]
+    levels = [v for v in variables if is_level(v, options.unit_of(v))]
     summed = options.resampling is not None and options.resampling.agg == "sum"
     if levels and (summed or options.duplicates == "sum"):
         log.warning(

@@ -436,6 +436,21 @@ def test_speeds_of_0_are_said(table, tmp_path, caplog, zeros, said):
     assert "speeds of 0" not in caplog.text
 
 
+def test_speeds_of_0_are_said_before_their_mean_hides_them(table, caplog):
+    values = np.where(np.arange(48) % 2, 90.0, 0.0)
+    path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
+    read(path, resample="2h", agg="mean")
+    assert "my.csv: speed: speeds of 0, 24 times; if no vehicle" in caplog.text
+    caplog.clear()
+    wide = table({"time": HOURS, "a": values, "b": values})
+    read(wide, layout="wide", name="v", units="km/h", resample="2h", agg="mean")
+    assert "my.csv: v: speeds of 0, 48 times; if no vehicle" in caplog.text
+    caplog.clear()
+    path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
+    assert read(path, resample="2h", agg="mean", zero_is_missing=True)["speed"].min() == 90.0
+    assert "speeds of 0" not in caplog.text
+
+
 def test_one_unit_of_several_services_is_said(table, caplog):
     columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
     read(table(columns), units="km/h")
