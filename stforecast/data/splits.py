@@ -253,6 +253,7 @@ def make_split(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
             f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); ",
             _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps),
+            Words(", or fewer {periods}") if spec.max_lag > spec.closeness else "",
             _shorter(rule, step, spec, local_times),
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])

@@ -196,6 +196,7 @@ def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
         ("days:20,5,5", 1488, "give split='days:52,5,5', whose days add up to 62"),
         ("days:1,5,5", 120, "give days that add up to 5, or a longer series"),
         ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
+        ("days:2,1,1", 96, "each needs 72 steps of history .*, or fewer periods"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(text, n_steps, message):
