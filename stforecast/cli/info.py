@@ -162,6 +162,10 @@ def _table(path: Path) -> Description:
     parts = [info_data.cube_text(about), *problems, info_data.profile_text(profiles)]
     words = ["--allow-gaps"] if "allow_gaps" in options else []
     words += ["--duplicates", "mean"] if "duplicates" in options else []
+    if profiles:
+        empty = ds[next(iter(profiles))].isnull().all("time").to_numpy()
+        cells = ",".join(map(str, ds["cell"].to_numpy()[empty]))
+        words += ["--cells", f"not:{cells}"] if cells else []
     if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
         words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
     about |= {"profile": profiles, "problems": problems}

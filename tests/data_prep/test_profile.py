@@ -71,6 +71,14 @@ def test_the_furthest_value_need_not_be_large(frame):
     assert facts["outliers"] == "1, the furthest -9,000 of cell e at 2024-01-09 08:00"
 
 
+def test_the_next_command_leaves_out_cells_without_values(frame, tmp_path):
+    """No model can be trained for them."""
+    table = frame.rename_axis("time").set_axis(["10", "11", "12", "13", "14"], axis="columns")
+    for empty, options in ((["11", "13"], "--cells not:11,13 "), ([], "my.csv --horizon")):
+        table.assign(**dict.fromkeys(empty, NAN)).to_csv(tmp_path / "my.csv")
+        assert options in describe(tmp_path / "my.csv").next_command
+
+
 def test_info_profiles_a_table_and_its_next_command_works(frame, tmp_path, capsys):
     folder = tmp_path / "my data"
     folder.mkdir()
