@@ -125,6 +125,13 @@ def test_steps_are_those_of_basicts():
     assert split.test[-1] == METR_LA_STEPS - 12
 
 
+def test_windows_are_those_of_std_mae():
+    """As its generate_training_data.py of PEMS04 says: 3,394 each to validate and to test."""
+    times = pd.date_range("2018-01-01", periods=16_992, freq="5min")
+    split = make_split("windows:0.6,0.2,0.2", len(times), pd.Timedelta("5min"), TWELVE, times)
+    assert sizes(split)[1:] == (3_394, 3_394)
+
+
 def test_windows_are_those_of_dcrnn():
     split = split_metr_la("windows:0.7,0.1,0.2")
     assert sizes(split) == (23_974, 3_425, 6_850)
