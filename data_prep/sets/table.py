@@ -250,7 +250,8 @@ def _cells_in_one_unit(
     Raises:
         InputError: if these do not convert, or some have none.
     """
-    if not any(origin.units.get(c) for c in cells):
+    # One letter in brackets, as in Bridge (S), may be a direction.
+    if not any(map(origin.units.get, cells)) and not all(len(unit_of(c)) > 1 for c in cells):
         return df, origin
     own = {c: origin.units.get(c) or unit_of(c) for c in cells}
     own = {c: unit for c, unit in own.items() if unit or df[c].fillna(0).any()}

@@ -406,6 +406,21 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     np.testing.assert_array_equal(sums, [[NAN], [24]])
 
 
+def test_units_in_the_names_of_cells_become_one(table, caplog):
+    """Such as detectors of two makers, which no other option tells apart."""
+    wide = {"layout": "wide"}
+    ds = read(table({"time": HOURS, "a (GB)": VALUES, "b (MB)": 1000 * VALUES}), **wide)
+    assert ds["value"].attrs["units"] == "B"
+    np.testing.assert_allclose(ds["value"], 1e9 * np.stack([VALUES, VALUES], axis=1))
+    assert "columns of cells are in GB ('a (GB)'), MB ('b (MB)'); converted to B" in caplog.text
+    speeds = table({"time": HOURS, "a (mph)": VALUES, "b (km/h)": VALUES})
+    assert "are in mile/hour ('a (mph)'), km/h ('b (km/h)'); write one unit" in refusal(
+        speeds, **wide
+    )
+    ways = read(table({"time": HOURS, "Bridge (S)": VALUES, "Bridge (W)": VALUES}), **wide)
+    assert ways["value"].attrs["units"] == "1"
+
+
 def test_a_sum_of_levels_is_said(table, caplog):
     """Vehicles add up over time and lanes, but neither their speeds nor the share of the time."""
     columns = {"time": HOURS.repeat(2), "cell": ["a", "b"] * 48}
