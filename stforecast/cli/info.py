@@ -209,6 +209,7 @@ def _arrays(path: Path) -> Description:
 
 
 def _folder(path: Path) -> Description:
+    from data_prep.sets.dcrnn import MetrLA, PemsBay
     from stforecast.data.cubes import is_table
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS
     from stforecast.flower.standing import EVENTS
@@ -242,7 +243,7 @@ def _folder(path: Path) -> Description:
         return _federation(path)
     if (path / CHECKPOINTS).is_dir():
         return _node(path)
-    for name in ("metr-la.h5", "metr_la.h5"):
+    for name in (*MetrLA.records, *PemsBay.records):
         if (path / name).is_file():
             return _arrays(path / name)
     if is_table(path):
