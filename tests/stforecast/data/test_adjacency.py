@@ -1,5 +1,7 @@
 """The roads between cells, from a cube to the series that a model reads."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,6 +47,17 @@ def test_a_cube_without_some_cells_can_be_written(cube, tmp_path):
     series = as_series(tmp_path / "some.nc")
     assert series.cells.tolist() == ["a", "c"]
     np.testing.assert_allclose(series.adjacency, [[1.0, 0.0], [0.3, 1.0]])
+
+
+def test_roads_can_be_added_as_the_document_says(cube, tmp_path):
+    new, weights = tmp_path / "new.nc", ROADS
+    write_cube(cube.drop_vars(["adjacency", "cell_to"]), tmp_path / "old.nc")
+    cube = open_cube(tmp_path / "old.nc")
+    line = 'cube.assign(adjacency=(("cell", "cell_to"), weights))'
+    line += '.assign_coords(cell_to=cube["cell"].values).to_netcdf(new)'
+    assert line in (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    eval(line, {"cube": cube, "weights": weights, "new": new})
+    np.testing.assert_array_equal(as_series(new).adjacency, ROADS)
 
 
 def test_a_cube_without_roads_has_none(cube):
