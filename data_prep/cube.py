@@ -277,8 +277,8 @@ def write_read(
     """Write what a data set's `read` returns for its records and options, for its `prepare`."""
     ds = read(raw, **options)
     for name in services_of(ds):
-        values = observed(ds, name).to_numpy()
-        warn_of_oddities(values, local_time(ds), ds["cell"].to_numpy(), f"{raw}: {name}")
+        values, units = observed(ds, name).to_numpy(), str(ds[name].attrs.get("units", "1"))
+        warn_of_oddities(values, local_time(ds), ds["cell"].to_numpy(), f"{raw}: {name}", units)
     return write_cube(ds, out)
 
 

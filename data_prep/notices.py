@@ -9,6 +9,7 @@ import pandas as pd
 
 from data_prep.base.errors import Words, counted, some
 from data_prep.readers.columns import frequency
+from data_prep.readers.units import is_speed
 
 SHOWN = 3
 """Number of places to name in a notice."""
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def warn_of_oddities(
-    values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
+    values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str, units: str = "1"
 ) -> None:
     """Log what is odd about a service in a line for each kind, with a few places and their number.
 
@@ -44,7 +45,8 @@ def warn_of_oddities(
         values: `(steps, cells)`, NaN where missing.
         times: `(steps,)` local time.
         cells: `(cells,)` ids.
-        name: name of the service and its data.
+        name: names of its data and of the service, separated by a colon.
+        units: unit of the service.
     """
     if len(times) < 2:
         return
@@ -81,12 +83,26 @@ def warn_of_oddities(
         for cell in np.flatnonzero((values == 0).sum(axis=0) >= day)
         for first, last in _zero_spans(values[:, cell], day)
     ])  # fmt: skip
+    warn_of_speeds_of_0(values, name, units)
     last = len(times) - 1 - known[::-1].argmax(axis=0)
     early = last.max(where=known.any(axis=0), initial=0) - last
     _say(name, "early ends", "other cells have values after it", [
         f"cell {cells[cell]} at {times[last[cell]]}, {counted(early[cell], 'step')} before others"
         for cell in np.flatnonzero((early >= day) & known.any(axis=0))
     ])  # fmt: skip
+
+
+def warn_of_speeds_of_0(values: np.ndarray, name: str, units: str) -> None:
+    """Log how many speeds are 0; arguments as `warn_of_oddities`, values of any shape."""
+    zeros = int((values == 0).sum())
+    if zeros >= FEWEST_MARKS and is_speed(name.rpartition(": ")[2], units):
+        log.warning(
+            "%s: speeds of 0, %d times; if no vehicle was measured then, prepare this service "
+            "apart, with %s",
+            name,
+            zeros,
+            Words("{zero_is_missing}", zero_is_missing=True),
+        )
 
 
 def counters_among(values: np.ndarray, cells: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from pandas.api import types
 from data_prep.base.errors import InputError, Words, choose, close_to, counted, some
 from data_prep.base.limits import check_size
 from data_prep.cube import CLOCKS, make_cube
+from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.columns import (
     Origin,
     cell_ids,
@@ -31,6 +32,7 @@ from data_prep.readers.resampling import Resampling, check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
+from data_prep.readers.units import is_level
 
 
 def counts_rows(df: pd.DataFrame) -> bool:
@@ -136,6 +138,10 @@ class TableOptions:
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
 
+    def unit_of(self, variable: str) -> str:
+        """Return the unit of a variable, `"1"` for none."""
+        return self.units if isinstance(self.units, str) else self.units.get(variable, "1")
+
     @property
     def gaps(self) -> bool:
         """Whether missing rows are left as NaN; resampled tables report the missing values."""
@@ -187,6 +193,7 @@ def from_frame(
         cube, axis = _increases({name: counters}, axis, cells, options)
         return _make_cube(cube, axis, cells, options)
     columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
+    _warn_of_averaged_zeros(columns, name, options)
     rows, record = _records(axis.times)
     columns = _place(columns, record, len(rows), options, options.duplicates)
     values = _place(columns, at[rows], len(steps), options)
@@ -270,6 +277,7 @@ def _in_steps(
     n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
     for c in df.columns:
         column = numbers(df[c], options.origin)
+        _warn_of_averaged_zeros(column, str(c), options)
         if repeated:
             column = _place(column, record, len(rows), options, options.duplicates)
         cube[c] = _place(column, places, shape[0] * shape[1], options).reshape(shape)
@@ -411,6 +419,27 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     )
 
 
+def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: TableOptions) -> None:
+    """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
+    averaged = options.resampling is not None and options.resampling.agg == "mean"
+    if averaged and not options.zero_is_missing:
+        name = f"{options.origin.name}: {variable}"
+        warn_of_speeds_of_0(values, name, options.unit_of(variable))
+
+
+def _warn_of_summed_levels(variables: Sequence[str], options: TableOptions) -> None:
+    """Log the variables that an option adds up, and that are likely levels such as speeds."""
+    levels = [v for v in variables if is_level(v, options.unit_of(v))]
+    summed = options.resampling is not None and options.resampling.agg == "sum"
+    if levels and (summed or options.duplicates == "sum"):
+        log.warning(
+            "%s: sums of %s, which are likely levels or rates; prepare these apart, with %s",
+            options.origin.name,
+            some(levels, SHOWN),
+            Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
+        )
+
+
 def _make_cube(
     values: Mapping[str, np.ndarray],
     axis: TimeAxis,
@@ -435,6 +464,7 @@ def _make_cube(
         log.warning("%s: without a value in any cell: %s", options.origin.name, some(empty, 6))
     for variable in (v for v in values if v not in empty):
         _warn_of_empty(variable, cells[~seen[variable]], options.origin)
+    _warn_of_summed_levels(list(values), options)
     if options.resampling:
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)

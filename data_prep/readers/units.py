@@ -51,6 +51,9 @@ def canonical(unit: str) -> str:
     return _UNITS.get(unit.lower(), "")
 
 
+UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
+"""Units of road traffic's speed, which is low when roads are busy."""
+
 PREFIXES = {"": 1.0} | {
     prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)
     for i, prefix in enumerate("kMGTP")
@@ -113,6 +116,25 @@ def without_unit(name: str) -> str:
     """
     match = _unit_at_end(name)
     return name[: match.start()].rstrip() or name if match and canonical(match[1]) else name
+
+
+def is_speed(name: str, unit: str) -> bool:
+    """Return whether values are speeds of vehicles by their unit, or without one by their name.
+
+    >>> is_speed("v", "km/h"), is_speed("avg_speed", "1"), is_speed("DL Speed", "Mbit/s")
+    (True, True, False)
+    """
+    return unit in UNITS_OF_SPEED or (unit == "1" and "speed" in name.lower())
+
+
+def is_level(name: str, unit: str) -> bool:
+    """Return whether a column likely holds levels or rates, of which no sum is meaningful.
+
+    >>> is_level("flow", "veh/h"), is_level("avg_speed", "1"), is_level("flow", "veh")
+    (True, True, False)
+    """
+    named = is_speed(name, unit) or "occupancy" in name.lower()
+    return named or re.fullmatch(r"%|dBm?|.+/(s|h)", unit) is not None
 
 
 def _unit_at_end(name: str) -> re.Match[str] | None:

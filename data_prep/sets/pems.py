@@ -181,7 +181,7 @@ class PEMS03(Pems):
     - Gaps were filled by the publishers. Zeros stay zeros; most papers leave targets of 0 out of
       their errors, for which `--zero-is-missing` is meant.
     - Road graph: `adjacency`, dimensions `(cell, cell_to)`: 1 where the list has a road from `cell`
-      to `cell_to`, and on the diagonal, as the papers use the list.
+      to `cell_to`, and on the diagonal, as in ASTGCN; STSGCN also takes the way back.
     - Positions and licence are not published.
     - Trap: every day has 288 steps, also 2018-11-04, on which the clocks were set back. Steps are
       even local times, never localised: the cube's `clock` is `"local"`.
@@ -204,7 +204,7 @@ class PEMS04(Pems):
     - Gaps were filled by the publishers. Zeros stay zeros; most papers leave targets of 0 out of
       their errors, for which `--zero-is-missing` is meant.
     - Road graph: `adjacency`, dimensions `(cell, cell_to)`: 1 where the list has a road from `cell`
-      to `cell_to`, and on the diagonal, as the papers use the list.
+      to `cell_to`, and on the diagonal, as in ASTGCN; STSGCN also takes the way back.
     - Positions and licence are not published.
     """
 
@@ -224,7 +224,7 @@ class PEMS07(Pems):
     - Gaps were filled by the publishers. Zeros stay zeros; most papers leave targets of 0 out of
       their errors, for which `--zero-is-missing` is meant.
     - Road graph: `adjacency`, dimensions `(cell, cell_to)`: 1 where the list has a road from `cell`
-      to `cell_to`, and on the diagonal, as the papers use the list.
+      to `cell_to`, and on the diagonal, as in ASTGCN; STSGCN also takes the way back.
     - Positions and licence are not published.
     - Trap: the papers give the period as 2017-05-01 to 2017-08-31, 123 days, but there are steps
       for 98. Times are counted from the first day, so dates and weekdays may be wrong after an
@@ -248,7 +248,7 @@ class PEMS08(Pems):
     - Gaps were filled by the publishers. Zeros stay zeros; most papers leave targets of 0 out of
       their errors, for which `--zero-is-missing` is meant.
     - Road graph: `adjacency`, dimensions `(cell, cell_to)`: 1 where the list has a road from `cell`
-      to `cell_to`, and on the diagonal, as the papers use the list.
+      to `cell_to`, and on the diagonal, as in ASTGCN; STSGCN also takes the way back.
     - Positions and licence are not published.
     """
 

@@ -71,6 +71,7 @@ from data_prep.readers.time_columns import TIME, TOTAL
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
 from data_prep.readers.written_numbers import Decimal
 from data_prep.readers.written_times import date_formats
+from data_prep.sets.dcrnn import MetrLA, PemsBay
 
 SOURCES: tuple[()] = ()
 
@@ -151,6 +152,7 @@ def read(
     """
     given = {name: value for name, value in locals().items() if name != "raw"}
     files = [] if isinstance(raw, pd.DataFrame) else files_of(raw := Path(raw))
+    _warn_of_published(files)
     if layout not in LAYOUTS:
         raise choose("layout", layout, LAYOUTS)
     resampling = Resampling.of(resample, agg)
@@ -195,6 +197,14 @@ def read(
         df, origin = _cells_in_one_unit(df, found.values, origin)
     if units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
+    elif found.kind != "wide" and len(found.values) > 1:
+        log.warning(
+            "%s: %s is taken as the unit of %s; if that of one only, write units into the names of "
+            "columns, such as 'speed (km/h)'",
+            origin.name,
+            units,
+            some(found.values),
+        )
     df, found, options = _without_slashes(df, found, options)
     if found.kind == "wide":
         ds = from_frame(_wide(df, found, cells, origin), name=name, options=options)
@@ -212,6 +222,19 @@ def read(
         given["values"] = None  # Its columns are cells, of which a later table may have others.
     ds = ds.assign_attrs(as_attribute("table", given))
     return ds if sites is None else add_sites(ds, Path(sites), crs)
+
+
+def _warn_of_published(files: Sequence[Path]) -> None:
+    """Log files that are named like records of detectors with marks that no table tells."""
+    for known in (MetrLA, PemsBay):
+        if found := [file.name for file in files if file.name.lower() in known.records]:
+            log.warning(
+                "%s: named like the records of %s, in which 0 means missing and times are those of "
+                "California; `stforecast prepare %s` reads them so, and takes the roads",
+                found[0],
+                known.title,
+                known.name,
+            )
 
 
 def _as_written(ids: pd.Series, origin: Origin) -> pd.Series:
@@ -242,7 +265,8 @@ def _cells_in_one_unit(
     Raises:
         InputError: if these do not convert, or some have none.
     """
-    if not any(origin.units.get(c) for c in cells):
+    # One letter in brackets, as in Bridge (S), may be a direction.
+    if not any(map(origin.units.get, cells)) and not all(len(unit_of(c)) > 1 for c in cells):
         return df, origin
     own = {c: origin.units.get(c) or unit_of(c) for c in cells}
     own = {c: unit for c, unit in own.items() if unit or df[c].fillna(0).any()}

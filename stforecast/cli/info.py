@@ -162,6 +162,10 @@ def _table(path: Path) -> Description:
     parts = [info_data.cube_text(about), *problems, info_data.profile_text(profiles)]
     words = ["--allow-gaps"] if "allow_gaps" in options else []
     words += ["--duplicates", "mean"] if "duplicates" in options else []
+    if profiles:
+        empty = ds[next(iter(profiles))].isnull().all("time").to_numpy()
+        cells = ",".join(map(str, ds["cell"].to_numpy()[empty]))
+        words += ["--cells", f"not:{cells}"] if cells else []
     if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
         words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
     about |= {"profile": profiles, "problems": problems}
@@ -205,6 +209,7 @@ def _arrays(path: Path) -> Description:
 
 
 def _folder(path: Path) -> Description:
+    from data_prep.sets.dcrnn import MetrLA, PemsBay
     from stforecast.data.cubes import is_table
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS
     from stforecast.flower.standing import EVENTS
@@ -238,7 +243,7 @@ def _folder(path: Path) -> Description:
         return _federation(path)
     if (path / CHECKPOINTS).is_dir():
         return _node(path)
-    for name in ("metr-la.h5", "metr_la.h5"):
+    for name in (*MetrLA.records, *PemsBay.records):
         if (path / name).is_file():
             return _arrays(path / name)
     if is_table(path):

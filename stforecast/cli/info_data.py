@@ -77,7 +77,7 @@ def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
         "stuck": f"{counted(stuck['spans'], 'span')} without a change, the longest "
         f"{counted(stuck['longest'], 'step')} of cell {stuck['cell']} from {stuck['first'][:16]}"
         if stuck["spans"] else "",
-        "outliers": f"{outliers['count']:,}, the largest {_number(outliers['value'])} of cell "
+        "outliers": f"{outliers['count']:,}, the furthest {_number(outliers['value'])} of cell "
         f"{outliers['cell']} at {outliers['time'][:16]}" if outliers["count"] else "",
         "shifts": f"{shifts['count']:,} of level, the largest {_number(shifts['before'])} to "
         f"{_number(shifts['after'])} of cell {shifts['cell']} about {shifts['week']}"

@@ -67,7 +67,7 @@ def predict(
     """Forecast the steps after a history, in the data's own units.
 
     A run with --intervals or a quantile loss adds a lower and an upper bound, up to the model's
-    horizon. Busy hours are the clock hours with the highest mean forecast.
+    horizon. Busy hours are the clock hours with the highest mean forecast, of a speed the lowest.
 
     Options:
         history: cube to forecast from, after its end; or a table or raw days like those that the

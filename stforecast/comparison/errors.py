@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
+from data_prep.readers.units import is_speed
 from stforecast.bench.run_groups import ALL
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
@@ -214,9 +215,6 @@ def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
 HOURLY_METRICS = ("raw_mae", "mse", "mase")
 """Errors in `hourly_errors`."""
 
-UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
-"""Units of road traffic's speed, which is low when roads are busy."""
-
 
 def clock_of(zone: str | None) -> str:
     """Name the clock of a time zone.
@@ -259,8 +257,14 @@ def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
     """
     load = hourly_load(forecasts)
     above = load - load.mean()
-    busy = above < 0 if forecasts["y"].attrs.get("units") in UNITS_OF_SPEED else above > 0
+    busy = above < 0 if are_of_speed(forecasts) else above > 0
     return tuple(int(hour) for hour in load.index[busy])
+
+
+def are_of_speed(forecasts: xr.Dataset) -> bool:
+    """Return whether forecasts are of the speed of vehicles, which is low when roads are busy."""
+    units = str(forecasts["y"].attrs.get("units", "1"))
+    return is_speed(str(forecasts.attrs.get("service", "")), units)
 
 
 def hour_spans(hours: Sequence[int]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from data_prep.base.errors import counted
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import markdown, spread
-from stforecast.comparison.errors import busy_hours, hour_spans
+from stforecast.comparison.errors import are_of_speed, busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
 from stforecast.forecasting.results import ForecastRun, units_of
@@ -197,7 +197,7 @@ def _furthest_bound(run: ForecastRun) -> float:
 
 
 def peak_table(rows: Sequence[Row]) -> str:
-    """Tabulate the MAE in peak hours, whose mean load lies above the day's mean, and in the others.
+    """Tabulate the MAE in peak hours, as `busy_hours`, and in the others.
 
     The rows must be tested on the same targets. If all hours have the same load, it is empty.
     """
@@ -214,8 +214,9 @@ def peak_table(rows: Sequence[Row]) -> str:
         )
         body.append({"method": row.marked_name, "peak": peak, "off-peak": off_peak})
     spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
+    busy_is = "speed is below" if are_of_speed(targets) else "load is above"
     caption = (
-        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean load is above the day's mean "
+        f"MAE in {units_of(rows[0].first)} in peak hours, whose mean {busy_is} the day's mean "
         f"({spans}, {zone}), and off-peak."
     )
     return f"{caption}\n\n{markdown(body)}"

@@ -284,6 +284,7 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
                 f"{run.folder}: tested on other {what} ({_extent(ours)}) than the first run "
                 f"({_extent(others)}); ",
                 Words("compare runs of one {split} and {horizon}"),
+                "; under windows: and steps:, the parts move with the lags, unlike under time:",
             )
     zones = [str(part.attrs.get("time_zone", "local time")) for part in (forecasts, expected)]
     if zones[0] != zones[1]:

@@ -235,8 +235,9 @@ def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> N
         raise InputError(
             f"{counted(len(empty), 'cell')} without an observed value in the {len(seen)} training "
             f"steps: {names}; ",
-            Words("leave them out of the table by {cells}, ", cells=f"not:{','.join(shown)}"),
-            "or train on a longer part",
+            Words("leave them out of a table by {cells}, ", cells=f"not:{','.join(shown)}"),
+            "of a cube by open_cube(path).drop_sel(cell=[…]).to_netcdf(new) in Python, or train on "
+            "a longer part",
         )
 
 

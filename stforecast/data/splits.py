@@ -93,8 +93,13 @@ def _three_spans(train_end: int, validation_end: int, n_steps: int) -> list[rang
 
 
 def cut_steps(shares: Sequence[Fraction], n_steps: int, spec: WindowSpec) -> Cut:
-    """Cut windows that lie in one part with their inputs, as BasicTS does."""
-    spans = share_spans(shares, n_steps)
+    """Cut windows that lie in one part with their inputs, as BasicTS does.
+
+    Validation and test are rounded down to steps, and training takes the rest.
+    """
+    validation_end = n_steps - math.floor(shares[2] * n_steps)
+    train_end = validation_end - math.floor(shares[1] * n_steps)
+    spans = _three_spans(train_end, validation_end, n_steps)
     train, validation, test = (
         range(span.start + spec.max_lag, span.stop + 1 - spec.horizon) for span in spans
     )
@@ -248,6 +253,7 @@ def make_split(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
             f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); ",
             _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps),
+            Words(", or fewer {periods}") if spec.max_lag > spec.closeness else "",
             _shorter(rule, step, spec, local_times),
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])

@@ -121,7 +121,8 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
             counted(len(series.cells), "cell"),
         )
     times = series.calendar.local_times(np.arange(len(series.values)))
-    warn_of_oddities(series.values, times, series.cells, f"{series.name}: {series.service}")
+    name = f"{series.name}: {series.service}"
+    warn_of_oddities(series.values, times, series.cells, name, series.units)
     history.warn_of_constants(series, prepared.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
     warn_of_unbelieved(series.values, prepared.believed, times, series.cells, series.name)

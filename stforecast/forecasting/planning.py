@@ -22,6 +22,7 @@ import xarray as xr
 from scipy.special import ndtr, ndtri
 
 from data_prep.base.errors import InputError, Words
+from data_prep.readers.units import is_speed
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +46,11 @@ Threshold = float | Mapping[object, float]
 def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     """Return the busy hour of each cell: the clock hour of the highest mean value.
 
+    Of a speed, it is that of the lowest: roads are slow when they are busy.
+
     Args:
-        values: table (time × cell), on the wall clock of interest.
+        values: table (time × cell), on the wall clock of interest; `service` and `units` in its
+            attributes tell if it is a speed.
 
     Returns:
         A row for each cell: `busy_hour`, when it begins, and `busy_hour_mean`.
@@ -60,7 +64,10 @@ def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     past = pd.to_timedelta(times.minute * 60 + times.second, unit="s")
     by_hour = values.groupby(times - past).mean()
     known = by_hour.dropna(axis="columns", how="all")
-    columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}
+    if is_speed(str(values.attrs.get("service", "")), str(values.attrs.get("units", "1"))):
+        columns = {"busy_hour": known.idxmin(), "busy_hour_mean": known.min()}
+    else:
+        columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}
     return pd.DataFrame(columns).reindex(values.columns)
 
 

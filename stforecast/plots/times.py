@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator, PercentFormatter
+from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator
 
 from stforecast.bench.charts import bar_panel
 from stforecast.bench.curves import (
@@ -307,9 +307,14 @@ def calibration(runs: Sequence[ForecastRun], *, width: float = TWO_COLUMNS) -> F
     right.set_xlabel(hour)
     right.set_ylabel("coverage of the widest interval")
     for ax in (left, right):
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        ax.yaxis.set_major_formatter(_per_cent)
     add_legend(fig, note)
     return fig
+
+
+def _per_cent(share: float, _: object = None) -> str:
+    """Label a tick, such as 77.5% between 75% and 80%."""
+    return f"{100 * share:.4g}%"
 
 
 def _each_alone(
@@ -332,7 +337,7 @@ def _each_alone(
         text = f"{curves[i].group.label}: {pooled[i]:.1%} of {level:.0%}"
         title_panel(ax, text, width / columns(width))
         hour_axis(ax, busy, every=6)
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        ax.yaxis.set_major_formatter(_per_cent)
     outer_labels(axes, hour, "coverage", width, PANEL)
     add_legend(fig, note)
     return fig
@@ -353,7 +358,7 @@ def _draw_levels(
         ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
         pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
         ax.plot(x, pooled, curve.marker, color=curve.color, markersize=4, label=curve.group.label)
-    ax.set_xticks(levels, [f"{100 * level:g}%" for level in levels])
+    ax.set_xticks(levels, [_per_cent(level) for level in levels])
     ax.set_xlim(*ends)
     ax.set_xlabel("nominal coverage")
     ax.set_ylabel("coverage of clients and of all")
@@ -365,6 +370,6 @@ def _draw_hours(ax: Axes, curve: Curve[ForecastRun], coverage: ModelErrors) -> N
     ax.plot(by_hour.index, by_hour, **curve.line)
     total, weight = coverage.by_cell_and_hour()
     known = np.flatnonzero(weight.any(axis=0))
-    clients = coverage.finalise(total, weight)[:, known]
-    low, high = np.nanquantile(clients, MIDDLE, axis=0)
-    ax.fill_between(known, low, high, **curve.band)
+    bounds = np.full((2, len(by_hour)), np.nan)
+    bounds[:, known] = np.nanquantile(coverage.finalise(total, weight)[:, known], MIDDLE, axis=0)
+    ax.fill_between(by_hour.index, *bounds, **curve.band)

@@ -59,6 +59,17 @@ def write_frame(path, index, blocks, **about):
     return path
 
 
+@pytest.mark.parametrize(
+    ("name", "data_set"), [("metr-la.h5", "metr-la"), ("PEMS-BAY.h5", "pems-bay"), ("my.h5", None)]
+)
+def test_published_records_read_as_a_table_are_said(tmp_path, caplog, name, data_set):
+    """Their 0 is a missing value, and their times are not UTC, which the file does not tell."""
+    write_frame(tmp_path / name, HOURS.asi8, [(["1", "2"], VALUES[:, :2])], kind="datetime64")
+    read(tmp_path, layout="wide")
+    assert ("in which 0 means missing" in caplog.text) == (data_set is not None)
+    assert f"`stforecast prepare {data_set}` reads them so" in caplog.text or data_set is None
+
+
 def test_a_frame_of_pandas_is_read_without_pytables(tmp_path):
     blocks = [(["a", "c"], VALUES[:, :2]), (["b"], np.arange(72)[:, None])]
     micro = HOURS.as_unit("us").asi8

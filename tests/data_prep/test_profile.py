@@ -11,6 +11,7 @@ from data_prep.cube import open_cube
 from data_prep.description import profile
 from data_prep.readers.frames import from_frame
 from stforecast.cli.info import describe
+from stforecast.cli.info_data import profile_facts
 from stforecast.cli.main import cli
 
 HOURS = pd.date_range("2024-01-01", periods=24 * 70, freq="h")
@@ -61,6 +62,21 @@ def test_a_shift_of_level_is_found_in_its_week(frame):
     frame.loc[HOURS[24 * 35 :], "a"] += 200
     found = profile(from_frame(frame), "value")["shifts"]
     assert (found["count"], found["cell"], found["week"]) == (1, "a", "2024-02-05")
+
+
+def test_the_furthest_value_need_not_be_large(frame):
+    """Such as the speed in a jam."""
+    frame.loc[HOURS[200], "e"] = -9000.0
+    facts = profile_facts(profile(from_frame(frame), "value"))
+    assert facts["outliers"] == "1, the furthest -9,000 of cell e at 2024-01-09 08:00"
+
+
+def test_the_next_command_leaves_out_cells_without_values(frame, tmp_path):
+    """No model can be trained for them."""
+    table = frame.rename_axis("time").set_axis(["10", "11", "12", "13", "14"], axis="columns")
+    for empty, options in ((["11", "13"], "--cells not:11,13 "), ([], "my.csv --horizon")):
+        table.assign(**dict.fromkeys(empty, NAN)).to_csv(tmp_path / "my.csv")
+        assert options in describe(tmp_path / "my.csv").next_command
 
 
 def test_info_profiles_a_table_and_its_next_command_works(frame, tmp_path, capsys):

@@ -406,6 +406,75 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     np.testing.assert_array_equal(sums, [[NAN], [24]])
 
 
+def test_units_in_the_names_of_cells_become_one(table, caplog):
+    """Such as detectors of two makers, which no other option tells apart."""
+    wide = {"layout": "wide"}
+    ds = read(table({"time": HOURS, "a (GB)": VALUES, "b (MB)": 1000 * VALUES}), **wide)
+    assert ds["value"].attrs["units"] == "B"
+    np.testing.assert_allclose(ds["value"], 1e9 * np.stack([VALUES, VALUES], axis=1))
+    assert "columns of cells are in GB ('a (GB)'), MB ('b (MB)'); converted to B" in caplog.text
+    speeds = table({"time": HOURS, "a (mph)": VALUES, "b (km/h)": VALUES})
+    assert "are in mile/hour ('a (mph)'), km/h ('b (km/h)'); write one unit" in refusal(
+        speeds, **wide
+    )
+    ways = read(table({"time": HOURS, "Bridge (S)": VALUES, "Bridge (W)": VALUES}), **wide)
+    assert ways["value"].attrs["units"] == "1"
+
+
+def test_a_sum_of_levels_is_said(table, caplog):
+    """Vehicles add up over time and lanes, but neither their speeds nor the share of the time."""
+    columns = {"time": HOURS.repeat(2), "cell": ["a", "b"] * 48}
+    numbers = {"Flow": 1.0, "Speed (km/h)": 99.0, "Occupancy": 0.1, "Volume (veh/h)": 4.0}
+    path = table({**columns, **numbers})
+    levels = "sums of Speed, Occupancy, Volume, which are likely levels or rates; prepare these"
+    for options in ({"resample": "2h", "agg": "sum"}, {"duplicates": "sum"}):
+        caplog.clear()
+        read(path, **options)
+        assert levels in caplog.text
+    caplog.clear()
+    read(path, resample="2h", agg="mean", duplicates="mean")
+    read(path, resample="2h", agg="sum", values="Flow")
+    assert "sums of" not in caplog.text
+
+
+@pytest.mark.parametrize(("zeros", "said"), [(2, False), (3, True)])
+def test_speeds_of_0_are_said(table, tmp_path, caplog, zeros, said):
+    """Where nobody drives, detectors often write a speed of 0; 0 vehicles are a count."""
+    values = np.r_[np.zeros(zeros), VALUES[zeros:]]
+    path = table({"time": HOURS, "cell": "a", "flow": values, "Mean Speed": values})
+    prepare(path, tmp_path / "my.nc")
+    found = f"my.csv: Mean Speed: speeds of 0, {zeros} times; if no vehicle was measured then"
+    assert (found in caplog.text) == said
+    assert "flow: speeds" not in caplog.text
+    caplog.clear()
+    prepare(path, tmp_path / "other.nc", values="Mean Speed", zero_is_missing=True)
+    assert "speeds of 0" not in caplog.text
+
+
+def test_speeds_of_0_are_said_before_their_mean_hides_them(table, caplog):
+    values = np.where(np.arange(48) % 2, 90.0, 0.0)
+    path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
+    read(path, resample="2h", agg="mean")
+    assert "my.csv: speed: speeds of 0, 24 times; if no vehicle" in caplog.text
+    caplog.clear()
+    wide = table({"time": HOURS, "a": values, "b": values})
+    read(wide, layout="wide", name="v", units="km/h", resample="2h", agg="mean")
+    assert "my.csv: v: speeds of 0, 48 times; if no vehicle" in caplog.text
+    caplog.clear()
+    path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
+    assert read(path, resample="2h", agg="mean", zero_is_missing=True)["speed"].min() == 90.0
+    assert "speeds of 0" not in caplog.text
+
+
+def test_one_unit_of_several_services_is_said(table, caplog):
+    columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
+    read(table(columns), units="km/h")
+    assert "km/h is taken as the unit of flow, speed; if that of one only, write" in caplog.text
+    caplog.clear()
+    read(table(columns), units="km/h", values="speed")
+    assert "is taken as the unit" not in caplog.text
+
+
 def test_uneven_records_are_summed_with_a_warning(table, caplog):
     seconds = pd.to_timedelta([3, 10, 11, 12, 50, 65, 5400], unit="s")
     times = pd.Timestamp("2024-03-04") + seconds

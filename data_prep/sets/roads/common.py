@@ -176,7 +176,7 @@ def even_steps(
     check_steps(axis, rows, Origin(name, is_file=True), allow_gaps)
     if len(axis) > 1 and axis[1] - axis[0] != base:
         raise InputError(
-            f"{name}: time steps of {axis[1] - axis[0]}, expected {in_minutes(base)}; ",
+            f"{name}: time steps of {in_minutes(axis[1] - axis[0])}, expected {in_minutes(base)}; ",
             Words("give the published file and choose longer steps with {step}"),
         )
     return frame if len(axis) == len(times) else frame.reindex(axis)

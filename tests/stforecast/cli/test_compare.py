@@ -134,7 +134,7 @@ def test_runs_of_other_targets_are_refused(make_run, compare):
     code, _, err = compare(make_run("solo").folder, make_run("fuels", n_days=4).folder)
     assert code == 2
     assert "tested on other times (8, from 2013-11-01 00:00:00" in err
-    assert "compare runs of one --split and --horizon" in err
+    assert "compare runs of one --split and --horizon; under windows: and steps:, the" in err
 
 
 def test_a_fold_and_a_run_by_itself_are_refused(make_run, compare):

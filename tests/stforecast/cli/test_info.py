@@ -155,6 +155,15 @@ def test_arrays_are_recognised_by_their_layout(tmp_path, arrays, layout, data_se
     assert (f"prepare {data_set}" in found.next_command) == (data_set is not None)
 
 
+@pytest.mark.parametrize(("name", "columns"), [("metr-la", 207), ("pems-bay", 325)])
+def test_a_folder_of_published_records(tmp_path, name, columns):
+    """Read as a table, their missing values would be zeros."""
+    with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+        file["df/block0_values"] = np.zeros((2, columns))
+    (tmp_path / "distances.csv").write_text("from,to,cost\n1,2,3\n")
+    assert f"stforecast prepare {name} --raw" in describe(tmp_path).next_command
+
+
 def test_a_run_and_a_folder_of_runs(town, tmp_path):
     from stforecast.forecasting.runs import run
 

@@ -64,6 +64,8 @@ def test_errors_of_folds_are_joined_over_a_change_of_the_clock(tested):
 def test_roads_are_busy_when_they_are_slow(tested):
     y = np.where(DAY == 7, 30.0, 60.0)
     assert busy_hours(tested("a", y, y, units="mile/hour").forecasts()) == (7,)
+    without_unit = tested("a", y, y, attrs={"service": "Mean Speed"})
+    assert busy_hours(without_unit.forecasts()) == (7,)
 
 
 def test_no_hour_is_busy_if_all_are_equal(tested):

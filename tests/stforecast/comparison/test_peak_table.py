@@ -17,9 +17,18 @@ from stforecast.comparison.rows import Row
     ],
 )
 def test_the_caption_names_the_time_zone_of_its_hours(make_run, about, hours):
-    run = make_run()
+    assert f"load is above the day's mean {hours}, and off-peak" in table_of(make_run(), about)
+
+
+def test_the_peak_of_a_speed_is_where_it_is_low(make_run):
+    shown = table_of(make_run(), {"time_zone": "UTC"}, units="km/h")
+    assert "speed is below the day's mean (00:00–01:00, UTC)" in shown
+
+
+def table_of(run, about, units="1"):
+    """Tabulate a run of which every other target is 1."""
     forecasts = run.forecasts().assign_attrs(about)
     forecasts["y"][:, 1::2] = 1.0
+    forecasts["y"].attrs["units"] = units
     forecasts.to_netcdf(run.folder / "forecasts.nc", engine="h5netcdf")
-    rows = [Row(group) for group in group_runs([run])]
-    assert f"day's mean {hours}, and off-peak" in peak_table(rows)
+    return peak_table([Row(group) for group in group_runs([run])])

@@ -1,11 +1,13 @@
 """The roads between cells, from a cube to the series that a model reads."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from data_prep.cube import make_cube
+from data_prep.cube import make_cube, open_cube, write_cube
 from stforecast.data.series import as_series
 
 ROADS = np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.2], [0.3, 0.0, 1.0]])
@@ -36,6 +38,26 @@ def test_some_cells_have_the_roads_between_them(cube):
     expected = [[1.0, 0.3], [0.0, 1.0]]
     np.testing.assert_array_equal(as_series(cube.isel(cell=[0, 2])).adjacency.T, expected)
     np.testing.assert_array_equal(as_series(cube).select(["a", "c"]).adjacency.T, expected)
+
+
+def test_a_cube_without_some_cells_can_be_written(cube, tmp_path):
+    """As the error of cells without a value says."""
+    write_cube(cube, tmp_path / "all.nc")
+    open_cube(tmp_path / "all.nc").drop_sel(cell=["b"]).to_netcdf(tmp_path / "some.nc")
+    series = as_series(tmp_path / "some.nc")
+    assert series.cells.tolist() == ["a", "c"]
+    np.testing.assert_allclose(series.adjacency, [[1.0, 0.0], [0.3, 1.0]])
+
+
+def test_roads_can_be_added_as_the_document_says(cube, tmp_path):
+    new, weights = tmp_path / "new.nc", ROADS
+    write_cube(cube.drop_vars(["adjacency", "cell_to"]), tmp_path / "old.nc")
+    cube = open_cube(tmp_path / "old.nc")
+    line = 'cube.assign(adjacency=(("cell", "cell_to"), weights))'
+    line += '.assign_coords(cell_to=cube["cell"].values).to_netcdf(new)'
+    assert line in (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    eval(line, {"cube": cube, "weights": weights, "new": new})
+    np.testing.assert_array_equal(as_series(new).adjacency, ROADS)
 
 
 def test_a_cube_without_roads_has_none(cube):

@@ -84,8 +84,12 @@ def test_saved_arrays_give_the_same_scaler():
 def test_a_cell_never_observed_is_named(scope):
     series = np.ones((5, 3))
     series[:3, 1] = np.nan
-    with pytest.raises(InputError, match=r"1 cell without .* in the 3 training steps: 5060;"):
+    with pytest.raises(InputError, match=r"1 cell without .* in the 3 training steps: 5060;") as e:
         fit_scaler(series, slice(0, 3), scope, cells=[4456, 5060, 5061])
+    # A published set's prepare has no --cells.
+    assert "of a cube by open_cube(path).drop_sel(cell=[…]).to_netcdf(new) in Python" in str(
+        e.value
+    )
     fit_scaler(series, slice(0, 4), scope)
 
 

@@ -95,7 +95,7 @@ def test_windows_by_count_let_targets_reach_into_the_next_part():
 
 def test_steps_keep_inputs_in_their_part():
     split = split_metr_la("steps:0.7,0.1,0.2")
-    assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_990
+    assert split.validation[0] - TWELVE.max_lag == split.train[-1] + TWELVE.horizon == 23_991
 
 
 def test_a_day_without_the_hour_that_clocks_skip_is_a_day():
@@ -117,11 +117,19 @@ def test_parts_that_begin_before_the_lags_are_refused_not_moved():
 
 
 def test_steps_are_those_of_basicts():
+    """Its `TimeSeriesForecastingDataset`: int(.1 n) and int(.2 n) steps, the rest trains."""
     split = split_metr_la("steps:0.7,0.1,0.2")
-    assert split.fit == slice(0, 23_990)
-    assert sizes(split) == (23_990 - 23, 3_427 - 23, 6_832)
-    assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_002, 27_429)
+    assert split.fit == slice(0, 23_991)
+    assert sizes(split) == (23_991 - 23, 3_427 - 23, 6_854 - 23)
+    assert (split.train[0], split.validation[0], split.test[0]) == (12, 24_003, 27_430)
     assert split.test[-1] == METR_LA_STEPS - 12
+
+
+def test_windows_are_those_of_std_mae():
+    """As its generate_training_data.py of PEMS04 says: 3,394 each to validate and to test."""
+    times = pd.date_range("2018-01-01", periods=16_992, freq="5min")
+    split = make_split("windows:0.6,0.2,0.2", len(times), pd.Timedelta("5min"), TWELVE, times)
+    assert sizes(split)[1:] == (3_394, 3_394)
 
 
 def test_windows_are_those_of_dcrnn():
@@ -195,6 +203,7 @@ def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
         ("days:20,5,5", 1488, "give split='days:52,5,5', whose days add up to 62"),
         ("days:1,5,5", 120, "give days that add up to 5, or a longer series"),
         ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
+        ("days:2,1,1", 96, "each needs 72 steps of history .*, or fewer periods"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(text, n_steps, message):

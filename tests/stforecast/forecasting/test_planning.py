@@ -23,6 +23,15 @@ def test_the_busy_hour_is_the_clock_hour_of_the_highest_mean():
     assert found["busy_hour_mean"].tolist() == [6.0, 6.0]
 
 
+@pytest.mark.parametrize("about", [{"units": "km/h"}, {"service": "speed", "units": "1"}])
+def test_roads_are_busy_when_they_are_slow(about):
+    speeds = table([50.0, 60.0, 70.0, 80.0])
+    speeds.attrs = about
+    found = plan(speeds)
+    assert found["busy_hour"].tolist() == [TIMES[0]]
+    assert found["busy_hour_mean"].tolist() == [55.0]
+
+
 def test_a_cell_without_forecast_has_no_busy_hour():
     found = busy_hour(table([1.0, 2.0], [np.nan, np.nan]))
     assert found["busy_hour_mean"].isna().tolist() == [False, True]

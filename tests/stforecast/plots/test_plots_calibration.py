@@ -1,13 +1,17 @@
 """The figure of calibration, read back from its axes."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from small_files import write_netcdf
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.comparison.rows import coverages, joined_coverages
+from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run
 from stforecast.plots.times import calibration
 
@@ -64,6 +68,27 @@ def test_coverages_are_drawn_by_level_and_hour(made):
     at_noon = inside(ds).to_numpy()[:, hours == 12]
     line = next(line for line in right.lines if len(line.get_xdata()) == 24)
     assert line.get_ydata()[12] == pytest.approx(np.nanmean(at_noon))
+
+
+def test_hours_without_targets_have_no_band(made, tmp_path):
+    """Such as the nights of a metro, or a test part of half a day."""
+    copy = tmp_path / "run"
+    shutil.copytree(made["fixed"].folder, copy)
+    ds = made["fixed"].forecasts()
+    first = ds.indexes["time"].tz_localize("UTC").tz_convert(ds.attrs["time_zone"])
+    ds["y"][:, (first.hour >= 9) & (first.hour < 15)] = np.nan
+    write_netcdf(ds, copy / "forecasts.nc")
+    _, right = calibration([ForecastRun.open(copy)]).axes
+    band = next(c for c in right.collections if len(c.get_paths()[0].vertices) > 4)
+    assert [np.ptp(path.vertices[:, 0]) for path in band.get_paths()] == [9, 8]
+
+
+def test_percentages_at_the_ticks_are_exact(made):
+    for ax in calibration([made["fixed"]]).axes:
+        ax.figure.canvas.draw()
+        for label in ax.get_yticklabels():
+            found = float(label.get_text().rstrip("%"))
+            assert found == pytest.approx(100 * label.get_position()[1])
 
 
 def test_runs_of_several_seeds_are_pooled(made):
