@@ -1,4 +1,4 @@
-"""The federation that benchmarks measure, and its local training as simulators implement it.
+"""The federation that benchmarks measure, and its local training client by client.
 
 The federation is FUELS's with the paper's sizes. In the loop over clients each has its own `nn.GRU`
 module and optimiser and trains alone. Batches are slices, since a `DataLoader` would only be

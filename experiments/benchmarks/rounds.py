@@ -16,16 +16,13 @@ single-precision batched products of the round's shapes, on all cores.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -51,9 +48,6 @@ WORK, FEWEST_BATCHES = 2000, 2
 
 CLOSE = 1.15
 """Ratio of times up to which both numbers of threads are measured again with more clients."""
-
-MOST_FLOWER = 100
-"""Maximum clients for Flower's simulation, where each client is a node with its own messages."""
 
 COLUMNS = {
     "clients": ("clients", "d"),
@@ -85,7 +79,6 @@ def rounds(
     batches: int | None = None,
     repetitions: int = 3,
     threads: int = CORES,
-    flower: Path | None = None,
 ) -> str:
     """Compare the time of a federated round with loops over clients.
 
@@ -95,7 +88,6 @@ def rounds(
         batches: batches measured of an epoch's 37; fewer for many clients.
         repetitions: timed rounds of each variant.
         threads: maximum threads.
-        flower: interpreter with flwr[simulation], to compare with.
     """
     rate = product_rate(threads)
     results.about["gigaflops"] = rate
@@ -104,8 +96,6 @@ def rounds(
         n_batches = batches or batches_for(n)
         of_size = measure(compared, n, n_batches, repetitions, rate)
         compared = better_threads(compared, [row["seconds"] for row in of_size])
-        if flower and n <= MOST_FLOWER:
-            of_size.append(in_flower(flower, of_size[0], repetitions))
         results.add(*of_size)
         click.echo(f"{frame.table(of_size, COLUMNS)}\n")
     return f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores"
@@ -318,31 +308,3 @@ def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[
         best[v.path] = min(seconds, best.get(v.path, seconds))
     pairs = zip(compared, times, strict=True)
     return [v for v, s in pairs if v.loop or s <= CLOSE * best[v.path]]
-
-
-def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
-    """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
-
-    The interpreter has `flwr[simulation]` and this project; the reference is the first row with the
-    same number of clients.
-    """
-    n = reference["clients"]
-    sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}
-    options = [f"--{name}={size}" for name, size in sizes.items()]
-    command = [str(python), "-m", "experiments.benchmarks", "flower-round", *options]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    seconds = statistics.median(r["seconds"] for r in found[WARM_UP:])
-    losses = [r["loss"] for r in found[:WARM_UP]]
-    same_work, faster = reference["batches"] == EPOCH, reference["seconds"] / seconds
-    ratios = {name: reference[name] * faster for name in ("speedup", "speedup_tuned", "share")}
-    return {
-        "clients": n,
-        "variant": "Flower's simulation, tuned loop",
-        "seconds": seconds,
-        "batch_ms": 1e3 * seconds / n / EPOCH,
-        **ratios,
-        "difference": _apart(losses, reference["losses"]) if same_work else None,
-        "batches": EPOCH,
-        "losses": losses,
-    }
