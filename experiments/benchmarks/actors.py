@@ -9,7 +9,16 @@ from functools import partial
 from typing import Any
 
 from experiments.benchmarks.client_loop import EPOCH, make_federation
-from experiments.benchmarks.frame import Results, Timed, benchmark, in_turns, ratio, table, timed
+from experiments.benchmarks.frame import (
+    Results,
+    Timed,
+    benchmark,
+    in_turns,
+    largest_difference,
+    ratio,
+    table,
+    timed,
+)
 from experiments.benchmarks.rounds import WARM_UP
 from stforecast.bench.ray_actors import RayActors, ray_actors
 from stforecast.federated.core.tensors import total_bytes
@@ -61,11 +70,8 @@ def actors(
         }
         turns = in_turns(sides, WARM_UP + repetitions)
         returned = total_bytes(spread.state.clients.flat()) / 1e6
-    threads, spreads = turns.values()
-    apart = max(
-        abs(a.value.train_loss / b.value.train_loss - 1)
-        for a, b in zip(spreads, threads, strict=True)
-    )
+    threads, spreads = ([t.value.train_loss for t in of] for of in turns.values())
+    apart = largest_difference(spreads, threads)
     results.about |= {"returned_mb": returned, "difference": apart}
     wall = {name: [t.seconds for t in of[WARM_UP:]] for name, of in turns.items()}
     one = next(iter(wall.values()))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks import frame
-from experiments.benchmarks.frame import CORES, own_process
+from experiments.benchmarks.frame import CORES
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
@@ -231,18 +230,15 @@ def time_in_turns(
     """Time both paths with one thread and with all, in turns."""
     several = sorted({1, threads})
     paths = [(loop, n) for loop in (True, False) for n in several]
-    with ExitStack() as stack:
-        sides = {
-            path: stack.enter_context(own_process(runner_of_images, problem, n_clients, *path))
-            for path in paths
-        }
-        turns = frame.in_turns(sides, WARM_UP + repetitions)
+    sides = {path: (problem, n_clients, *path) for path in paths}
+    turns = frame.processes_in_turns(runner_of_images, sides, WARM_UP + repetitions)
     steps = n_clients * problem.batches
     wall, cpu = (
         {path: [1e3 * t[i] / steps for t in of[WARM_UP:]] for path, of in turns.items()}
         for i in (1, 2)
     )
-    best, reference = min(min(wall[True, n]) for n in several), turns[True, 1]
+    losses = {path: [t.value for t in of] for path, of in turns.items()}
+    best = min(min(wall[True, n]) for n in several)
     return [
         {
             "model": problem.title,
@@ -253,9 +249,7 @@ def time_in_turns(
             "speedup": best / min(wall[loop, n]),
             "by_turn": str(frame.ratio(wall[True, n], wall[loop, n])),
             "cpu_ratio": min(cpu[True, 1]) / min(cpu[loop, n]),
-            "difference": max(
-                abs(a.value / b.value - 1) for a, b in zip(turns[loop, n], reference, strict=True)
-            ),
+            "difference": frame.largest_difference(losses[loop, n], losses[True, 1]),
         }
         for loop, n in paths
     ]

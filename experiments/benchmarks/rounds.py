@@ -20,7 +20,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -37,7 +36,7 @@ from experiments.benchmarks.client_loop import (
     ClientLoop,
     make_federation,
 )
-from experiments.benchmarks.frame import CORES, own_process
+from experiments.benchmarks.frame import CORES
 from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2
@@ -251,12 +250,8 @@ def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
 ) -> list[dict[str, Any]]:
     """Time variants, the reference first, in turns of one round each; the `rate` is of products."""
-    with ExitStack() as stack:
-        sides = {
-            v: stack.enter_context(own_process(variant_runner, v, n_clients, n_batches))
-            for v in compared
-        }
-        turns = frame.in_turns(sides, WARM_UP + repetitions)
+    sides = {v: (v, n_clients, n_batches) for v in compared}
+    turns = frame.processes_in_turns(variant_runner, sides, WARM_UP + repetitions)
     times = {v: [_epoch_seconds(r, n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
     seconds = {v: statistics.median(of_one) for v, of_one in times.items()}
     losses = {v: [r.loss for r in of_one[:WARM_UP]] for v, of_one in turns.items()}
@@ -276,17 +271,13 @@ def measure(
             "speedup_tuned": fastest["tuned"] / s,
             "by_turn": str(frame.ratio(times[compared[0]], times[v])),
             "share": gigaflop(n_clients, EPOCH) / rate / s,
-            "difference": _apart(losses[v], losses[compared[0]]),
+            "difference": frame.largest_difference(losses[v], losses[compared[0]]),
             "batches": n_batches,
             "once_seconds": median(v, lambda r: r.once_seconds),
             "losses": losses[v],
         }
         for v, s in seconds.items()
     ]
-
-
-def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
-    return max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True))
 
 
 def _of_batches(r: Round) -> float:

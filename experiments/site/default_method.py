@@ -20,6 +20,7 @@ from experiments.site.measured import Benchmarks
 from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
+from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 
 FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
@@ -32,13 +33,9 @@ OURS, FIGURE_WIDTH = COLORS[0], 6.0
 
 
 class Record(NamedTuple):
-    """How many per cent a method's MSE is above the reference's, and in how many test parts.
+    """How many per cent a method's MSE is above the reference's, and in how many test parts."""
 
-    The mean is that of the logarithms of the ratio.
-    """
-
-    above: str
-    mean: float
+    above: Estimate
     lower: int
     level: int
     higher: int
@@ -72,7 +69,7 @@ def standing_answer(benchmarks: Benchmarks) -> str:
     """Tell how often other methods have a lower error than the default."""
     records = _records(benchmarks)
     own = _parts_lower(benchmarks, [m for m, r in records.items() if not r.pools])
-    near = min((m for m in records if not records[m].pools), key=lambda m: records[m].mean)
+    near = min((m for m in records if not records[m].pools), key=lambda m: records[m].above.value)
     n = len(columns_of(benchmarks))
     pooled = "".join(
         _record_told(f"`{m}`, which pools all records,", r) for m, r in records.items() if r.pools
@@ -92,16 +89,15 @@ def _against_best(benchmarks: Benchmarks) -> str:
     for about, rows in columns:
         errors = {method: first_number(row["MSE"]) for method, row in rows.items()}
         own = errors.pop(reference)
-        best = min(errors, key=lambda method: errors[method])
+        best = min(errors, key=errors.__getitem__)
         logs.append(math.log(own / errors[best]))
-        places.append((about.partition(",")[0], f"`{best}`, {about}"))
-    of_data = pd.Series(logs, pd.Index([data for data, _ in places], name="data"))
-    most = max(range(len(logs)), key=lambda i: logs[i])
-    above, place = 100 * math.expm1(logs[most]), places[most][1]
+        places.append(f"`{best}`, {about}")
+    mean = above_by_data(logs, [c.data for c in columns])
+    above, place = 100 * math.expm1(max(logs)), places[logs.index(max(logs))]
     ends = f"at most {above:.1f} % higher" if above > 0 else f"at least {-above:.1f} % lower"
     return (
         "From that of the best other row of each part, of whatever kind, the MSE of "
-        f"`{reference}` differs by {above_by_data(of_data)} % in the mean; it is {ends} ({place})."
+        f"`{reference}` differs by {mean} % in the mean; it is {ends} ({place})."
     )
 
 
@@ -142,8 +138,8 @@ def _reference(column: Column) -> str:
 
 def _parts(benchmarks: Benchmarks) -> str:
     columns = columns_of(benchmarks)
-    data = {column.about.partition(",")[0] for column in columns}
-    return f"{counted(len(columns), 'test part')} of {len(data)} data sets"
+    n_data = len({column.data for column in columns})
+    return f"{counted(len(columns), 'test part')} of {n_data} data sets"
 
 
 def _records(benchmarks: Benchmarks) -> dict[str, Record]:
@@ -159,20 +155,16 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
         own = [c for c in columns if c.rows.get(method, {}).get(AGAINST, "-") != "-"]
         if not own:
             continue
-        logs = pd.Series(
-            [math.log(ratio(c, method)) for c in own],
-            pd.Index([c.about.partition(",")[0] for c in own], name="data"),
-        )
+        logs = [math.log(ratio(c, method)) for c in own]
         sides = Counter(side(c.rows[method]) for c in own)
         found[method] = Record(
-            above_by_data(logs),
-            logs.groupby("data").mean().mean(),
+            above_by_data(logs, [c.data for c in own]),
             sides[-1],
             sides[0],
             sides[1],
             any("pools" in c.rows[method] for c in own),
         )
-    return dict(sorted(found.items(), key=lambda item: item[1].mean))
+    return dict(sorted(found.items(), key=lambda item: item[1].above.value))
 
 
 def few_cells_list() -> str:

@@ -14,8 +14,6 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-import pandas as pd
-
 from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
 from stforecast.bench.tables import markdown
@@ -45,6 +43,11 @@ class Column(NamedTuple):
 
     about: str
     rows: dict[str, Row]
+
+    @property
+    def data(self) -> str:
+        """Name of the data set."""
+        return self.about.partition(",")[0]
 
 
 def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
@@ -320,11 +323,8 @@ def _width(method: str, columns: Sequence[Column]) -> str:
     if method == plain or not both:
         return ""
     widths = [[first_number(c.rows[m]["width"]) for m in (method, plain)] for c in both]
-    logs = pd.Series(
-        [math.log(own / other) for own, other in widths],
-        pd.Index([c.about.partition(",")[0] for c in both], name="data"),
-    )
-    return f"; the mean width differs by {above_by_data(logs)} % from that of `{plain}`"
+    above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
+    return f"; the mean width differs by {above} % from that of `{plain}`"
 
 
 # Sentences.

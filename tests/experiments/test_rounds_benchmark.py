@@ -3,7 +3,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from experiments.benchmarks import rounds
+from experiments.benchmarks import frame
 from experiments.benchmarks.client_loop import EPOCH
 from experiments.benchmarks.frame import table
 from experiments.benchmarks.rounds import (
@@ -77,7 +77,7 @@ def test_the_better_number_of_threads_stays():
 
 def test_paths_take_turns_and_are_compared_with_the_first(monkeypatch):
     here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
-    monkeypatch.setattr(rounds, "own_process", here)
+    monkeypatch.setattr(frame, "own_process", here)
     monkeypatch.setenv("STFORECAST_KERNELS", "on")  # restored afterwards
     compared = [Variant("plain", "peers"), Variant("tuned", "tuned"), Variant("ours")]
     rows = measure(compared, n_clients=2, n_batches=1, repetitions=2, rate=1.0)
