@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 from statistics import mean as mean_of
 from typing import Any, NamedTuple
 
@@ -16,14 +15,14 @@ from experiments.benchmarks.cells import above_by_data, above_default
 from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
-from experiments.site.measured import Benchmarks
+from experiments.site.measured import RESULTS, Benchmarks
 from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 
-FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
+FEW_CELLS = RESULTS / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
 
 SKILL = "skill in MSE, %"

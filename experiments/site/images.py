@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 from experiments.site.markdown import wrapped
-from experiments.site.measured import Benchmark, Benchmarks, Row, benchmarks_of
+from experiments.site.measured import Benchmark, Benchmarks, Row, of_page
 from experiments.site.tables import (
     OWN,
     POINTS,
     Column,
     best_models,
-    chosen,
     compared_images,
     first_number,
     side,
@@ -23,8 +21,6 @@ from experiments.site.tables import (
 )
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, UNTOLD
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 ESTIMATE = re.compile(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
 
@@ -63,9 +59,7 @@ def plain_rivals() -> str:
     rows = []
     for case in CASES.values():
         for name in case.names:
-            for column in compared_images(
-                chosen(benchmarks_of(RESULTS / f"{case.page}.md"), [name])
-            ):
+            for column in compared_images(of_page(case.page, name)):
                 reference = reference_of(column)
                 cells = {
                     head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
@@ -87,7 +81,7 @@ def cases_table() -> str:
     rows = []
     for case, (page, names) in CASES.items():
         for name in names:
-            for column in best_models(chosen(benchmarks_of(RESULTS / f"{page}.md"), [name])):
+            for column in best_models(of_page(page, name)):
                 place = f"[{column.about}](results/{page}.md#{name})"
                 rows.append({"your case": case, "measured on": place} | _advice(column))
     return markdown(rows)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
@@ -50,15 +48,6 @@ class Column(NamedTuple):
         return self.about.partition(",")[0]
 
 
-def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
-    """Return the benchmarks whose names match one of the patterns."""
-    return {
-        name: benchmark
-        for name, benchmark in benchmarks.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
-
-
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
     """Return every data set of every benchmark."""
     columns = []
@@ -91,8 +80,7 @@ def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence
         f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
     )
     columns = _compared(benchmarks, ablations)
-    cell = partial(_difference, AGAINST, OWN[AGAINST])
-    return f"{told}\n\n{_pivot(columns, cell, shown=shown)}"
+    return f"{told}\n\n{_pivot(columns, AGAINST, shown)}"
 
 
 def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
@@ -140,8 +128,7 @@ def points(benchmarks: Benchmarks) -> str:
         "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
         "each method, the row is the model that is best on average."
     )
-    cell = partial(_difference, POINTS, OWN[POINTS])
-    return f"{told}\n\n{_pivot(best_models(benchmarks), cell, highest=True)}"
+    return f"{told}\n\n{_pivot(best_models(benchmarks), POINTS)}"
 
 
 def compared_images(benchmarks: Benchmarks) -> list[Column]:
@@ -155,7 +142,7 @@ def compared_images(benchmarks: Benchmarks) -> list[Column]:
 def best_models(benchmarks: Benchmarks) -> list[Column]:
     """Return, of each method for images, the rows of its best model."""
     columns = compared_images(benchmarks)
-    methods = _ordered(columns, partial(_value, POINTS))[::-1]
+    methods = _ordered(columns, POINTS)
     references = {r["reference"] for c in columns for r in c.rows.values()}
     best: dict[str, str] = {}
     for method in sorted(methods, key=lambda m: m not in references):
@@ -166,15 +153,12 @@ def best_models(benchmarks: Benchmarks) -> list[Column]:
     ]
 
 
-def _pivot(
-    columns: Sequence[Column],
-    cell: Callable[[Row], str],
-    highest: bool = False,
-    shown: Sequence[str] = (),
-) -> str:
-    """Tabulate methods by data, from the best; references and those `shown` are not left out."""
-    methods = _ordered(columns, lambda row: first_number(cell(row)))
-    methods = methods[::-1] if highest else methods
+def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> str:
+    """Tabulate differences, which the column `name` has, by method and data, the best first.
+
+    References, and the methods `shown`, are not left out.
+    """
+    methods = _ordered(columns, name)
     references = {r.get("reference", "") for c in columns for r in c.rows.values()}
     kept = (references | {*shown}) & set(methods)
     room = MOST_ROWS - len(kept)
@@ -182,7 +166,7 @@ def _pivot(
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
     rows = [
         {"method": f"{m} †" if m in pools else m}
-        | {c.about: cell(c.rows[m]) if m in c.rows else "" for c in columns}
+        | {c.about: _difference(c.rows[m], name) if m in c.rows else "" for c in columns}
         for m in methods
         if m in kept
     ]
@@ -193,25 +177,22 @@ def _pivot(
     return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
 
 
-def _ordered(columns: Sequence[Column], value: Callable[[Row], float]) -> list[str]:
-    """Return the methods by their mean value, references as 0."""
+def _ordered(columns: Sequence[Column], name: str) -> list[str]:
+    """Return the methods by their mean difference from the reference, the best first."""
     found: dict[str, list[float]] = {}
     for column in columns:
         for method, row in column.rows.items():
-            own = 0.0 if method == row.get("reference") else value(row)
-            found.setdefault(method, []).append(own)
-    return sorted(found, key=lambda method: mean(found[method]))
+            difference = 0.0 if row[name] == "-" else first_number(row[name])
+            found.setdefault(method, []).append(difference)
+    methods = sorted(found, key=lambda method: mean(found[method]))
+    return methods[::-1] if name == POINTS else methods
 
 
-def _difference(name: str, own: str, row: Row) -> str:
-    """Return a difference from the reference, of which the own value is returned."""
+def _difference(row: Row, name: str) -> str:
+    """Return a row's difference from the reference; of the reference, its own value."""
     if row[name] == "-":
-        return row[own]
+        return row[OWN[name]]
     return f"**{row[name]}**" if side(row, name) else row[name]
-
-
-def _value(name: str, row: Row) -> float:
-    return 0.0 if row[name] == "-" else first_number(row[name])
 
 
 def side(row: Row, name: str = AGAINST) -> int:
