@@ -131,10 +131,10 @@ def leaderboard(
     """
     if METRICS.find(metric.removeprefix("raw_")).signed:
         raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
-    errors = read_errors(rows, [metric])
+    errors = read_errors(rows, metric)
     groups = neighbours(errors.locations)
     doing("resampling errors")
-    sums = errors.sums[metric]
+    sums = errors.sums
     known = [row for row in rows if row.name in sums]
     everyone = resample(sums, metric, groups, n=n)
     ours = everyone.only([row.name for row in known])
