@@ -32,7 +32,6 @@ from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.prompts import chosen_prompts, key_distance, prompt_tokens
 from vision.models import MODELS
 from vision.models.convnet import CNNOptions
-from vision.models.resnet import ResNet18Options
 from vision.models.vit import FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification
 
@@ -124,13 +123,10 @@ def federation_of_images(problem: Problem, n_clients: int, workers: int = 1) -> 
     if problem.model == "vit":
         method: FedAvg = FedL2P(Population(_prompted_vit, seed=0), task, training, PROMPTS)
     else:
-        build = lambda: MODELS[problem.model](problem.shape, N_CLASSES, _options(problem))  # noqa: E731
+        own = [CNNOptions(padding="none")] if problem.model == "cnn" else []
+        build = partial(MODELS[problem.model], problem.shape, N_CLASSES, *own)
         method = FedAvg(Population(build, seed=0), task, training)
     return Federation(method, data, seed=0, workers=workers)
-
-
-def _options(problem: Problem) -> CNNOptions | ResNet18Options:
-    return CNNOptions(padding="none") if problem.model == "cnn" else ResNet18Options()
 
 
 def _prompted_vit() -> FrozenViT:

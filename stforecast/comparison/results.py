@@ -195,9 +195,8 @@ def _section(
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
-    notes += [f"{tables.POOLED_MARK} trained on the data of all cells together"] * any(
-        map(is_pooled, runs)
-    )
+    if any(map(is_pooled, runs)):
+        notes.append(f"{tables.POOLED_MARK} trained on the data of all cells together")
     groups = [row.group for row in rows if not row.view]
     notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
     return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
