@@ -101,10 +101,8 @@ def _values(plan: pd.DataFrame, quantity: str, unit: str, arrays: Arrays) -> lis
 
 def _chance(plan: pd.DataFrame) -> str | None:
     """Return the column of the probability over the span, or of one step where that is unknown."""
-    known = [
-        c for c in ("probability", "highest_probability") if c in plan and plan[c].notna().any()
-    ]
-    return known[0] if known else None
+    columns = ("probability", "highest_probability")
+    return next((c for c in columns if c in plan and plan[c].notna().any()), None)
 
 
 def _sorted(plan: pd.DataFrame) -> pd.DataFrame:
@@ -133,10 +131,10 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
     if (name := _chance(plan)) is None:
         return (f"{text}; no probabilities, as not all steps have bounds.",)
-    expected, span = plan[name].sum(), f"in the coming {length}" if name == "probability" else ""
-    if not span:
-        return (f"{text}.",)
-    return (f"{text}; {expected:.1f} are expected to exceed it at least once {span}.",)
+    if name == "probability":
+        expected = plan[name].sum()
+        text += f"; {expected:.1f} are expected to exceed it at least once in the coming {length}"
+    return (f"{text}.",)
 
 
 def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
@@ -160,13 +158,12 @@ def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
     notes = [f"Forecast above it, without bounds: {some(unknown, 9)}."] if len(unknown) else []
     if not rows:
         return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
-    notes += _rest(len(likely), name == "probability")
+    notes += [*_rest(len(likely)), *([RULE] if name == "probability" else [])]
     return Table(caption, rows, notes, opens="cell")
 
 
-def _rest(n: int, in_span: bool = False) -> list[str]:
-    cut = [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
-    return [*cut, *([RULE] if in_span else [])]
+def _rest(n: int) -> list[str]:
+    return [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
 
 
 def _plan(plan: pd.DataFrame, series: Series) -> Table:
