@@ -69,7 +69,7 @@ def few_cells(results: Results, *data: Path) -> str:
 
 
 class Fit(NamedTuple):
-    """A fit: columns of the file, but for the error."""
+    """A fit to measure: the columns of the file that identify it."""
 
     data: str
     cells: int
@@ -79,7 +79,7 @@ class Fit(NamedTuple):
 
 
 def horizons(cube: xr.Dataset) -> tuple[int, int]:
-    """Return one step, and a day of hours or an hour of shorter steps."""
+    """Return two horizons: a step, and the steps of a day, or of an hour if they are short."""
     step = step_of(cube)
     return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
 
@@ -111,7 +111,7 @@ def _test_error(fitted: Forecaster, metric: str) -> float:
 
 
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return by how many per cent each method's error is above the default's, by what is ahead.
+    """Return by how many per cent each method's error is above the default's, by span and cells.
 
     Geometric means over the cubes, of which each has the mean of its draws, with intervals of
     Student's t: draws from one cube are not independent of each other.
@@ -128,7 +128,7 @@ def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
 
 
 def few_table(rows: pd.DataFrame) -> str:
-    """Tabulate the same."""
+    """Tabulate `above_default`."""
     above = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
     return tabulate.tabulate(above, headers="keys", tablefmt="github")
 
@@ -200,7 +200,7 @@ def new_cells(results: Results, *data: Path, seeds: int = 2, cells: int | None =
 
 
 def on_air(table: pd.DataFrame, new: list[Any], begin: int) -> pd.DataFrame:
-    """Return the table with new cells that are missing before a step."""
+    """Return the table without what new cells have before a step."""
     known = table.copy()
     known.loc[known.index[:begin], new] = np.nan
     return known

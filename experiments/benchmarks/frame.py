@@ -125,7 +125,7 @@ class Results:
             part.write_text(text)
 
     def fix(self, **values: Any) -> None:
-        """Note what holds for all rows; refuse what did not for those that the file has."""
+        """Note options that hold for all rows; refuse others than those of the rows in the file."""
         for name, value in values.items():
             if (begun := self._begun.get(name, value)) != value:
                 raise InputError(

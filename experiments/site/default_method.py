@@ -81,7 +81,7 @@ def standing_answer(benchmarks: Benchmarks) -> str:
 
 
 def _against_best(benchmarks: Benchmarks) -> str:
-    """Tell how far the default is from whatever other row is the best of each part."""
+    """Tell how far the default is from the best other row of each test part."""
     logs, places = [], []
     columns = columns_of(benchmarks)
     reference = _reference(columns[0])

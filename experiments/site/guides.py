@@ -30,7 +30,7 @@ from stforecast.bench.tables import markdown
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
 NEW_CELLS = RESULTS / "default" / "new-cells.json"
 EXCEEDANCE = RESULTS / "intervals" / "exceedance.json"
-"""Folders of the measurements."""
+"""Folders and files of the measurements."""
 
 WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 """Command that writes the count of attacks."""
@@ -113,7 +113,7 @@ def growth_table() -> str:
 
 
 def growth_figure() -> bytes:
-    """Draw the same rounds, as a PNG."""
+    """Draw the rounds of `growth_table`, as a PNG."""
     return as_png(growth.draw_growth(_results("growth")["rows"]))
 
 
@@ -142,7 +142,7 @@ def exceedance_table() -> str:
 
 
 def exceedance_figure() -> bytes:
-    """Draw the same, as a PNG."""
+    """Draw the numbers of `exceedance_table`, as a PNG."""
     return as_png(serving.draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
 
 

@@ -29,7 +29,7 @@ GOAL, MOST = 10, 100
 
 
 class Case(NamedTuple):
-    """A case that benchmarks of a page of results measured."""
+    """A page of results, and those of its benchmarks that are of a case."""
 
     page: str
     names: tuple[str, ...]
@@ -93,7 +93,7 @@ def reference_of(column: Column) -> str:
 
 
 def _advice(column: Column) -> Row:
-    """Return what is better than the paper's method, as good as far as told, and sends least."""
+    """Return what is better than the paper's method or not told apart, and what sends least."""
     reference = reference_of(column)
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}

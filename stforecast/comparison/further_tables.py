@@ -92,7 +92,7 @@ HEADINGS = {
     "scaled_pinball": "scaled pinball",
     "raw_crps": "CRPS",
 }
-"""Means in the table."""
+"""Metrics of which the table has the mean, and their headings."""
 
 
 def interval_table(rows: Sequence[Row]) -> str:

@@ -266,7 +266,7 @@ def by_per_cent(against: Estimate) -> str:
     return f"{value:+.{decimals}f} % [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
-APART = ("service", "horizon", "path")
+BOARD_FACTS = ("service", "horizon", "path")
 """Facts in which the runs of one task agree, see `by_task`."""
 
 
@@ -301,7 +301,7 @@ def compare(
     """
     boards = []
     known: set[str] = set()
-    for name, groups in by_task(runs, APART).items():
+    for name, groups in by_task(runs, BOARD_FACTS).items():
         rows = [Row(group) for group in groups]
         names = {row.name for row in rows} | {SEASONAL}
         known |= names

@@ -138,8 +138,12 @@ def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     ax.set_ylabel("observed")
 
 
-NAIVE: dict[str, Any] = {"label": SEASONAL, "color": HUES[-1], "linestyle": (0, (1, 1))}
-NAIVE["linewidth"] = 1.0
+NAIVE: dict[str, Any] = {
+    "label": SEASONAL,
+    "color": HUES[-1],
+    "linestyle": (0, (1, 1)),
+    "linewidth": 1.0,
+}
 """Style of the line of seasonal naive."""
 
 MOST_MINUTES = 120
