@@ -155,8 +155,13 @@ def answers(benchmarks: Benchmarks) -> str:
 
 
 def seeds_of(benchmark: Benchmark) -> int:
-    """Return the number of a benchmark's seeds; 1 if its table does not tell."""
-    return len(benchmark.about["facts"].get("seeds", "1").split(","))
+    """Return the number of a benchmark's seeds; 1 if its table does not tell.
+
+    >>> seeds_of(Benchmark({"facts": {"seeds": "1, 2 (only 1, 3: solo)"}}, {}))
+    2
+    """
+    every, _, _ = benchmark.about["facts"].get("seeds", "1").partition(" (only")
+    return len(every.split(","))
 
 
 def seeds_needed(row: Row, seeds: int) -> float:
@@ -175,12 +180,10 @@ def seeds_needed(row: Row, seeds: int) -> float:
         return math.inf
     least = float(claimed or 0)
     needed = [
-        (value < least, seeds * ((high - low) / 2 / abs(value - least)) ** 2)
-        if value != least
-        else (False, math.inf)
+        (value, seeds * ((high - low) / 2 / (value - least)) ** 2 if value != least else math.inf)
         for value, low, high in found
     ]
-    below = [n for is_below, n in needed if is_below]
+    below = [n for value, n in needed if value < least]
     most = min(below) if below else max(n for _, n in needed)
     return max(seeds + 1, math.ceil(most)) if math.isfinite(most) else most
 
