@@ -231,7 +231,7 @@ def gigaflop(n_clients: int, n_batches: int) -> float:
     return n_clients * n_batches * 2 * 3 * (STEPS - 1) * product / 1e9
 
 
-def product_rate(cores: int, n_clients: int = 16) -> float:
+def product_rate(cores: int) -> float:
     """Return the rate of batched float32 products of the round's shapes, in 10⁹ operations/s.
 
     This is torch's best rate of several tries on one core, times the number of cores: clients are
@@ -239,7 +239,7 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    a, b = torch.rand(n_clients, 2 * BATCH, HIDDEN), torch.rand(n_clients, HIDDEN, 3 * HIDDEN)
+    a, b = torch.rand(16, 2 * BATCH, HIDDEN), torch.rand(16, HIDDEN, 3 * HIDDEN)
     c = torch.bmm(a, b)
     seconds = min(frame.timed(partial(torch.bmm, a, b, out=c)).seconds for _ in range(100))
     torch.set_num_threads(before)
