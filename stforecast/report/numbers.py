@@ -18,6 +18,7 @@ from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, mod
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
+from stforecast.metrics.metric import mean
 from stforecast.report.tables import Table, number, share
 
 FORMAT = "%Y-%m-%d %H:%M"
@@ -255,9 +256,8 @@ def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
         np.where(mask, part[name].to_numpy(), 0.0).sum(axis=(1, 2))
         for part, mask in zip(forecasts, seen, strict=True)
     ]
-    counts = np.sum([mask.sum(axis=(1, 2)) for mask in seen], axis=0)
-    total = np.sum(totals, axis=0)
-    return np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
+    counts = [mask.sum(axis=(1, 2)) for mask in seen]
+    return mean(np.sum(totals, axis=0), np.sum(counts, axis=0))
 
 
 def _coverage(forecasts: Sequence[xr.Dataset]) -> tuple[float, np.ndarray | None]:

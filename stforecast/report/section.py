@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
@@ -115,9 +115,9 @@ def _board(
 ) -> Table:
     rows = []
     for row, line, found in zip(comparison_rows(board), lines, numbers, strict=True):
-        further = {f"median MAE of a cell, {units}": number(_over_cells(np.median, found.mae))}
+        further = {f"median MAE of a cell, {units}": number(pd.Series(found.mae).median())}
         if found.coverage is not None:
-            held = share(_over_cells(np.mean, found.coverage))
+            held = share(pd.Series(found.coverage).mean())
             further[f"{found.nominal:.0%} intervals hold"] = held
         further["train s"] = number(line.row.mean_of("train_seconds"))
         further["runs"] = str(len(line.row.group.runs))
@@ -126,12 +126,6 @@ def _board(
     if any(found.coverage is not None for found in numbers):
         notes.append("intervals hold: share of the test values inside, mean over cells.")
     return Table("Leaderboard, the lowest error first", rows, notes)
-
-
-def _over_cells(reduce: Callable[[np.ndarray], np.floating], values: np.ndarray) -> float:
-    """Reduce the known values of cells; NaN if there are none."""
-    known = values[~np.isnan(values)]
-    return float(reduce(known)) if len(known) else math.nan
 
 
 def _values(
