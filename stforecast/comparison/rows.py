@@ -20,7 +20,7 @@ from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
-from stforecast.forecasting.results import ForecastRun, without_bounds
+from stforecast.forecasting.results import ForecastRun, bounds_of, without_bounds
 from stforecast.metrics.metric import joined_sums, mean
 
 
@@ -298,16 +298,11 @@ def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
     y = forecasts["y"].to_numpy()
     seen = np.isfinite(y)
     found = {}
-    for name, lower in forecasts.items():
-        begin, bound, which = str(name).partition("lower")
-        if begin or not bound:
-            continue
-        upper = forecasts[f"upper{which}"].to_numpy()
-        inside = seen & (lower.to_numpy() <= y) & (y <= upper)
-        found[float(lower.attrs["coverage"])] = errors.ModelErrors(
-            inside.astype(float), seen.astype(float), times, step, mean
-        )
-    return dict(sorted(found.items()))
+    for nominal, (lower, upper) in bounds_of(forecasts).items():
+        inside = seen & (lower.to_numpy() <= y) & (y <= upper.to_numpy())
+        totals = inside.astype(float), seen.astype(float)
+        found[nominal] = errors.ModelErrors(*totals, times, step, mean)
+    return found
 
 
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErrors]:
