@@ -185,17 +185,22 @@ def facts_to_repeat(runs: Sequence[Run]) -> str:
     """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
-    versions = {f"{p} {v}" for about in abouts for p, v in about.get("versions", {}).items()}
     seconds = sum(about["seconds"] for about in abouts)
     found = {
         "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "rounds": ", ".join(map(str, sorted(rounds))),
         "seeds": _seeds(runs),
-        "versions": ", ".join(sorted(versions)),
+        "versions": versions_of(runs),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
     return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+
+
+def versions_of(runs: Iterable[Run]) -> str:
+    """List the packages, with their versions, that runs were made with."""
+    found = {f"{p} {v}" for run in runs for p, v in run.about.get("versions", {}).items()}
+    return ", ".join(sorted(found))
 
 
 def _seeds(runs: Sequence[Run]) -> str:
