@@ -154,7 +154,7 @@ class LoneClient:
         The payload has positive and negative prototypes `(slots, d)`, or nothing.
         """
         own = generator(self.seed, round, self.client)
-        compares = bool(payload) and all(t.any() for t in payload.values())
+        compares = all(t.any() for t in payload.values())
         size, n_batches = self.batch_size, len(self.data["x"]) // self.batch_size
         losses, sums = [], torch.zeros(())
         for start in range(0, n_batches * size, size):

@@ -80,7 +80,7 @@ def outlook_section(
         "series": _lines(series, found, arrays, room // len(series.cells)),
     }
     claims = (_when(forecast, series), *_said(found, length))
-    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan, series))))
+    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan))))
     return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
 
 
@@ -166,7 +166,7 @@ def _rest(n: int) -> list[str]:
     return [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
 
 
-def _plan(plan: pd.DataFrame, series: Series) -> Table:
+def _plan(plan: pd.DataFrame) -> Table:
     """Return the plan of the cells, at most `MOST_ROWS` of them."""
     rows = [
         {
