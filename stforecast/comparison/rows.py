@@ -183,34 +183,28 @@ def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
 
 
 def _read(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _Part:
-    """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
+    """Sum the errors of one run, which is read by blocks of cells.
+
+    The first run of each fold also gives seasonal naive, and the targets and scales of the others.
+    """
+    leads, scale = run.fold not in first, errors.scale_variable(metric)
+    scales = {scale} if scale else set()
     with run.open_forecasts() as forecasts:
         with run.reading(forecasts):
             # All but the forecasts, of which there are too many for the memory with many cells.
             held = {n: v.load() for n, v in forecasts.items() if n == "y" or v.dims == ("cell",)}
-        return _summed(run, forecasts.assign(held), row, metric, first)
-
-
-def _summed(
-    run: ForecastRun, forecasts: xr.Dataset, row: Row, metric: str, first: dict[int, _Part]
-) -> _Part:
-    """Sum the errors of forecasts that are read by blocks of cells."""
-    leads = run.fold not in first
-    scales = set(filter(None, [errors.scale_variable(metric)]))
-    if not leads:
-        check_targets(run, forecasts, first[run.fold].targets)
-        forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
-    models = {"": run.selection(row.view)}
-    if leads and errors.SEASONAL in errors.variables(forecasts):
-        models[errors.SEASONAL] = errors.SEASONAL
-    blocks, means = [], without_bounds(forecasts)
-    for of_cells in run.in_blocks(means):
-        found = {
-            name: errors.model_errors(of_cells, metric, selection)
-            for name, selection in models.items()
-        }
-        blocks.append({name: one.by_day() for name, one in found.items()})
-        days = found[""].days
+        forecasts = forecasts.assign(held)
+        if not leads:
+            check_targets(run, forecasts, first[run.fold].targets)
+            forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
+        models = {"": run.selection(row.view)}
+        if leads and errors.SEASONAL in errors.variables(forecasts):
+            models[errors.SEASONAL] = errors.SEASONAL
+        blocks = []
+        for of_cells in run.in_blocks(without_bounds(forecasts)):
+            found = {n: errors.model_errors(of_cells, metric, model) for n, model in models.items()}
+            blocks.append({name: one.by_day() for name, one in found.items()})
+            days = found[""].days
     part = _Part(joined_sums(blocks), forecasts[["y", *scales]], days)
     if leads:
         first[run.fold] = part
