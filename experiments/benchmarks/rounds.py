@@ -172,46 +172,40 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
     """Return a function that runs and measures one round."""
     workers = variant.threads if not variant.loop else 1
     federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
-    server, trained, updated = Stopwatch(), Stopwatch(), Stopwatch()
-    server.watch(federation.method, "aggregate")
+    at_server: list[float] = []
+    in_cohorts: list[float] = []
+    of_batches: list[float] = []
+    watch(federation.method, "aggregate", at_server)
     if variant.loop:
-        trained.watch(federation.method, "broadcast")
+        watch(federation.method, "broadcast", in_cohorts)
         run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
     else:
-        trained.watch(federation.trainer, "_train")
+        watch(federation.trainer, "_train", in_cohorts)
         for method in federation.trainer.workers.methods:
-            updated.watch(method, "local_update")
+            watch(method, "local_update", of_batches)
         run_round = lambda: federation.run_round().train_loss  # noqa: E731
 
     def timed_round() -> Round:
-        watches = server, trained, updated
-        for watch in watches:
-            watch.seconds.clear()
+        for seconds in (at_server, in_cohorts, of_batches):
+            seconds.clear()
         found = frame.timed(run_round)
-        at_server, in_cohorts, of_batches = (sum(watch.seconds) for watch in watches)
-        return Round(*found, at_server, (in_cohorts - of_batches) / workers)
+        return Round(*found, sum(at_server), (sum(in_cohorts) - sum(of_batches)) / workers)
 
     return timed_round
 
 
-class Stopwatch:
-    """Timer of calls to functions, in all threads."""
+def watch(owner: object, name: str, seconds: list[float]) -> None:
+    """Add the seconds of all further calls of a method of an object, in all threads, to a list."""
+    function = getattr(owner, name)
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+    def watched(*given: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*given)
+        finally:
+            seconds.append(time.perf_counter() - start)
 
-    def watch(self, owner: object, name: str) -> None:
-        """Time all further calls of a method of an object."""
-        function = getattr(owner, name)
-
-        def watched(*given: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*given)
-            finally:
-                self.seconds.append(time.perf_counter() - start)
-
-        setattr(owner, name, watched)
+    setattr(owner, name, watched)
 
 
 def variant_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
