@@ -84,7 +84,6 @@ class Leaderboard:
         errors: the errors.
         replicates: bootstrap of the errors.
         smallest_p: smallest p-value that so few days can give, after Holm's correction.
-        n_groups: groups of neighbouring cells; 1 if cells are not resampled.
         task: name of the data, and what distinguishes it from other tasks.
     """
 
@@ -94,7 +93,6 @@ class Leaderboard:
     errors: TaskErrors
     replicates: Replicates
     smallest_p: float
-    n_groups: int
     task: str = ""
 
     @property
@@ -159,8 +157,7 @@ def leaderboard(
     # Holm multiplies the smallest of the p-values by their number.
     n_tests = np.isfinite(list(p_values.values())).sum()
     smallest = max((min(1.0, n_tests * t.smallest) for t in tests.values()), default=math.nan)
-    n_groups = 1 if groups is None else len(np.unique(groups))
-    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups, task)
+    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, task)
 
 
 def resample(
