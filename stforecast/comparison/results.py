@@ -313,11 +313,11 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     first = row.first
     sends = len(first.rounds()) and not is_pooled(first)
-    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
+    shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
     return {
         "MSE": _score(row, "mse"),
         "round": first.kept_round if len(first.rounds()) else "-",
-        **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
+        **{heading: _score(row, metric) for metric, heading in shown.items()},
         "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
         "predict s": f"{row.mean_of('predict_seconds'):.2f}",
