@@ -16,7 +16,7 @@ from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import RESULTS, Benchmarks
-from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
+from experiments.site.tables import AGAINST, TOLD_APART, columns_of, first_number, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 def standing(benchmarks: Benchmarks) -> str:
     """Tabulate how often each method's error is lower or higher than the reference's."""
-    reference = _reference(columns_of(benchmarks)[0])
+    reference = columns_of(benchmarks)[0].reference
     records = _records(benchmarks)
     rows = [
         {
@@ -84,13 +84,11 @@ def _against_best(benchmarks: Benchmarks) -> str:
     """Tell how far the default is from the best other row of each test part."""
     logs, places = [], []
     columns = columns_of(benchmarks)
-    reference = _reference(columns[0])
-    for about, rows in columns:
-        errors = {method: first_number(row["MSE"]) for method, row in rows.items()}
-        own = errors.pop(reference)
-        best = min(errors, key=errors.__getitem__)
-        logs.append(math.log(own / errors[best]))
-        places.append(f"`{best}`, {about}")
+    reference = columns[0].reference
+    for column in columns:
+        best = min((m for m in column.rows if m != reference), key=column.mse)
+        logs.append(math.log(column.mse(reference) / column.mse(best)))
+        places.append(f"`{best}`, {column.about}")
     mean = above_by_data(logs, [c.data for c in columns])
     above, place = 100 * math.expm1(max(logs)), places[logs.index(max(logs))]
     ends = f"at most {above:.1f} % higher" if above > 0 else f"at least {-above:.1f} % lower"
@@ -108,7 +106,7 @@ def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
     lower = _parts_lower(benchmarks, records)
     return (
         "**A method that trains alone or averages models has a lower error than "
-        f"`{_reference(columns[0])}` in {_times(lower)} of {len(columns)}.**{told}"
+        f"`{columns[0].reference}` in {_times(lower)} of {len(columns)}.**{told}"
     )
 
 
@@ -131,10 +129,6 @@ def _record_told(method: str, record: Record) -> str:
     )
 
 
-def _reference(column: Column) -> str:
-    return next(row["reference"] for row in column.rows.values() if "reference" in row)
-
-
 def _parts(benchmarks: Benchmarks) -> str:
     columns = columns_of(benchmarks)
     n_data = len({column.data for column in columns})
@@ -145,16 +139,11 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     """Return how each method stands against the reference, from the best."""
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
-
-    def ratio(column: Column, method: str) -> float:
-        own, other = (first_number(column.rows[m]["MSE"]) for m in (method, _reference(column)))
-        return own / other
-
     for method in dict.fromkeys(m for c in columns for m in c.rows):
         own = [c for c in columns if c.rows.get(method, {}).get(AGAINST, "-") != "-"]
         if not own:
             continue
-        logs = [math.log(ratio(c, method)) for c in own]
+        logs = [math.log(c.mse(method) / c.mse(c.reference)) for c in own]
         sides = Counter(side(c.rows[method]) for c in own)
         found[method] = Record(
             above_by_data(logs, [c.data for c in own]),
@@ -213,7 +202,7 @@ def federated_answer(benchmarks: Benchmarks) -> str:
 
 def _fuels_stands(benchmarks: Benchmarks) -> str:
     (column,) = columns_of(benchmarks)
-    errors = {m: first_number(row["MSE"]) for m, row in column.rows.items()}
+    errors = {m: column.mse(m) for m in column.rows}
     sent = _sent(benchmarks)
     fuels, own = errors["fuels"], "fedlean, inputs of fuels"
     below = sum(error < fuels for error in errors.values())
@@ -246,13 +235,12 @@ def floats_caption(benchmarks: Benchmarks) -> str:
     """Say what `floats_figure` shows."""
     (column,) = columns_of(benchmarks)
     sent, own = _sent(benchmarks), "fedlean, inputs of fuels"
-    ours, fuels = (first_number(column.rows[m]["MSE"]) for m in (own, "fuels"))
     return wrapped(
         f"*Test MSE of {len(sent)} methods one hour ahead on Milan's 25 cells, against the floats "
         "that a client sends in a round. With FUELS's inputs, the default sends "
         f"{sent[own]:,.0f} where FUELS sends {sent['fuels']:,.0f}, and its MSE is "
-        f"{_apart(ours / fuels)}. The line joins the methods that none beats in both ([all "
-        "numbers](docs/results/milan.md)).*"
+        f"{_apart(column.mse(own) / column.mse('fuels'))}. The line joins the methods that none "
+        "beats in both ([all numbers](docs/results/milan.md)).*"
     )
 
 
@@ -261,7 +249,7 @@ def floats_figure(benchmarks: Benchmarks) -> bytes:
     from stforecast.plots.comparisons import front_panel
 
     (column,) = columns_of(benchmarks)
-    points = {m: (n, first_number(column.rows[m]["MSE"])) for m, n in _sent(benchmarks).items()}
+    points = {m: (n, column.mse(m)) for m, n in _sent(benchmarks).items()}
     fig, ax = front_panel([*points.values()], "test MSE of z-scores", FIGURE_WIDTH)
     for name, point in points.items():
         named = name in PLACES

@@ -60,7 +60,7 @@ def plain_rivals() -> str:
     for case in CASES.values():
         for name in case.names:
             for column in compared_images(of_page(case.page, name)):
-                reference = reference_of(column)
+                reference = column.reference
                 cells = {
                     head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
                     for head, names in PLAIN.items()
@@ -87,14 +87,9 @@ def cases_table() -> str:
     return markdown(rows)
 
 
-def reference_of(column: Column) -> str:
-    """Return the name of the row that the others are compared with."""
-    return next(iter(column.rows.values()))["reference"]
-
-
 def _advice(column: Column) -> Row:
     """Return what is better than the paper's method or not told apart, and what sends least."""
-    reference = reference_of(column)
+    reference = column.reference
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
     sides = {m: side(r, POINTS) for m, r in others.items()}

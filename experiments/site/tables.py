@@ -47,6 +47,15 @@ class Column(NamedTuple):
         """Name of the data set."""
         return self.about.partition(",")[0]
 
+    @property
+    def reference(self) -> str:
+        """Name of the row that the others are compared with."""
+        return next(row["reference"] for row in self.rows.values() if "reference" in row)
+
+    def mse(self, method: str) -> float:
+        """Return the MSE of a method."""
+        return first_number(self.rows[method]["MSE"])
+
 
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
     """Return every data set of every benchmark."""
@@ -108,7 +117,6 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     `name` is the column of the difference, `better` are words for "is better than".
     """
     rows = column.rows
-    (reference,) = {row["reference"] for row in rows.values()}
     sign = -1 if name == POINTS else 1
     others = {m: row for m, row in rows.items() if row[name] != "-"}
     others = dict(sorted(others.items(), key=lambda item: sign * first_number(item[1][name])))
@@ -118,7 +126,8 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     lost = "; ".join(told[m] for m in others if sides[m] < 0)
     first = next(iter(told.values()))
     end = f"Told to be better: {lost}" if lost else f"None is told to be better; next is {first}"
-    return f"- {column.about}: `{reference}` {better} {won} of {len(others)} other methods. {end}."
+    head = f"- {column.about}: `{column.reference}` {better} {won} of {len(others)} other methods"
+    return f"{head}. {end}."
 
 
 def points(benchmarks: Benchmarks) -> str:
