@@ -333,6 +333,4 @@ def highest(errors: np.ndarray) -> list[int]:
     >>> highest(np.array([1.0, np.nan, 3.0, np.inf]))
     [3, 2, 0]
     """
-    known = np.flatnonzero(~np.isnan(errors))
-    order = known[np.argsort(-errors[known], kind="stable")]
-    return [int(i) for i in order[:N_WORST]]
+    return pd.Series(errors).dropna().nlargest(N_WORST).index.tolist()
