@@ -25,6 +25,7 @@ from experiments.benchmarks.cells import new_tables
 from experiments.benchmarks.frame import table
 from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import RESULTS
+from stforecast.bench.run_groups import grouped
 from stforecast.bench.tables import markdown
 
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
@@ -206,11 +207,8 @@ def secure_sum_table() -> str:
 def images_table() -> str:
     """Tabulate a step of one client, by processor time on one thread and by time."""
     found = _results("images")
-    models: dict[str, list[dict[str, Any]]] = {}
-    for row in found["rows"]:
-        models.setdefault(row["model"], []).append(row)
     values = []
-    for model, rows in models.items():
+    for model, rows in grouped(found["rows"], lambda row: row["model"]).items():
         on_one = [row for row in rows if row["threads"] == 1]
         values.append([model, *_of_paths(on_one, "cpu_ms"), *_of_paths(rows, "step_ms")])
     of_ours = ("ours", "faster")
@@ -263,11 +261,9 @@ def attacks_table() -> str:
 
 def nodes_tables() -> str:
     """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for path in FEDERATION.glob("nodes-*.json"):
-        r = json.loads(path.read_text())
-        kind = f"{r['clients']} clients a node, `{r['method']}`, {r['rounds']} rounds, on "
-        kinds.setdefault(f"{kind}{r['cores']} cores:", []).append(r)
+    found = [json.loads(path.read_text()) for path in FEDERATION.glob("nodes-*.json")]
+    head = "{clients} clients a node, `{method}`, {rounds} rounds, on {cores} cores:"
+    kinds = grouped(found, lambda r: head.format(**r))
     return "\n\n".join(
         f"{kind}\n\n{nodes.table_of_nodes(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
         for kind in sorted(kinds)

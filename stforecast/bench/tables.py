@@ -16,7 +16,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from data_prep.base.files import atomic_path
-from stforecast.bench.run_groups import R
+from stforecast.bench.run_groups import R, grouped
 from stforecast.federated.runs.run_folder import Run, write_csv
 
 if TYPE_CHECKING:  # matplotlib is slow to import.
@@ -139,10 +139,7 @@ def in_sections(
     section: Callable[[Sequence[R]], str],
 ) -> str:
     """Return Markdown with a section for the runs of each key, then the failed runs by name."""
-    members: dict[tuple[str, ...], list[R]] = {}
-    for run in runs:
-        members.setdefault(key(run), []).append(run)
-    parts = [section(some) for some in members.values()]
+    parts = [section(some) for some in grouped(runs, key).values()]
     if failures:
         parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
     return "\n\n".join(parts)

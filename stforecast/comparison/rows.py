@@ -16,7 +16,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
-from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.run_groups import RunGroup, grouped
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
@@ -34,10 +34,7 @@ def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
 
 def by_seed(runs: Iterable[ForecastRun]) -> list[list[ForecastRun]]:
     """Return the runs of each seed: one run, or one of each fold."""
-    found: dict[int, list[ForecastRun]] = {}
-    for run in runs:
-        found.setdefault(run.seed, []).append(run)
-    return list(found.values())
+    return list(grouped(runs, lambda run: run.seed).values())
 
 
 def in_one_client(run: ForecastRun) -> bool:
