@@ -42,10 +42,10 @@ from experiments.site.default_method import (
 )
 from experiments.site.guides import of_runs
 from experiments.site.markdown import as_png, replaced, shrunk, wrapped
-from experiments.site.measured import Benchmarks, benchmarks_of
+from experiments.site.measured import RESULTS, of_page
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
-from experiments.site.tables import chosen, differences, verdicts
+from experiments.site.tables import differences, verdicts
 from experiments.site.tutorials import pictures, refreshed
 from stforecast.cli.lists import methods_table
 from stforecast.cli.options import HELP
@@ -53,12 +53,7 @@ from vision.cli.commands import image_methods_table
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-TUTORIALS, RESULTS, FIGURES = DOCS / "tutorials", DOCS / "results", DOCS / "figures"
-
-
-def of_page(page: str, names: str) -> Benchmarks:
-    """Return the benchmarks of a page whose names match a pattern."""
-    return chosen(benchmarks_of(RESULTS / f"{page}.md"), [names])
+TUTORIALS, FIGURES = DOCS / "tutorials", DOCS / "figures"
 
 
 Part = tuple[str, Callable[[], str]]

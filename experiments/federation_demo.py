@@ -109,8 +109,12 @@ KILLED, HOSTILE = "centre", "south"
 LIES = ("not-finite", "huge", "foreign")
 """What the hostile node does in turn."""
 
-SETTINGS: dict[str, Any] = {"service": "internet", "split": "days:7,1,2", "hidden_size": 8}
-SETTINGS["device"] = "cpu"
+SETTINGS: dict[str, Any] = {
+    "service": "internet",
+    "split": "days:7,1,2",
+    "hidden_size": 8,
+    "device": "cpu",
+}
 """Settings of the forecast: ten days, so small that Flower's own time dominates a round."""
 
 GUARDED: dict[str, Any] = {**SETTINGS, "robust": "median", "lr": 0.01}

@@ -198,8 +198,8 @@ class LocalFlower:
             "OMP_NUM_THREADS": "1",
         }
 
-    def _wait_for_superlink(self, port: int, seconds: float = 120.0) -> None:
-        log, end = self.folder / "superlink.log", time.monotonic() + seconds
+    def _wait_for_superlink(self, port: int) -> None:
+        log, end = self.folder / "superlink.log", time.monotonic() + 120
         before = log.read_text(errors="replace").count(JOINING)
         while time.monotonic() < end and self.running["superlink"].poll() is None:
             with socket.socket() as s:

@@ -17,7 +17,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
-from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table
+from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.forecasting.forecaster import Forecaster
@@ -69,7 +69,7 @@ def few_cells(results: Results, *data: Path) -> str:
 
 
 class Fit(NamedTuple):
-    """A fit: columns of the file, but for the error."""
+    """A fit to measure: the columns of the file that identify it."""
 
     data: str
     cells: int
@@ -79,7 +79,7 @@ class Fit(NamedTuple):
 
 
 def horizons(cube: xr.Dataset) -> tuple[int, int]:
-    """Return one step, and a day of hours or an hour of shorter steps."""
+    """Return two horizons: a step, and the steps of a day, or of an hour if they are short."""
     step = step_of(cube)
     return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
 
@@ -111,7 +111,7 @@ def _test_error(fitted: Forecaster, metric: str) -> float:
 
 
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return by how many per cent each method's error is above the default's, by what is ahead.
+    """Return by how many per cent each method's error is above the default's, by span and cells.
 
     Geometric means over the cubes, of which each has the mean of its draws, with intervals of
     Student's t: draws from one cube are not independent of each other.
@@ -119,30 +119,24 @@ def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
     logs = np.log(rows.set_index([*Fit._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
     above = logs.sub(logs["fedlean"], axis=0)
-    return {
-        method: {
-            f"{ahead}, {counted(n, 'cell')}": above_by_data(
-                above[method].xs((n, ahead), level=["cells", "ahead"])
-            )
-            for ahead, n in itertools.product(("one step", "a day"), CELLS)
-        }
-        for method in list(FEW)[1:]
-    }
+    found: dict[str, dict[str, str]] = {}
+    for method, ahead, n in itertools.product(list(FEW)[1:], ("one step", "a day"), CELLS):
+        own = above[method].xs((n, ahead), level=["cells", "ahead"])
+        estimate = above_by_data(own, own.index.get_level_values("data"))
+        found.setdefault(method, {})[f"{ahead}, {counted(n, 'cell')}"] = str(estimate)
+    return found
 
 
 def few_table(rows: pd.DataFrame) -> str:
-    """Tabulate the same."""
+    """Tabulate `above_default`."""
     above = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
     return tabulate.tabulate(above, headers="keys", tablefmt="github")
 
 
-def above_by_data(logs: pd.Series) -> str:
-    """Return the mean of logarithms of ratios as per cent, with its 95 % interval.
-
-    Each data set, a level of the index, counts once.
-    """
-    means = logs.groupby("data").mean().tolist()
-    return str(geometric_mean(means, lambda log: 100 * math.expm1(log)))
+def above_by_data(logs: Iterable[float], data: Iterable[str]) -> Estimate:
+    """Return `per_cent_above` of logarithms of ratios, where each data set counts once."""
+    means = pd.Series([*logs]).groupby([*data]).mean()
+    return per_cent_above(means.tolist())
 
 
 DAYS = (0, 1, 3, 7, 14, 28)
@@ -206,7 +200,7 @@ def new_cells(results: Results, *data: Path, seeds: int = 2, cells: int | None =
 
 
 def on_air(table: pd.DataFrame, new: list[Any], begin: int) -> pd.DataFrame:
-    """Return the table with new cells that are missing before a step."""
+    """Return the table without what new cells have before a step."""
     known = table.copy()
     known.loc[known.index[:begin], new] = np.nan
     return known
@@ -364,8 +358,7 @@ def daylight_table(rows: pd.DataFrame) -> str:
     for method, own in rows.groupby("method", sort=False):
         errors = own.pivot(index="change", columns="clock", values="mae")
         logs = [math.log(ratio) for ratio in errors["unchanged"] / errors["wall"]]
-        above = geometric_mean(logs, lambda mean: 100 * math.expm1(mean))
-        found.append({"method": method, "above": str(above), **errors.mean()})
+        found.append({"method": method, "above": str(per_cent_above(logs)), **errors.mean()})
     heads = {"method": ("method", ""), "wall": ("MAE, wall clock", ".1f")}
     heads |= {"unchanged": ("MAE, unchanged clock", ".1f"), "above": ("higher by, % [95 %]", "")}
     return f"{table(found, heads)}\n\nMeans over {counted(rows['change'].nunique(), 'change')}."

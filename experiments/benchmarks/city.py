@@ -44,7 +44,7 @@ PHASES: dict[str, Sequence[str]] = {
     "bounds": ("evaluate.Evaluation._widened",),
     "tables": ("runs.UnfinishedForecastRun.write_results",),
 }
-"""Functions of `stforecast.forecasting` of each phase; time within another phase is that one's."""
+"""Functions of `stforecast.forecasting` of each phase; of nested ones, the inner alone counts."""
 
 FIRST, SUMMARY = "first round", "summary"
 
@@ -143,7 +143,7 @@ def measure_phases(method: str, cube: Path, horizon: int, threads: int) -> list[
         stack.enter_context(usage.phase(OTHERS))
         for name, places in PHASES.items():
             for place in places:
-                stack.enter_context(usage.told(name, place))
+                stack.enter_context(usage.counting(name, place))
         settings = {"horizon": horizon, "intervals": "normalised"}
         run = runs.run(method, cube, Path(folder) / "run", settings)
         with usage.phase(SUMMARY):
@@ -189,8 +189,11 @@ class Usage:
             self._within.pop()
 
     @contextmanager
-    def told(self, name: str, place: str) -> Iterator[None]:
-        """Count calls of a function of `stforecast.forecasting` for a phase within the context."""
+    def counting(self, name: str, place: str) -> Iterator[None]:
+        """Count what calls of a function use within the context for a phase.
+
+        `place` names the function in `stforecast.forecasting`.
+        """
         module, *path, attribute = place.split(".")
         owner: Any = importlib.import_module(f"stforecast.forecasting.{module}")
         for part in path:

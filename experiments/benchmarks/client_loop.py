@@ -1,4 +1,4 @@
-"""The federation that benchmarks measure, and its local training as simulators implement it.
+"""The federation that benchmarks measure, and its local training client by client.
 
 The federation is FUELS's with the paper's sizes. In the loop over clients each has its own `nn.GRU`
 module and optimiser and trains alone. Batches are slices, since a `DataLoader` would only be
@@ -154,7 +154,7 @@ class LoneClient:
         The payload has positive and negative prototypes `(slots, d)`, or nothing.
         """
         own = generator(self.seed, round, self.client)
-        compares = bool(payload) and all(t.any() for t in payload.values())
+        compares = all(t.any() for t in payload.values())
         size, n_batches = self.batch_size, len(self.data["x"]) // self.batch_size
         losses, sums = [], torch.zeros(())
         for start in range(0, n_batches * size, size):

@@ -125,7 +125,7 @@ class Results:
             part.write_text(text)
 
     def fix(self, **values: Any) -> None:
-        """Note what holds for all rows; refuse what did not for those that the file has."""
+        """Note options that hold for all rows; refuse others than those of the rows in the file."""
         for name, value in values.items():
             if (begun := self._begun.get(name, value)) != value:
                 raise InputError(
@@ -170,6 +170,20 @@ def in_turns(sides: Mapping[Key, Callable[[], T]], repeats: int) -> dict[Key, li
     return dict(zip(sides, map(list, zip(*turns, strict=True)), strict=True))
 
 
+def processes_in_turns(
+    make: Callable[..., Callable[[], T]], sides: Mapping[Key, tuple[Any, ...]], repeats: int
+) -> dict[Key, list[T]]:
+    """Call what `make` returns for the arguments of each side in turns, in a process for each."""
+    with contextlib.ExitStack() as stack:
+        own = {key: stack.enter_context(own_process(make, *args)) for key, args in sides.items()}
+        return in_turns(own, repeats)
+
+
+def largest_difference(values: Iterable[float], expected: Iterable[float]) -> float:
+    """Return the largest relative difference of numbers from the expected ones."""
+    return max(abs(a / b - 1) for a, b in zip(values, expected, strict=True))
+
+
 def geometric_mean(logs: Sequence[float], unit: Callable[[float], float] = math.exp) -> Estimate:
     """Return the mean of logarithms with its 95 % interval of Student's t, in another unit."""
     mean, freedom = statistics.fmean(logs), len(logs) - 1
@@ -182,6 +196,14 @@ def geometric_mean(logs: Sequence[float], unit: Callable[[float], float] = math.
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> Estimate:
     """Return the geometric mean of the ratios of two sides' turns, with its 95 % interval."""
     return geometric_mean([math.log(a / b) for a, b in zip(slow, fast, strict=True)])
+
+
+def per_cent_above(logs: Sequence[float]) -> Estimate:
+    """Return by how many per cent ratios are above 1 in the geometric mean, from their logarithms.
+
+    The interval of 95 % is Student's t's.
+    """
+    return geometric_mean(logs, lambda mean: 100 * math.expm1(mean))
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> str:

@@ -62,7 +62,8 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 ATTACKS, REFUSED = ("random", "sign-flipped"), ("not-finite", "oversized")
 BEHAVIOURS = (*ATTACKS, "shifted", "prototype-poisoned", *REFUSED, "score-forging")
-"""What hostile nodes do: in both benchmarks, what checks refuse before any defence, and all."""
+"""What hostile nodes do. `ATTACKS` are in both benchmarks; checks refuse `REFUSED` before any
+defence sees it."""
 
 DEFENCES = ("none", "median", "clip", "trimmed")
 
@@ -87,7 +88,7 @@ OWN: Mapping[str, Mapping[str, Any]] = {
 """Settings of methods in `robust_rules`, where they are not `TRAINED`."""
 
 LARGEST_COST, LARGEST_HARM = 1.05, 1.25
-"""Largest ratios to the undisturbed error at which a rule is sound: nobody lies, and some do."""
+"""Largest errors at which a rule is sound, by the undisturbed error: without and with liars."""
 
 
 @benchmark("hostile.csv", goes_on=True)
@@ -125,7 +126,7 @@ def robust_rules(results: Results, *, methods: str = ",".join(EVERY_METHOD)) -> 
 
 
 class HostileRun(NamedTuple):
-    """One run: nothing is hostile if `hostile` is 0."""
+    """One run with a number of `hostile` nodes, which may be 0."""
 
     method: str
     hostile: int
@@ -149,7 +150,7 @@ def hostile_numbers(n_nodes: int) -> list[int]:
 
 
 def is_absent(method: str, behaviour: str) -> bool:
-    """Return whether a method sends nothing that a node can spoil in this way."""
+    """Return whether a method does not send what a behaviour spoils."""
     return behaviour == "prototype-poisoned" and method != "fuels"
 
 
@@ -174,7 +175,7 @@ def measure_all(
     methods: str,
     measure: Callable[[HostileRun], float],
 ) -> None:
-    """Add the rows of all runs with some methods that are not there yet."""
+    """Do the runs of some methods that the results lack, and add their rows."""
     chosen = [r for r in runs if r.method in methods.split(",") and not results.has(**r._asdict())]
     for run in tqdm(chosen, "runs", unit="run"):
         with quiet():

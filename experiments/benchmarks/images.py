@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +21,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
 from experiments.benchmarks import frame
-from experiments.benchmarks.frame import CORES, own_process
+from experiments.benchmarks.frame import CORES
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
@@ -33,7 +32,6 @@ from vision.methods.fedl2p import FedL2P, FedL2POptions
 from vision.methods.prompts import chosen_prompts, key_distance, prompt_tokens
 from vision.models import MODELS
 from vision.models.convnet import CNNOptions
-from vision.models.resnet import ResNet18Options
 from vision.models.vit import FrozenViT, ViTOptions, backbone_of
 from vision.task import Classification
 
@@ -125,13 +123,10 @@ def federation_of_images(problem: Problem, n_clients: int, workers: int = 1) -> 
     if problem.model == "vit":
         method: FedAvg = FedL2P(Population(_prompted_vit, seed=0), task, training, PROMPTS)
     else:
-        build = lambda: MODELS[problem.model](problem.shape, N_CLASSES, _options(problem))  # noqa: E731
+        own = [CNNOptions(padding="none")] if problem.model == "cnn" else []
+        build = partial(MODELS[problem.model], problem.shape, N_CLASSES, *own)
         method = FedAvg(Population(build, seed=0), task, training)
     return Federation(method, data, seed=0, workers=workers)
-
-
-def _options(problem: Problem) -> CNNOptions | ResNet18Options:
-    return CNNOptions(padding="none") if problem.model == "cnn" else ResNet18Options()
 
 
 def _prompted_vit() -> FrozenViT:
@@ -231,18 +226,15 @@ def time_in_turns(
     """Time both paths with one thread and with all, in turns."""
     several = sorted({1, threads})
     paths = [(loop, n) for loop in (True, False) for n in several]
-    with ExitStack() as stack:
-        sides = {
-            path: stack.enter_context(own_process(runner_of_images, problem, n_clients, *path))
-            for path in paths
-        }
-        turns = frame.in_turns(sides, WARM_UP + repetitions)
+    sides = {path: (problem, n_clients, *path) for path in paths}
+    turns = frame.processes_in_turns(runner_of_images, sides, WARM_UP + repetitions)
     steps = n_clients * problem.batches
     wall, cpu = (
         {path: [1e3 * t[i] / steps for t in of[WARM_UP:]] for path, of in turns.items()}
         for i in (1, 2)
     )
-    best, reference = min(min(wall[True, n]) for n in several), turns[True, 1]
+    losses = {path: [t.value for t in of] for path, of in turns.items()}
+    best = min(min(wall[True, n]) for n in several)
     return [
         {
             "model": problem.title,
@@ -253,9 +245,7 @@ def time_in_turns(
             "speedup": best / min(wall[loop, n]),
             "by_turn": str(frame.ratio(wall[True, n], wall[loop, n])),
             "cpu_ratio": min(cpu[True, 1]) / min(cpu[loop, n]),
-            "difference": max(
-                abs(a.value / b.value - 1) for a, b in zip(turns[loop, n], reference, strict=True)
-            ),
+            "difference": frame.largest_difference(losses[loop, n], losses[True, 1]),
         }
         for loop, n in paths
     ]

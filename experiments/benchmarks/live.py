@@ -39,9 +39,8 @@ N_NODES, ROUNDS, DEFENCE = 5, 3, "clip"
 ALONE, BARE = "mse_alone", "mse_bare"
 """Errors of the same run in one process, with the defence and without."""
 
-
 TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
-"""What is killed."""
+"""Processes of which one is killed, by the option `target`."""
 
 LONGEST = 60.0
 """Seconds within which a kill follows the moment at which all clients are connected."""
@@ -190,7 +189,7 @@ def live_table(rows: pd.DataFrame) -> str:
 
 
 class Killed:
-    """Runs over a SuperLink of which something is killed now and then, and all kills so far."""
+    """Runs over a SuperLink in which processes are killed now and then, and all kills so far."""
 
     def __init__(
         self, flower: LocalFlower, folder: Path, settings: dict[str, Any], kills: list[Any]
@@ -280,7 +279,7 @@ def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> 
 
 
 def differences(out: Path, expected: Path, target: str) -> dict[str, Any]:
-    """Return what a run tells beside the undisturbed one.
+    """Compare a run with the undisturbed one.
 
     Returns:
         The `difference`, answers `left_out`, the part of the clients' rounds that they `missed`,

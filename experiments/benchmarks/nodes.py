@@ -32,13 +32,12 @@ CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""
 
 VARIANTS = {"a process a message": "--no-worker", "a worker that stays": "--worker"}
-"""Options of `stforecast node` by what they stand for."""
+"""Option of `stforecast node` of each variant."""
 
 PATIENCE = Patience(start=3000, answer=600)
 
 POLL = 1.0
 """Seconds between two looks for work, as Flower has it."""
-
 
 NODES = {
     "nodes": ("nodes", ""),
@@ -267,6 +266,6 @@ def plain(nodes: int, clients: int, values: int) -> list[float]:
 
 
 def secure_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Tabulate rounds."""
+    """Tabulate what `secure_sum` measured."""
     in_mb = [{**r, "mb_up": r["bytes_up"] / 1e6, "mb_down": r["bytes_down"] / 1e6} for r in rows]
     return frame.table(in_mb, SUMS)

@@ -13,11 +13,11 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -108,7 +108,7 @@ def prepare_with_polars(raw: Path, out: Path) -> Path:
     return out
 
 
-@frame.benchmark("prepare.json")
+@frame.benchmark()
 def prepare(
     results: frame.Results,
     *,
@@ -117,7 +117,6 @@ def prepare(
     cells: int = 10_000,
     workers: int = 2,
     repeat: int = 3,
-    keep: bool = False,
 ) -> str:
     """Compare readers of raw days.
 
@@ -132,7 +131,6 @@ def prepare(
         cells: cells a day.
         workers: workers of Ray.
         repeat: turns of each reader.
-        keep: keep the generated files.
     """
     if raw.exists():
         raise InputError(f"{raw} exists; give a new folder, which is removed at the end")
@@ -151,7 +149,8 @@ def prepare(
     outs = (raw / f"{i}.nc" for i in itertools.count())
 
     def read(name: str) -> Cost:
-        with one_thread() if name == ONE_THREAD else nullcontext():
+        threads = {"POLARS_MAX_THREADS": "1"} if name == ONE_THREAD else {}
+        with mock.patch.dict(os.environ, threads):  # The new process takes it over.
             return frame.in_own_process(readers[name], days, next(outs))
 
     turns = frame.in_turns({name: partial(read, name) for name in readers}, repeat)
@@ -162,8 +161,7 @@ def prepare(
         cost = min(found, key=lambda c: c.wall)
         of_a_file = cost._replace(cpu=cost.cpu / files, wall=cost.wall / files)
         results.add({"reader": name, **of_a_file._asdict()})
-    if not keep:
-        shutil.rmtree(raw)
+    shutil.rmtree(raw)
     return (
         f"{files} files of {size:.0f} MB, {cells} cells, to hourly sums\n"
         f"{frame.table(results.rows, COLUMNS)}\n"
@@ -198,7 +196,7 @@ def _table_by_pandas(path: Path) -> object:
     return pd.read_csv(path, parse_dates=["time"]).set_index(["time", "cell"]).unstack()
 
 
-@frame.benchmark("prepare-table.json")
+@frame.benchmark()
 def prepare_table(
     results: frame.Results, *, raw: Path, cells: int = 1200, hours: int = 3500, repeat: int = 3
 ) -> str:
@@ -275,13 +273,3 @@ def largest_difference(ours: Path, theirs: Path) -> float:
             float((abs(a[s] - b[s].values) / np.maximum(abs(b[s].values), 1e-300)).max())
             for s in SERVICES
         )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let polars have one thread in processes that are started here."""
-    os.environ["POLARS_MAX_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        del os.environ["POLARS_MAX_THREADS"]

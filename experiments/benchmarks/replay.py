@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from data_prep.base.errors import InputError, counted
 from data_prep.sets.table import prepare
-from experiments.benchmarks.frame import Results, benchmark, geometric_mean, table, timed
+from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table, timed
 from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
@@ -138,7 +138,7 @@ def _in_service(
 def _trained(
     wide: pd.DataFrame, n_steps: int, begins: range, zone: str, method: str, every: int
 ) -> Iterator[dict[str, object]]:
-    """Train anew after so many steps on as many as a service keeps; yield a row for each day."""
+    """Train anew every so many steps, on the last `n_steps`; yield a row for each day."""
     forecaster, until = Forecaster(method), -1
     for day in begins:
         known = _known(wide, day + 24, n_steps, zone)
@@ -243,12 +243,11 @@ def _summaries(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _above(own: pd.DataFrame, rule: pd.DataFrame) -> str | None:
-    """Return by how many per cent weekly errors are above those of the rule; None of itself."""
+    """Return by how many per cent weekly errors are above the rule's; None for the rule itself."""
     weeks = [_by_week(known)["mae"].to_numpy() for known in (own, rule)]
     if len(weeks[0]) != len(weeks[1]) or len(weeks[0]) < 2 or own.index.equals(rule.index):
         return None
-    logs = np.log(weeks[0] / weeks[1]).tolist()
-    return str(geometric_mean(logs, lambda log: 100 * math.expm1(log)))
+    return str(per_cent_above(np.log(weeks[0] / weeks[1]).tolist()))
 
 
 def _by_week(known: pd.DataFrame) -> pd.DataFrame:

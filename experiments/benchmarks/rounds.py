@@ -16,16 +16,12 @@ single-precision batched products of the round's shapes, on all cores.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -40,7 +36,7 @@ from experiments.benchmarks.client_loop import (
     ClientLoop,
     make_federation,
 )
-from experiments.benchmarks.frame import CORES, own_process
+from experiments.benchmarks.frame import CORES
 from stforecast.federated.kernels.compiler import supported
 
 WARM_UP = 2
@@ -51,9 +47,6 @@ WORK, FEWEST_BATCHES = 2000, 2
 
 CLOSE = 1.15
 """Ratio of times up to which both numbers of threads are measured again with more clients."""
-
-MOST_FLOWER = 100
-"""Maximum clients for Flower's simulation, where each client is a node with its own messages."""
 
 COLUMNS = {
     "clients": ("clients", "d"),
@@ -85,7 +78,6 @@ def rounds(
     batches: int | None = None,
     repetitions: int = 3,
     threads: int = CORES,
-    flower: Path | None = None,
 ) -> str:
     """Compare the time of a federated round with loops over clients.
 
@@ -95,7 +87,6 @@ def rounds(
         batches: batches measured of an epoch's 37; fewer for many clients.
         repetitions: timed rounds of each variant.
         threads: maximum threads.
-        flower: interpreter with flwr[simulation], to compare with.
     """
     rate = product_rate(threads)
     results.about["gigaflops"] = rate
@@ -104,8 +95,6 @@ def rounds(
         n_batches = batches or batches_for(n)
         of_size = measure(compared, n, n_batches, repetitions, rate)
         compared = better_threads(compared, [row["seconds"] for row in of_size])
-        if flower and n <= MOST_FLOWER:
-            of_size.append(in_flower(flower, of_size[0], repetitions))
         results.add(*of_size)
         click.echo(f"{frame.table(of_size, COLUMNS)}\n")
     return f"batched products of the round's shapes: {rate:.0f} GFLOP/s on {threads} cores"
@@ -183,46 +172,40 @@ def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[]
     """Return a function that runs and measures one round."""
     workers = variant.threads if not variant.loop else 1
     federation = make_federation(n_clients, n_batches, workers, **dict(variant.settings))
-    server, trained, updated = Stopwatch(), Stopwatch(), Stopwatch()
-    server.watch(federation.method, "aggregate")
+    at_server: list[float] = []
+    in_cohorts: list[float] = []
+    of_batches: list[float] = []
+    watch(federation.method, "aggregate", at_server)
     if variant.loop:
-        trained.watch(federation.method, "broadcast")
+        watch(federation.method, "broadcast", in_cohorts)
         run_round = ClientLoop(federation, tuned=variant.loop == "tuned").run_round
     else:
-        trained.watch(federation.trainer, "_train")
+        watch(federation.trainer, "_train", in_cohorts)
         for method in federation.trainer.workers.methods:
-            updated.watch(method, "local_update")
+            watch(method, "local_update", of_batches)
         run_round = lambda: federation.run_round().train_loss  # noqa: E731
 
     def timed_round() -> Round:
-        watches = server, trained, updated
-        for watch in watches:
-            watch.seconds.clear()
+        for seconds in (at_server, in_cohorts, of_batches):
+            seconds.clear()
         found = frame.timed(run_round)
-        at_server, in_cohorts, of_batches = (sum(watch.seconds) for watch in watches)
-        return Round(*found, at_server, (in_cohorts - of_batches) / workers)
+        return Round(*found, sum(at_server), (sum(in_cohorts) - sum(of_batches)) / workers)
 
     return timed_round
 
 
-class Stopwatch:
-    """Timer of calls to functions, in all threads."""
+def watch(owner: object, name: str, seconds: list[float]) -> None:
+    """Add the seconds of all further calls of a method of an object, in all threads, to a list."""
+    function = getattr(owner, name)
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
+    def watched(*given: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*given)
+        finally:
+            seconds.append(time.perf_counter() - start)
 
-    def watch(self, owner: object, name: str) -> None:
-        """Time all further calls of a method of an object."""
-        function = getattr(owner, name)
-
-        def watched(*given: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*given)
-            finally:
-                self.seconds.append(time.perf_counter() - start)
-
-        setattr(owner, name, watched)
+    setattr(owner, name, watched)
 
 
 def variant_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
@@ -242,7 +225,7 @@ def gigaflop(n_clients: int, n_batches: int) -> float:
     return n_clients * n_batches * 2 * 3 * (STEPS - 1) * product / 1e9
 
 
-def product_rate(cores: int, n_clients: int = 16) -> float:
+def product_rate(cores: int) -> float:
     """Return the rate of batched float32 products of the round's shapes, in 10⁹ operations/s.
 
     This is torch's best rate of several tries on one core, times the number of cores: clients are
@@ -250,7 +233,7 @@ def product_rate(cores: int, n_clients: int = 16) -> float:
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    a, b = torch.rand(n_clients, 2 * BATCH, HIDDEN), torch.rand(n_clients, HIDDEN, 3 * HIDDEN)
+    a, b = torch.rand(16, 2 * BATCH, HIDDEN), torch.rand(16, HIDDEN, 3 * HIDDEN)
     c = torch.bmm(a, b)
     seconds = min(frame.timed(partial(torch.bmm, a, b, out=c)).seconds for _ in range(100))
     torch.set_num_threads(before)
@@ -261,12 +244,8 @@ def measure(
     compared: Sequence[Variant], n_clients: int, n_batches: int, repetitions: int, rate: float
 ) -> list[dict[str, Any]]:
     """Time variants, the reference first, in turns of one round each; the `rate` is of products."""
-    with ExitStack() as stack:
-        sides = {
-            v: stack.enter_context(own_process(variant_runner, v, n_clients, n_batches))
-            for v in compared
-        }
-        turns = frame.in_turns(sides, WARM_UP + repetitions)
+    sides = {v: (v, n_clients, n_batches) for v in compared}
+    turns = frame.processes_in_turns(variant_runner, sides, WARM_UP + repetitions)
     times = {v: [_epoch_seconds(r, n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
     seconds = {v: statistics.median(of_one) for v, of_one in times.items()}
     losses = {v: [r.loss for r in of_one[:WARM_UP]] for v, of_one in turns.items()}
@@ -286,17 +265,13 @@ def measure(
             "speedup_tuned": fastest["tuned"] / s,
             "by_turn": str(frame.ratio(times[compared[0]], times[v])),
             "share": gigaflop(n_clients, EPOCH) / rate / s,
-            "difference": _apart(losses[v], losses[compared[0]]),
+            "difference": frame.largest_difference(losses[v], losses[compared[0]]),
             "batches": n_batches,
             "once_seconds": median(v, lambda r: r.once_seconds),
             "losses": losses[v],
         }
         for v, s in seconds.items()
     ]
-
-
-def _apart(losses: Sequence[float], expected: Sequence[float]) -> float:
-    return max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True))
 
 
 def _of_batches(r: Round) -> float:
@@ -318,31 +293,3 @@ def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[
         best[v.path] = min(seconds, best.get(v.path, seconds))
     pairs = zip(compared, times, strict=True)
     return [v for v, s in pairs if v.loop or s <= CLOSE * best[v.path]]
-
-
-def in_flower(python: Path, reference: dict[str, Any], repetitions: int) -> dict[str, Any]:
-    """Measure Flower's simulation with full epochs; run it last, because Ray uses all cores.
-
-    The interpreter has `flwr[simulation]` and this project; the reference is the first row with the
-    same number of clients.
-    """
-    n = reference["clients"]
-    sizes = {"clients": n, "batches": EPOCH, "rounds": WARM_UP + repetitions}
-    options = [f"--{name}={size}" for name, size in sizes.items()]
-    command = [str(python), "-m", "experiments.benchmarks", "flower-round", *options]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    seconds = statistics.median(r["seconds"] for r in found[WARM_UP:])
-    losses = [r["loss"] for r in found[:WARM_UP]]
-    same_work, faster = reference["batches"] == EPOCH, reference["seconds"] / seconds
-    ratios = {name: reference[name] * faster for name in ("speedup", "speedup_tuned", "share")}
-    return {
-        "clients": n,
-        "variant": "Flower's simulation, tuned loop",
-        "seconds": seconds,
-        "batch_ms": 1e3 * seconds / n / EPOCH,
-        **ratios,
-        "difference": _apart(losses, reference["losses"]) if same_work else None,
-        "batches": EPOCH,
-        "losses": losses,
-    }

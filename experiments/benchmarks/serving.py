@@ -45,7 +45,7 @@ CALIBRATED = {
     "happened": ("happened", ".3f"),
     **{f"bin_{i}": (f"said {i * 20} to {i * 20 + 20} %", ".2f") for i in range(5)},
 }
-"""Columns; those of bins are the share that happened of what was said to happen so probably.
+"""Columns. Those of bins show how often what was said with such a probability has happened.
 
 Rows also have the mean said in each bin, `at_0` to `at_4`."""
 
@@ -225,7 +225,7 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
 def _said(
     path: Path, method: str, horizon: int, levels: list[int], every: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return what each rule says of spans, and whether they exceeded."""
+    """Return the probability of exceeding that each rule says of spans, and whether they did."""
     settings = {"split": "time:0.5,0.15,0.35", "horizon": horizon, "intervals": "normalised"}
     forecaster = Forecaster(method, **settings).fit(path)
     tests, series = forecaster.test_forecasts(), forecaster.data_.series

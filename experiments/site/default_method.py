@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 from statistics import mean as mean_of
 from typing import Any, NamedTuple
 
@@ -16,13 +15,14 @@ from experiments.benchmarks.cells import above_by_data, above_default
 from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
-from experiments.site.measured import Benchmarks
-from experiments.site.tables import AGAINST, TOLD_APART, Column, columns_of, first_number, side
+from experiments.site.measured import RESULTS, Benchmarks
+from experiments.site.tables import AGAINST, TOLD_APART, columns_of, first_number, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
+from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 
-FEW_CELLS = Path(__file__).parents[2] / "docs" / "results" / "default" / "few-cells.csv"
+FEW_CELLS = RESULTS / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
 
 SKILL = "skill in MSE, %"
@@ -32,13 +32,9 @@ OURS, FIGURE_WIDTH = COLORS[0], 6.0
 
 
 class Record(NamedTuple):
-    """How many per cent a method's MSE is above the reference's, and in how many test parts.
+    """How many per cent a method's MSE is above the reference's, and in how many test parts."""
 
-    The mean is that of the logarithms of the ratio.
-    """
-
-    above: str
-    mean: float
+    above: Estimate
     lower: int
     level: int
     higher: int
@@ -47,7 +43,7 @@ class Record(NamedTuple):
 
 def standing(benchmarks: Benchmarks) -> str:
     """Tabulate how often each method's error is lower or higher than the reference's."""
-    reference = _reference(columns_of(benchmarks)[0])
+    reference = columns_of(benchmarks)[0].reference
     records = _records(benchmarks)
     rows = [
         {
@@ -72,7 +68,7 @@ def standing_answer(benchmarks: Benchmarks) -> str:
     """Tell how often other methods have a lower error than the default."""
     records = _records(benchmarks)
     own = _parts_lower(benchmarks, [m for m, r in records.items() if not r.pools])
-    near = min((m for m in records if not records[m].pools), key=lambda m: records[m].mean)
+    near = min((m for m in records if not records[m].pools), key=lambda m: records[m].above.value)
     n = len(columns_of(benchmarks))
     pooled = "".join(
         _record_told(f"`{m}`, which pools all records,", r) for m, r in records.items() if r.pools
@@ -85,23 +81,20 @@ def standing_answer(benchmarks: Benchmarks) -> str:
 
 
 def _against_best(benchmarks: Benchmarks) -> str:
-    """Tell how far the default is from whatever other row is the best of each part."""
+    """Tell how far the default is from the best other row of each test part."""
     logs, places = [], []
     columns = columns_of(benchmarks)
-    reference = _reference(columns[0])
-    for about, rows in columns:
-        errors = {method: first_number(row["MSE"]) for method, row in rows.items()}
-        own = errors.pop(reference)
-        best = min(errors, key=lambda method: errors[method])
-        logs.append(math.log(own / errors[best]))
-        places.append((about.partition(",")[0], f"`{best}`, {about}"))
-    of_data = pd.Series(logs, pd.Index([data for data, _ in places], name="data"))
-    most = max(range(len(logs)), key=lambda i: logs[i])
-    above, place = 100 * math.expm1(logs[most]), places[most][1]
+    reference = columns[0].reference
+    for column in columns:
+        best = min((m for m in column.rows if m != reference), key=column.mse)
+        logs.append(math.log(column.mse(reference) / column.mse(best)))
+        places.append(f"`{best}`, {column.about}")
+    mean = above_by_data(logs, [c.data for c in columns])
+    above, place = 100 * math.expm1(max(logs)), places[logs.index(max(logs))]
     ends = f"at most {above:.1f} % higher" if above > 0 else f"at least {-above:.1f} % lower"
     return (
         "From that of the best other row of each part, of whatever kind, the MSE of "
-        f"`{reference}` differs by {above_by_data(of_data)} % in the mean; it is {ends} ({place})."
+        f"`{reference}` differs by {mean} % in the mean; it is {ends} ({place})."
     )
 
 
@@ -113,7 +106,7 @@ def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
     lower = _parts_lower(benchmarks, records)
     return (
         "**A method that trains alone or averages models has a lower error than "
-        f"`{_reference(columns[0])}` in {_times(lower)} of {len(columns)}.**{told}"
+        f"`{columns[0].reference}` in {_times(lower)} of {len(columns)}.**{told}"
     )
 
 
@@ -136,43 +129,30 @@ def _record_told(method: str, record: Record) -> str:
     )
 
 
-def _reference(column: Column) -> str:
-    return next(row["reference"] for row in column.rows.values() if "reference" in row)
-
-
 def _parts(benchmarks: Benchmarks) -> str:
     columns = columns_of(benchmarks)
-    data = {column.about.partition(",")[0] for column in columns}
-    return f"{counted(len(columns), 'test part')} of {len(data)} data sets"
+    n_data = len({column.data for column in columns})
+    return f"{counted(len(columns), 'test part')} of {n_data} data sets"
 
 
 def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     """Return how each method stands against the reference, from the best."""
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
-
-    def ratio(column: Column, method: str) -> float:
-        own, other = (first_number(column.rows[m]["MSE"]) for m in (method, _reference(column)))
-        return own / other
-
     for method in dict.fromkeys(m for c in columns for m in c.rows):
         own = [c for c in columns if c.rows.get(method, {}).get(AGAINST, "-") != "-"]
         if not own:
             continue
-        logs = pd.Series(
-            [math.log(ratio(c, method)) for c in own],
-            pd.Index([c.about.partition(",")[0] for c in own], name="data"),
-        )
+        logs = [math.log(c.mse(method) / c.mse(c.reference)) for c in own]
         sides = Counter(side(c.rows[method]) for c in own)
         found[method] = Record(
-            above_by_data(logs),
-            logs.groupby("data").mean().mean(),
+            above_by_data(logs, [c.data for c in own]),
             sides[-1],
             sides[0],
             sides[1],
             any("pools" in c.rows[method] for c in own),
         )
-    return dict(sorted(found.items(), key=lambda item: item[1].mean))
+    return dict(sorted(found.items(), key=lambda item: item[1].above.value))
 
 
 def few_cells_list() -> str:
@@ -233,7 +213,7 @@ def federated_answer(benchmarks: Benchmarks) -> str:
 
 def _fuels_stands(benchmarks: Benchmarks) -> str:
     (column,) = columns_of(benchmarks)
-    errors = {m: first_number(row["MSE"]) for m, row in column.rows.items()}
+    errors = {m: column.mse(m) for m in column.rows}
     sent = _sent(benchmarks)
     fuels, own = errors["fuels"], "fedlean, inputs of fuels"
     below = sum(error < fuels for error in errors.values())
@@ -266,13 +246,12 @@ def floats_caption(benchmarks: Benchmarks) -> str:
     """Say what `floats_figure` shows."""
     (column,) = columns_of(benchmarks)
     sent, own = _sent(benchmarks), "fedlean, inputs of fuels"
-    ours, fuels = (first_number(column.rows[m]["MSE"]) for m in (own, "fuels"))
     return wrapped(
         f"*Test MSE of {len(sent)} methods one hour ahead on Milan's 25 cells, against the floats "
         "that a client sends in a round. With FUELS's inputs, the default sends "
         f"{sent[own]:,.0f} where FUELS sends {sent['fuels']:,.0f}, and its MSE is "
-        f"{_apart(ours / fuels)}. The line joins the methods that none beats in both ([all "
-        "numbers](docs/results/milan.md)).*"
+        f"{_apart(column.mse(own) / column.mse('fuels'))}. The line joins the methods that none "
+        "beats in both ([all numbers](docs/results/milan.md)).*"
     )
 
 
@@ -281,7 +260,7 @@ def floats_figure(benchmarks: Benchmarks) -> bytes:
     from stforecast.plots.comparisons import front_panel
 
     (column,) = columns_of(benchmarks)
-    points = {m: (n, first_number(column.rows[m]["MSE"])) for m, n in _sent(benchmarks).items()}
+    points = {m: (n, column.mse(m)) for m, n in _sent(benchmarks).items()}
     fig, ax = front_panel([*points.values()], "test MSE of z-scores", FIGURE_WIDTH)
     for name, point in points.items():
         named = name in PLACES

@@ -14,24 +14,24 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import tabulate
 
 from data_prep.base.errors import counted
+from experiments.benchmarks import city, growth, nodes, prepare, serving
 from experiments.benchmarks.cells import new_tables
 from experiments.benchmarks.frame import table
-from experiments.benchmarks.serving import CALIBRATED
 from experiments.site.markdown import as_png, wrapped
+from experiments.site.measured import RESULTS
+from stforecast.bench.run_groups import grouped
 from stforecast.bench.tables import markdown
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FEDERATION, PERFORMANCE = RESULTS / "federation", RESULTS / "performance"
 NEW_CELLS = RESULTS / "default" / "new-cells.json"
 EXCEEDANCE = RESULTS / "intervals" / "exceedance.json"
-"""Folders of the measurements."""
+"""Folders and files of the measurements."""
 
 WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 """Command that writes the count of attacks."""
@@ -93,14 +93,12 @@ def _seconds(row: Mapping[str, Any], of_client: float) -> str:
 
 def growth_table() -> str:
     """Tabulate rounds by number of clients, with a share of them in each, and tell the slopes."""
-    from experiments.benchmarks.growth import COLUMNS, slopes_of
-
     found = _results("growth")
     shown = {"a round's seconds": "seconds", "memory without files": "memory_gb"}
     slopes = [
         " and ".join(f"{k:.2f} (`{name}`)" for name, k in of.items()) + f" for {what}"
         for what, column in shown.items()
-        if (of := slopes_of(found["rows"], column))
+        if (of := growth.slopes_of(found["rows"], column))
     ]
     told = (
         f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
@@ -112,26 +110,22 @@ def growth_table() -> str:
         f"{', '.join(slopes)}.\n\n![Seconds of a round, time of a participant and memory by "
         "number of clients](figures/growth.png)"
     )
-    return _measured(told, found, table(found["rows"], COLUMNS), end)
+    return _measured(told, found, table(found["rows"], growth.COLUMNS), end)
 
 
 def growth_figure() -> bytes:
-    """Draw the same rounds, as a PNG."""
-    from experiments.benchmarks.growth import draw_growth
-
-    return as_png(draw_growth(_results("growth")["rows"]))
+    """Draw the rounds of `growth_table`, as a PNG."""
+    return as_png(growth.draw_growth(_results("growth")["rows"]))
 
 
 def papers_growth_table() -> str:
     """Tabulate rounds of many clients with the paper's sizes, and how long 200 of them last."""
-    from experiments.benchmarks.growth import COLUMNS
-
     found = _results("growth-papers")
     told = (
         f"{found['share']:.0%} of the clients a round, hidden size {found['hidden_size']}, "
         f"`--memory {found['memory']}`. "
     )
-    columns = {**COLUMNS, "all": (f"min for {PAPERS_ROUNDS} rounds", ".0f")}
+    columns = {**growth.COLUMNS, "all": (f"min for {PAPERS_ROUNDS} rounds", ".0f")}
     rows = [{**row, "all": row["seconds"] * PAPERS_ROUNDS / 60} for row in found["rows"]]
     return _measured(told, found, table(rows, columns))
 
@@ -145,93 +139,76 @@ def exceedance_table() -> str:
     )
     command = f"python -m experiments.benchmarks exceedance TABLES --method {found['method']}"
     end = f"The command: `{command} --every {found['every']}`."
-    return _measured(told, found, table(found["rows"], CALIBRATED), end)
+    return _measured(told, found, table(found["rows"], serving.CALIBRATED), end)
 
 
 def exceedance_figure() -> bytes:
-    """Draw the same, as a PNG."""
-    from experiments.benchmarks.serving import draw_exceedance
-
-    return as_png(draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
+    """Draw the numbers of `exceedance_table`, as a PNG."""
+    return as_png(serving.draw_exceedance(json.loads(EXCEEDANCE.read_text())["rows"]))
 
 
 def served_page_table() -> str:
     """Tabulate requests to a served forecast."""
-    from experiments.benchmarks.serving import SERVED, served_table
-
     found = _results("serve")
     told = f"{found['cells']:,} cells, 24 steps with bounds, {found['clients']} clients. "
     if (load := max(row["load"] for row in found["rows"])) > BUSY:
         told += f"Other programs took {load:.1f} cores, so only the server's CPU time is given. "
-        of_cpu = {name: SERVED[name] for name in ("what", "kilobytes", "cpu_ms")}
+        of_cpu = {name: serving.SERVED[name] for name in ("what", "kilobytes", "cpu_ms")}
         return _measured(told, found, table(found["rows"], of_cpu))
     told += f"Delays are from when a request was due, at {found['rate']:g} a second. "
-    return _measured(told, found, served_table(found["rows"], found["rate"]))
+    return _measured(told, found, serving.served_table(found["rows"], found["rate"]))
 
 
 def city_page_table() -> str:
     """Tabulate the CPU seconds of whole runs on generated cities, phase by phase."""
-    from experiments.benchmarks.city import city_table
-
     found = _results("city")
     told = f"Hourly data, {counted(found['threads'], 'thread')}. "
-    return _measured(told, found, city_table(found["rows"]))
+    return _measured(told, found, city.city_table(found["rows"]))
 
 
 def raw_to_report_table() -> str:
     """Tabulate what the commands from raw files to the report need."""
-    from experiments.benchmarks.city import COMMANDS
-
     found = _results("raw-to-report")
     told = f"{found['cells']:,} cells, {found['days']} days. "
     rows = [{**row, "command": f"`{row['command']}`"} for row in found["rows"]]
-    return _measured(told, found, table(rows, COMMANDS))
+    return _measured(told, found, table(rows, city.COMMANDS))
 
 
 def prepare_table() -> str:
     """Tabulate the seconds of readers of raw days."""
-    from experiments.benchmarks.prepare import COLUMNS
-
     found = _results("prepare")
     told = (
         f"{found['files']} days of {found['file_mb']:.0f} MB and {found['cells']:,} cells, to "
         f"hourly sums; seconds are a file's, the fastest of {found['repeat']} turns. "
     )
     end = f"The sums differ by {found['difference']:.0e} of their value at most."
-    return _measured(told, found, table(found["rows"], COLUMNS), end)
+    return _measured(told, found, table(found["rows"], prepare.COLUMNS), end)
 
 
 def own_table() -> str:
     """Tabulate the seconds of readers of a table of one's own."""
-    from experiments.benchmarks.prepare import COLUMNS
-
     found = _results("prepare-table")
     told = (
         f"A long table of {found['file_mb']:,.0f} MB with three services, to arrays of time and "
         f"cell; the best of {counted(found['repeat'], 'turn')} by processor time. "
     )
-    return _measured(told, found, table(found["rows"], COLUMNS))
+    return _measured(told, found, table(found["rows"], prepare.COLUMNS))
 
 
 def secure_sum_table() -> str:
     """Tabulate what secure aggregation costs nodes and server."""
-    from experiments.benchmarks.nodes import secure_table
-
     found = _results("secure_sum")
     told = (
         f"A model of {found['values']:,} values, nodes of {found['clients']} clients, one thread. "
     )
-    return _measured(told, found, secure_table(found["rows"]))
+    return _measured(told, found, nodes.secure_table(found["rows"]))
 
 
 def images_table() -> str:
     """Tabulate a step of one client, by processor time on one thread and by time."""
     found = _results("images")
-    models: dict[str, list[dict[str, Any]]] = {}
-    for row in found["rows"]:
-        models.setdefault(row["model"], []).append(row)
     values = []
-    for model, rows in models.items():
+    for model, rows in grouped(found["rows"], lambda row: row["model"]).items():
         on_one = [row for row in rows if row["threads"] == 1]
         values.append([model, *_of_paths(on_one, "cpu_ms"), *_of_paths(rows, "step_ms")])
     of_ours = ("ours", "faster")
@@ -284,15 +261,11 @@ def attacks_table() -> str:
 
 def nodes_tables() -> str:
     """Tabulate start-up, rounds and memory of all numbers of nodes measured, by kind of run."""
-    from experiments.benchmarks.nodes import table_of_nodes
-
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for path in FEDERATION.glob("nodes-*.json"):
-        r = json.loads(path.read_text())
-        kind = f"{r['clients']} clients a node, `{r['method']}`, {r['rounds']} rounds, on "
-        kinds.setdefault(f"{kind}{r['cores']} cores:", []).append(r)
+    found = [json.loads(path.read_text()) for path in FEDERATION.glob("nodes-*.json")]
+    head = "{clients} clients a node, `{method}`, {rounds} rounds, on {cores} cores:"
+    kinds = grouped(found, lambda r: head.format(**r))
     return "\n\n".join(
-        f"{kind}\n\n{table_of_nodes(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
+        f"{kind}\n\n{nodes.table_of_nodes(sorted(kinds[kind], key=lambda r: int(r['nodes'])))}"
         for kind in sorted(kinds)
     )
 

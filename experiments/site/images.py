@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 from experiments.site.markdown import wrapped
-from experiments.site.measured import Benchmark, Benchmarks, Row, benchmarks_of
+from experiments.site.measured import Benchmark, Benchmarks, Row, of_page
 from experiments.site.tables import (
     OWN,
     POINTS,
     Column,
     best_models,
-    chosen,
     compared_images,
     first_number,
     side,
@@ -24,8 +22,6 @@ from experiments.site.tables import (
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, UNTOLD
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
-
 ESTIMATE = re.compile(r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
 
 GOAL, MOST = 10, 100
@@ -33,7 +29,7 @@ GOAL, MOST = 10, 100
 
 
 class Case(NamedTuple):
-    """A case that benchmarks of a page of results measured."""
+    """A page of results, and those of its benchmarks that are of a case."""
 
     page: str
     names: tuple[str, ...]
@@ -63,10 +59,8 @@ def plain_rivals() -> str:
     rows = []
     for case in CASES.values():
         for name in case.names:
-            for column in compared_images(
-                chosen(benchmarks_of(RESULTS / f"{case.page}.md"), [name])
-            ):
-                reference = reference_of(column)
+            for column in compared_images(of_page(case.page, name)):
+                reference = column.reference
                 cells = {
                     head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
                     for head, names in PLAIN.items()
@@ -87,20 +81,15 @@ def cases_table() -> str:
     rows = []
     for case, (page, names) in CASES.items():
         for name in names:
-            for column in best_models(chosen(benchmarks_of(RESULTS / f"{page}.md"), [name])):
+            for column in best_models(of_page(page, name)):
                 place = f"[{column.about}](results/{page}.md#{name})"
                 rows.append({"your case": case, "measured on": place} | _advice(column))
     return markdown(rows)
 
 
-def reference_of(column: Column) -> str:
-    """Return the name of the row that the others are compared with."""
-    return next(iter(column.rows.values()))["reference"]
-
-
 def _advice(column: Column) -> Row:
-    """Return what is better than the paper's method, as good as far as told, and sends least."""
-    reference = reference_of(column)
+    """Return what is better than the paper's method or not told apart, and what sends least."""
+    reference = column.reference
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
     sides = {m: side(r, POINTS) for m, r in others.items()}
@@ -161,8 +150,13 @@ def answers(benchmarks: Benchmarks) -> str:
 
 
 def seeds_of(benchmark: Benchmark) -> int:
-    """Return the number of a benchmark's seeds; 1 if its table does not tell."""
-    return len(benchmark.about["facts"].get("seeds", "1").split(","))
+    """Return the number of a benchmark's seeds; 1 if its table does not tell.
+
+    >>> seeds_of(Benchmark({"facts": {"seeds": "1, 2 (only 1, 3: solo)"}}, {}))
+    2
+    """
+    every, _, _ = benchmark.about["facts"].get("seeds", "1").partition(" (only")
+    return len(every.split(","))
 
 
 def seeds_needed(row: Row, seeds: int) -> float:
@@ -181,12 +175,10 @@ def seeds_needed(row: Row, seeds: int) -> float:
         return math.inf
     least = float(claimed or 0)
     needed = [
-        (value < least, seeds * ((high - low) / 2 / abs(value - least)) ** 2)
-        if value != least
-        else (False, math.inf)
+        (value, seeds * ((high - low) / 2 / (value - least)) ** 2 if value != least else math.inf)
         for value, low, high in found
     ]
-    below = [n for is_below, n in needed if is_below]
+    below = [n for value, n in needed if value < least]
     most = min(below) if below else max(n for _, n in needed)
     return max(seeds + 1, math.ceil(most)) if math.isfinite(most) else most
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.files import atomic_path
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 Row = dict[str, str]
 Tables = dict[str, list[Row]]
@@ -137,6 +140,20 @@ def benchmarks_of(page: Path) -> Benchmarks:
             own = benchmarks[row.pop("benchmark")].tables
             own.setdefault(path.stem, []).append({k: v for k, v in row.items() if v})
     return benchmarks
+
+
+def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
+    """Return the benchmarks whose names match one of the patterns."""
+    return {
+        name: benchmark
+        for name, benchmark in benchmarks.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def of_page(page: str, *patterns: str) -> Benchmarks:
+    """Return the benchmarks of a page of docs/results whose names match one of the patterns."""
+    return chosen(benchmarks_of(RESULTS / f"{page}.md"), patterns)
 
 
 def save(page: Path, benchmarks: Benchmarks) -> None:

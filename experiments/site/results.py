@@ -16,7 +16,15 @@ from data_prep.base.errors import InputError, counted
 from data_prep.base.files import atomic_path
 from experiments.site import default_method, images, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
-from experiments.site.measured import Benchmarks, benchmarks_of, page_of, pages, read_folder, save
+from experiments.site.measured import (
+    Benchmarks,
+    benchmarks_of,
+    chosen,
+    page_of,
+    pages,
+    read_folder,
+    save,
+)
 from vision.cli.compare import HEADING
 
 INDEX = "index.md"
@@ -115,7 +123,7 @@ def updated(text: str, page: Path) -> str:
     """Return the text of a page with its generated parts as its benchmarks say today."""
     benchmarks = benchmarks_of(page)
     if told := PAGES.get(page.stem):
-        own = tables.chosen(benchmarks, told.names)
+        own = chosen(benchmarks, told.names)
         text = replaced(text, "answer", lambda: wrapped(told.answer(own)))
         text = replaced(text, "table", lambda: wrapped(told.table(own)))
     return replaced(text, "made", lambda: made(benchmarks, page))

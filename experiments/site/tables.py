@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
-
-import pandas as pd
 
 from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
@@ -46,14 +42,19 @@ class Column(NamedTuple):
     about: str
     rows: dict[str, Row]
 
+    @property
+    def data(self) -> str:
+        """Name of the data set."""
+        return self.about.partition(",")[0]
 
-def chosen(benchmarks: Benchmarks, patterns: Sequence[str]) -> Benchmarks:
-    """Return the benchmarks whose names match one of the patterns."""
-    return {
-        name: benchmark
-        for name, benchmark in benchmarks.items()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    @property
+    def reference(self) -> str:
+        """Name of the row that the others are compared with."""
+        return next(row["reference"] for row in self.rows.values() if "reference" in row)
+
+    def mse(self, method: str) -> float:
+        """Return the MSE of a method."""
+        return first_number(self.rows[method]["MSE"])
 
 
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
@@ -88,8 +89,7 @@ def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence
         f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
     )
     columns = _compared(benchmarks, ablations)
-    cell = partial(_difference, AGAINST, OWN[AGAINST])
-    return f"{told}\n\n{_pivot(columns, cell, shown=shown)}"
+    return f"{told}\n\n{_pivot(columns, AGAINST, shown)}"
 
 
 def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
@@ -117,7 +117,6 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     `name` is the column of the difference, `better` are words for "is better than".
     """
     rows = column.rows
-    (reference,) = {row["reference"] for row in rows.values()}
     sign = -1 if name == POINTS else 1
     others = {m: row for m, row in rows.items() if row[name] != "-"}
     others = dict(sorted(others.items(), key=lambda item: sign * first_number(item[1][name])))
@@ -127,7 +126,8 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     lost = "; ".join(told[m] for m in others if sides[m] < 0)
     first = next(iter(told.values()))
     end = f"Told to be better: {lost}" if lost else f"None is told to be better; next is {first}"
-    return f"- {column.about}: `{reference}` {better} {won} of {len(others)} other methods. {end}."
+    head = f"- {column.about}: `{column.reference}` {better} {won} of {len(others)} other methods"
+    return f"{head}. {end}."
 
 
 def points(benchmarks: Benchmarks) -> str:
@@ -137,8 +137,7 @@ def points(benchmarks: Benchmarks) -> str:
         "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
         "each method, the row is the model that is best on average."
     )
-    cell = partial(_difference, POINTS, OWN[POINTS])
-    return f"{told}\n\n{_pivot(best_models(benchmarks), cell, highest=True)}"
+    return f"{told}\n\n{_pivot(best_models(benchmarks), POINTS)}"
 
 
 def compared_images(benchmarks: Benchmarks) -> list[Column]:
@@ -152,7 +151,7 @@ def compared_images(benchmarks: Benchmarks) -> list[Column]:
 def best_models(benchmarks: Benchmarks) -> list[Column]:
     """Return, of each method for images, the rows of its best model."""
     columns = compared_images(benchmarks)
-    methods = _ordered(columns, partial(_value, POINTS))[::-1]
+    methods = _ordered(columns, POINTS)
     references = {r["reference"] for c in columns for r in c.rows.values()}
     best: dict[str, str] = {}
     for method in sorted(methods, key=lambda m: m not in references):
@@ -163,15 +162,12 @@ def best_models(benchmarks: Benchmarks) -> list[Column]:
     ]
 
 
-def _pivot(
-    columns: Sequence[Column],
-    cell: Callable[[Row], str],
-    highest: bool = False,
-    shown: Sequence[str] = (),
-) -> str:
-    """Tabulate methods by data, from the best; references and those `shown` are not left out."""
-    methods = _ordered(columns, lambda row: first_number(cell(row)))
-    methods = methods[::-1] if highest else methods
+def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> str:
+    """Tabulate differences, which the column `name` has, by method and data, the best first.
+
+    References, and the methods `shown`, are not left out.
+    """
+    methods = _ordered(columns, name)
     references = {r.get("reference", "") for c in columns for r in c.rows.values()}
     kept = (references | {*shown}) & set(methods)
     room = MOST_ROWS - len(kept)
@@ -179,7 +175,7 @@ def _pivot(
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
     rows = [
         {"method": f"{m} †" if m in pools else m}
-        | {c.about: cell(c.rows[m]) if m in c.rows else "" for c in columns}
+        | {c.about: _difference(c.rows[m], name) if m in c.rows else "" for c in columns}
         for m in methods
         if m in kept
     ]
@@ -190,25 +186,22 @@ def _pivot(
     return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
 
 
-def _ordered(columns: Sequence[Column], value: Callable[[Row], float]) -> list[str]:
-    """Return the methods by their mean value, references as 0."""
+def _ordered(columns: Sequence[Column], name: str) -> list[str]:
+    """Return the methods by their mean difference from the reference, the best first."""
     found: dict[str, list[float]] = {}
     for column in columns:
         for method, row in column.rows.items():
-            own = 0.0 if method == row.get("reference") else value(row)
-            found.setdefault(method, []).append(own)
-    return sorted(found, key=lambda method: mean(found[method]))
+            difference = 0.0 if row[name] == "-" else first_number(row[name])
+            found.setdefault(method, []).append(difference)
+    methods = sorted(found, key=lambda method: mean(found[method]))
+    return methods[::-1] if name == POINTS else methods
 
 
-def _difference(name: str, own: str, row: Row) -> str:
-    """Return a difference from the reference, of which the own value is returned."""
+def _difference(row: Row, name: str) -> str:
+    """Return a row's difference from the reference; of the reference, its own value."""
     if row[name] == "-":
-        return row[own]
+        return row[OWN[name]]
     return f"**{row[name]}**" if side(row, name) else row[name]
-
-
-def _value(name: str, row: Row) -> float:
-    return 0.0 if row[name] == "-" else first_number(row[name])
 
 
 def side(row: Row, name: str = AGAINST) -> int:
@@ -320,11 +313,8 @@ def _width(method: str, columns: Sequence[Column]) -> str:
     if method == plain or not both:
         return ""
     widths = [[first_number(c.rows[m]["width"]) for m in (method, plain)] for c in both]
-    logs = pd.Series(
-        [math.log(own / other) for own, other in widths],
-        pd.Index([c.about.partition(",")[0] for c in both], name="data"),
-    )
-    return f"; the mean width differs by {above_by_data(logs)} % from that of `{plain}`"
+    above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
+    return f"; the mean width differs by {above} % from that of `{plain}`"
 
 
 # Sentences.

@@ -6,9 +6,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 from zlib import crc32
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -16,6 +17,8 @@ from data_prep.base.errors import InputError, choose
 from stforecast.bench import drawing
 from stforecast.bench.run_groups import R, RunGroup, group_runs
 from stforecast.federated.runs.run_folder import Run
+
+T = TypeVar("T")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), without black,
@@ -188,6 +191,14 @@ def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
     return curves
 
 
+def best_first(
+    curves: Sequence[Curve[R]], values: Sequence[T], error: Callable[[T], float]
+) -> tuple[list[Curve[R]], list[T]]:
+    """Return curves and their values from the lowest error of the values to the highest."""
+    order = np.argsort([error(own) for own in values], kind="stable")
+    return [curves[i] for i in order], [values[i] for i in order]
+
+
 def labels_of(runs: Iterable[Run]) -> tuple[tuple[str, str], ...]:
     """Return label and method of each run, for `places`."""
     return tuple((run.label, run.method) for run in runs)
@@ -199,32 +210,32 @@ PANEL = 1.25
 UNNAMED = "_"
 """Label of what does not appear in a legend."""
 
-Draw = Callable[[Axes, Curve[R], str], None]
-"""Draws a curve with a label."""
-
 
 def draw_curves(
     curves: Sequence[Curve[R]],
+    values: Sequence[T],
     labels: Sequence[str],
-    draw: Draw[R],
+    draw: Callable[[Axes, Curve[R], T, str], None],
     width: float,
     height: float,
 ) -> tuple[drawing.PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
-    A label is a text in the legend, or the title of a panel.
+    `draw` draws the values of a curve with a label, which is a text in the legend, or the title of
+    a panel.
     """
     if len(curves) <= MOST_TOGETHER:
         fig, (ax,) = drawing.panels(width, height)
-        for curve, label in zip(curves, labels, strict=True):
-            draw(ax, curve, label)
+        for curve, own, label in zip(curves, values, labels, strict=True):
+            draw(ax, curve, own, label)
         return fig, [ax]
     fig, axes = small_panels(width, len(curves))
-    for ax, curve, label in zip(axes, curves, labels, strict=True):
-        for other in curves:
+    pairs = list(zip(curves, values, strict=True))
+    for ax, (curve, own), label in zip(axes, pairs, labels, strict=True):
+        for other, its in pairs:
             if other is not curve:
-                draw(ax, other.behind, UNNAMED)
-        draw(ax, curve.alone, UNNAMED)
+                draw(ax, other.behind, its, UNNAMED)
+        draw(ax, curve.alone, own, UNNAMED)
         title_panel(ax, label, width / columns(width))
     return fig, axes
 

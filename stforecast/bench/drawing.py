@@ -6,6 +6,8 @@ and curves read the look, so that figures need not pass it on.
 
 from __future__ import annotations
 
+import base64
+import io
 import logging
 import math
 import os
@@ -318,6 +320,14 @@ def save_figure(
     with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part, _known_glyphs():
         fig.savefig(part, format=extension[1:], dpi=dpi)
     return path
+
+
+def png_address(fig: Figure, dpi: float) -> str:
+    """Return a figure as the `data:` address of a PNG, for a page."""
+    content = io.BytesIO()
+    with _known_glyphs():
+        fig.savefig(content, format="png", dpi=dpi)
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 GLYPH = re.compile(r"Glyph (\d+) .* missing from font")

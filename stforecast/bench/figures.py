@@ -15,7 +15,7 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from data_prep.base.errors import InputError, choose, slug
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
-from stforecast.bench.run_groups import R
+from stforecast.bench.run_groups import R, grouped
 from stforecast.federated.runs.run_folder import Run
 
 log = logging.getLogger(__name__)
@@ -117,10 +117,7 @@ def draw_figures(
 ) -> Gallery:
     """Draw `DATA-SCENARIO-NAME.png` for each figure; a failed one does not stop the others."""
     runs = list(runs)
-    groups: dict[str, list[R]] = {}
-    for run in runs:
-        key = "-".join(slug(fact) for fact in run.facts().values() if fact)
-        groups.setdefault(key, []).append(run)
+    groups = grouped(runs, lambda run: "-".join(map(slug, filter(None, run.facts().values()))))
     drawn, undrawn = [], {}
     for key, members in groups.items():
         for spec in specs:

@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Generic
 
@@ -18,7 +19,7 @@ from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
-from stforecast.bench.kind import Fold, Kind, Scenario
+from stforecast.bench.kind import Fold, Kind
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
@@ -105,33 +106,21 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
     The first seed of the first fold of every row and data set comes first, then that of the further
     folds, then the further seeds, so a benchmark that is stopped has a balanced table.
     """
-    jobs = [
-        (turn, _job(grid, out, entry, data, scenario, fold, seed))
-        for data, scenario in grid.kind.places(grid, out, progress)
-        for fold in grid.kind.folds(grid, scenario, data)
-        for entry in grid.entries
-        for turn, seed in enumerate(grid.seeds_of(entry))
-    ]
+    jobs: list[tuple[int, Job[R]]] = []
+    for data, scenario in grid.kind.places(grid, out, progress):
+        for fold, entry in product(grid.kind.folds(grid, scenario, data), grid.entries):
+            names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
+            folder = out.joinpath("runs", *map(slug, names))
+            if fold:
+                folder /= f"fold-{fold.number}"
+            shared = grid.kind.job_settings(grid, entry, scenario, data)
+            for turn, seed in enumerate(grid.seeds_of(entry)):
+                settings = {**shared, "seed": seed, **(fold.settings if fold else {})}
+                place = folder / f"seed-{seed}"
+                job = Job(grid.kind, place, entry, settings, data, scenario.name, fold)
+                jobs.append((turn, job))
     jobs.sort(key=lambda found: (found[0], found[1].fold.number if found[1].fold else 0))
     return [job for _, job in jobs]
-
-
-def _job(
-    grid: Grid[R],
-    out: Path,
-    entry: Entry,
-    data: Any,
-    scenario: Scenario,
-    fold: Fold | None,
-    seed: int,
-) -> Job[R]:
-    names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
-    folder = out.joinpath("runs", *map(slug, names))
-    settings = {**grid.kind.job_settings(grid, entry, scenario, data), "seed": seed}
-    if fold:
-        folder /= f"fold-{fold.number}"
-        settings |= fold.settings
-    return Job(grid.kind, folder / f"seed-{seed}", entry, settings, data, scenario.name, fold)
 
 
 def do_jobs(

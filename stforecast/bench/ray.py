@@ -115,7 +115,7 @@ def _there(do: Callable[[T], R], item: T, folder: Path) -> R:
 
 
 def _quietly(do: Callable[[T], None], item: T, folder: Path) -> str:
-    """Call it in a folder with one thread; return an error's one line, or an empty text."""
+    """Call a function in a folder with one thread; return an error in one line, or nothing."""
     import torch
 
     torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,8 @@ import pandas as pd
 from stforecast.federated.runs.run_folder import Run
 
 R = TypeVar("R", bound=Run)
+T = TypeVar("T")
+K = TypeVar("K")
 
 ALL = "all"
 """Value in a table for all clients, or for the whole horizon."""
@@ -108,6 +110,18 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
             if name not in run.no_difference | {"method"}:
                 values.setdefault(name, set()).add(str(value))
     return [name for name, found in values.items() if len(found) > 1]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items of each key, in the order in which they come.
+
+    >>> grouped(["ridge", "solo", "rate"], lambda word: word[0])
+    {'r': ['ridge', 'rate'], 's': ['solo']}
+    """
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def select(table: pd.DataFrame, **wanted: str | Collection[str]) -> pd.DataFrame:

@@ -16,7 +16,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from data_prep.base.files import atomic_path
-from stforecast.bench.run_groups import R
+from stforecast.bench.run_groups import R, grouped
 from stforecast.federated.runs.run_folder import Run, write_csv
 
 if TYPE_CHECKING:  # matplotlib is slow to import.
@@ -139,10 +139,7 @@ def in_sections(
     section: Callable[[Sequence[R]], str],
 ) -> str:
     """Return Markdown with a section for the runs of each key, then the failed runs by name."""
-    members: dict[tuple[str, ...], list[R]] = {}
-    for run in runs:
-        members.setdefault(key(run), []).append(run)
-    parts = [section(some) for some in members.values()]
+    parts = [section(some) for some in grouped(runs, key).values()]
     if failures:
         parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
     return "\n\n".join(parts)
@@ -185,17 +182,22 @@ def facts_to_repeat(runs: Sequence[Run]) -> str:
     """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
-    versions = {f"{p} {v}" for about in abouts for p, v in about.get("versions", {}).items()}
     seconds = sum(about["seconds"] for about in abouts)
     found = {
         "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "rounds": ", ".join(map(str, sorted(rounds))),
         "seeds": _seeds(runs),
-        "versions": ", ".join(sorted(versions)),
+        "versions": versions_of(runs),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
     return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+
+
+def versions_of(runs: Iterable[Run]) -> str:
+    """List the packages, with their versions, that runs were made with."""
+    found = {f"{p} {v}" for run in runs for p, v in run.about.get("versions", {}).items()}
+    return ", ".join(sorted(found))
 
 
 def _seeds(runs: Sequence[Run]) -> str:

@@ -196,8 +196,12 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
 def _write_report(
     run: ForecastRun, series: Series, outlook: Outlook, out: Path, data: Path
 ) -> Path | None:
-    from stforecast.report.write import try_report, write_report
+    from stforecast.report.write import ReportPage, try_report
 
-    page, title = out / REPORT, f"Forecast of {data.name}"
-    ahead = series, outlook
-    return try_report(lambda: write_report([run], page, title=title, ahead=ahead), page)
+    def write() -> Path:
+        page = ReportPage()
+        page.add_outlook(run, series, outlook)
+        page.add_forecasts([run])
+        return page.write(out / REPORT, f"Forecast of {data.name}")
+
+    return try_report(write, out / REPORT)

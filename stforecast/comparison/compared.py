@@ -18,7 +18,7 @@ from stforecast.bench.figures import dates_tested
 from stforecast.bench.statistics.estimate import with_ends
 from stforecast.bench.tables import Compared, ComparedTable
 from stforecast.comparison import table
-from stforecast.comparison.leaderboard import APART, Leaderboard, claims, compare, overall
+from stforecast.comparison.leaderboard import BOARD_FACTS, Leaderboard, claims, compare, overall
 from stforecast.comparison.names import by_task, error_name, horizon_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
@@ -72,7 +72,7 @@ def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
     """Draw the figures, those of single tasks once for each; a failed one is only logged."""
     parts = {
         slug(name): [run for group in groups for run in group.runs]
-        for name, groups in by_task(runs, APART).items()
+        for name, groups in by_task(runs, BOARD_FACTS).items()
     }
     wanted = [("heatmap", "all", list(runs))]
     wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]

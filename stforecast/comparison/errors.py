@@ -17,6 +17,7 @@ from stforecast.bench.run_groups import ALL
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics.metric import mean
 
 SEASONAL = "seasonal naive"
 """Name of the model that repeats the day or the week before, which every run forecasts with."""
@@ -246,8 +247,7 @@ def hourly_load(forecasts: xr.Dataset) -> pd.Series:
     seen = np.isfinite(y)
     totals = [np.where(seen, y, 0.0).sum(axis=0), seen.sum(axis=0)]
     total, count = (np.bincount(hours.ravel(), v.ravel(), minlength=24) for v in totals)
-    mean = np.divide(total, count, out=np.full(24, np.nan), where=count > 0)
-    return pd.Series(mean, pd.RangeIndex(24, name="hour"), name="load")
+    return pd.Series(mean(total, count), pd.RangeIndex(24, name="hour"), name="load")
 
 
 def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:

@@ -86,9 +86,13 @@ def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}
 
 
-HEADINGS = {"raw_width": "width", "raw_pinball": "pinball", "scaled_pinball": "scaled pinball"}
-HEADINGS["raw_crps"] = "CRPS"
-"""Means in the table."""
+HEADINGS = {
+    "raw_width": "width",
+    "raw_pinball": "pinball",
+    "scaled_pinball": "scaled pinball",
+    "raw_crps": "CRPS",
+}
+"""Metrics of which the table has the mean, and their headings."""
 
 
 def interval_table(rows: Sequence[Row]) -> str:
@@ -169,31 +173,27 @@ def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
     found = [joined_coverages(runs) for runs in seeds]
     widest = [by_level[max(by_level)] for by_level in found]
     peak = busy_hours(joined_targets(row.group.runs))
-    outside = [np.mean([_outside(run) for run in runs], axis=0) for runs in seeds]
-    furthest = [max(map(_furthest_bound, runs)) for runs in seeds]
+    outside = [np.array([_outside(run) for run in runs]).T for runs in seeds]
     values = (
         [c.by_step().min() for c in widest],
         [c.in_hours(peak) for c in widest],
-        *zip(*outside, strict=True),
-        furthest,
+        [below.mean() for below, _, _ in outside],
+        [above.mean() for _, above, _ in outside],
+        [furthest.max() for _, _, furthest in outside],
     )
     return dict(zip(headings, map(spread, values), strict=True))
 
 
-def _outside(run: ForecastRun) -> tuple[float, float]:
-    """Return the shares of all targets that lie below and above their bounds."""
+def _outside(run: ForecastRun) -> tuple[float, float, float]:
+    """Return the shares of all targets below and above their bounds, and the furthest bound.
+
+    That is by how many ranges of a cell's test values a bound lies outside them.
+    """
     with run.open_forecasts() as forecasts:
         y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
-    known = np.isfinite(y)
-    return float((y < lower)[known].mean()), float((y > upper)[known].mean())
-
-
-def _furthest_bound(run: ForecastRun) -> float:
-    """Return by how many ranges of a cell's test values a bound lies outside them."""
-    with run.open_forecasts() as forecasts:
-        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
-    values = y.reshape(len(y), -1).T
-    return float(np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values)))
+    known, values = np.isfinite(y), y.reshape(len(y), -1).T
+    furthest = np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values))
+    return float((y < lower)[known].mean()), float((y > upper)[known].mean()), float(furthest)
 
 
 def peak_table(rows: Sequence[Row]) -> str:

@@ -84,7 +84,6 @@ class Leaderboard:
         errors: the errors.
         replicates: bootstrap of the errors.
         smallest_p: smallest p-value that so few days can give, after Holm's correction.
-        n_groups: groups of neighbouring cells; 1 if cells are not resampled.
         task: name of the data, and what distinguishes it from other tasks.
     """
 
@@ -94,7 +93,6 @@ class Leaderboard:
     errors: TaskErrors
     replicates: Replicates
     smallest_p: float
-    n_groups: int
     task: str = ""
 
     @property
@@ -131,10 +129,10 @@ def leaderboard(
     """
     if METRICS.find(metric.removeprefix("raw_")).signed:
         raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
-    errors = read_errors(rows, [metric])
+    errors = read_errors(rows, metric)
     groups = neighbours(errors.locations)
     doing("resampling errors")
-    sums = errors.sums[metric]
+    sums = errors.sums
     known = [row for row in rows if row.name in sums]
     everyone = resample(sums, metric, groups, n=n)
     ours = everyone.only([row.name for row in known])
@@ -159,8 +157,7 @@ def leaderboard(
     # Holm multiplies the smallest of the p-values by their number.
     n_tests = np.isfinite(list(p_values.values())).sum()
     smallest = max((min(1.0, n_tests * t.smallest) for t in tests.values()), default=math.nan)
-    n_groups = 1 if groups is None else len(np.unique(groups))
-    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, n_groups, task)
+    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, task)
 
 
 def resample(
@@ -266,7 +263,7 @@ def by_per_cent(against: Estimate) -> str:
     return f"{value:+.{decimals}f} % [{low:.{decimals}f}, {high:.{decimals}f}]"
 
 
-APART = ("service", "horizon", "path")
+BOARD_FACTS = ("service", "horizon", "path")
 """Facts in which the runs of one task agree, see `by_task`."""
 
 
@@ -301,7 +298,7 @@ def compare(
     """
     boards = []
     known: set[str] = set()
-    for name, groups in by_task(runs, APART).items():
+    for name, groups in by_task(runs, BOARD_FACTS).items():
         rows = [Row(group) for group in groups]
         names = {row.name for row in rows} | {SEASONAL}
         known |= names

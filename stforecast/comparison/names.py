@@ -18,7 +18,7 @@ from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 
 WORDS = frozenset({"bias", "coverage", "width", "pinball", "scaled_pinball"})
-"""Metrics with a name that is no abbreviation."""
+"""Metrics whose names are words, not abbreviations."""
 
 
 def short_title(metric: str) -> str:
@@ -85,12 +85,12 @@ def horizon_ahead(run: ForecastRun) -> str:
     return f"{'up to ' if int(horizon) > 1 else ''}{time_ahead(int(horizon), run)} ahead"
 
 
-APART = ("service", "split", "horizon", "scale", "path")
+TASK_FACTS = ("service", "split", "horizon", "scale", "path")
 """Facts by which tasks of data with one name differ, in the order of their use in names."""
 
 
 def by_task(
-    runs: Sequence[ForecastRun], apart: Sequence[str] = APART
+    runs: Sequence[ForecastRun], apart: Sequence[str] = TASK_FACTS
 ) -> dict[str, list[RunGroup[ForecastRun]]]:
     """Return groups of runs by task: by data, service, split, horizon and scaling, or by `apart`.
 

@@ -11,7 +11,12 @@ import numpy as np
 from data_prep.base.errors import counted
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
-from stforecast.bench.run_groups import RunGroup, differing_settings, group_runs
+from stforecast.bench.run_groups import (
+    RunGroup,
+    differing_settings,
+    group_runs,
+    grouped,
+)
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.comparison import further_tables
@@ -65,12 +70,9 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
     """Return the divisions into clients that have a row of training alone, from few to many."""
     from stforecast.methods import METHODS  # imports torch
 
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.first.method in METHODS and not in_one_client(row.first):
-            found.setdefault(row.first.settings.get("clients", "cell"), []).append(row)
+    apart = [r for r in rows if r.first.method in METHODS and not in_one_client(r.first)]
     divisions = []
-    for some in found.values():
+    for some in grouped(apart, lambda row: row.first.settings.get("clients", "cell")).values():
         names = {row.first.method: row.name for row in some}
         about = some[0].first.about
         if ALONE in names and len(names) > 1:
@@ -195,9 +197,8 @@ def _section(
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
         notes.append(published.footnote)
-    notes += [f"{tables.POOLED_MARK} trained on the data of all cells together"] * any(
-        map(is_pooled, runs)
-    )
+    if any(map(is_pooled, runs)):
+        notes.append(f"{tables.POOLED_MARK} trained on the data of all cells together")
     groups = [row.group for row in rows if not row.view]
     notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
     return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
@@ -257,9 +258,7 @@ def _errors_table(
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
     """Compare the main methods, then ablations and further models in tables of their own."""
-    by_title: dict[str, list[Row]] = {}
-    for row in rows:
-        by_title.setdefault(FURTHER if row.view else row.first.table, []).append(row)
+    by_title = grouped(rows, lambda row: FURTHER if row.view else row.first.table)
     main = by_title.pop("", [])
     if not main or len(rows) < 2:
         return []
@@ -314,11 +313,11 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
 def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
     first = row.first
     sends = len(first.rounds()) and not is_pooled(first)
-    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE"}
+    shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
     return {
         "MSE": _score(row, "mse"),
         "round": first.kept_round if len(first.rounds()) else "-",
-        **{heading: _score(row, metric) for metric, heading in {**shown, **further}.items()},
+        **{heading: _score(row, metric) for metric, heading in shown.items()},
         "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
         "train s": f"{row.mean_of('train_seconds'):.1f}",
         "predict s": f"{row.mean_of('predict_seconds'):.2f}",

@@ -16,11 +16,11 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
-from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.run_groups import RunGroup, grouped
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import POOLED_MARK
 from stforecast.comparison import errors
-from stforecast.forecasting.results import ForecastRun, without_bounds
+from stforecast.forecasting.results import ForecastRun, bounds_of, without_bounds
 from stforecast.metrics.metric import joined_sums, mean
 
 
@@ -34,10 +34,7 @@ def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
 
 def by_seed(runs: Iterable[ForecastRun]) -> list[list[ForecastRun]]:
     """Return the runs of each seed: one run, or one of each fold."""
-    found: dict[int, list[ForecastRun]] = {}
-    for run in runs:
-        found.setdefault(run.seed, []).append(run)
-    return list(found.values())
+    return list(grouped(runs, lambda run: run.seed).values())
 
 
 def in_one_client(run: ForecastRun) -> bool:
@@ -129,17 +126,15 @@ class TaskErrors:
     """Errors of rows that were tested on the same targets.
 
     Attributes:
-        sums: sums by seed, cell and day of each row by name, for each metric; also those of
-            `SEASONAL` where it could forecast.
-        cells: `(cells,)` ids.
+        sums: sums by seed, cell and day of each row by name; also those of `SEASONAL` where it
+            could forecast.
         days: local days of the test part; of all folds in a backtest, where a day that two folds
             share is one.
         locations: `(cells, 2)` longitude and latitude, or None if unknown.
         incomplete: names of rows that lack a fold in every seed, which are left out.
     """
 
-    sums: dict[str, dict[str, ErrorSums]]
-    cells: np.ndarray
+    sums: dict[str, ErrorSums]
     days: pd.DatetimeIndex
     locations: np.ndarray | None
     incomplete: tuple[str, ...]
@@ -147,15 +142,15 @@ class TaskErrors:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Errors of one run by metric and model: totals and weights `(cells, days)`."""
+    """Errors of one run by model, "" for its own: totals and weights `(cells, days)`."""
 
-    sums: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]
+    sums: dict[str, tuple[np.ndarray, np.ndarray]]
     targets: xr.Dataset
     days: pd.DatetimeIndex
 
 
-def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
-    """Read the errors of rows with different names from their runs' forecasts.
+def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
+    """Read the errors in a metric of rows with different names from their runs' forecasts.
 
     Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those of
     other training parts differ. Runs that were tested on different targets are refused.
@@ -168,66 +163,45 @@ def read_errors(rows: Sequence[Row], metrics: Sequence[str]) -> TaskErrors:
             "they were tested on different targets; compare them separately"
         )
     first: dict[int, _Part] = {}
-    sums: dict[str, dict[str, ErrorSums]] = {metric: {} for metric in metrics}
+    sums: dict[str, ErrorSums] = {}
     incomplete = []
     for row in noting(rows, "reading forecasts"):
-        parts = {(run.seed, run.fold): _read(run, row, metrics, first) for run in row.group.runs}
+        parts = {(run.seed, run.fold): _read(run, row, metric, first) for run in row.group.runs}
         seeds = row.complete_seeds(folds)
         if not seeds:
             incomplete.append(row.name)
             continue
-        for metric in metrics:
-            of_seeds = [[parts[seed, fold] for fold in folds] for seed in seeds]
-            sums[metric][row.name] = _joined(of_seeds, metric, "")
+        sums[row.name] = _joined([[parts[seed, fold] for fold in folds] for seed in seeds], "")
     whole = [first[fold] for fold in folds]
-    for metric in metrics:
-        if all((metric, errors.SEASONAL) in part.sums for part in whole):
-            sums[metric][errors.SEASONAL] = _joined([whole], metric, errors.SEASONAL)
-    targets = whole[0].targets
-    cells, days, places = (
-        targets["cell"].to_numpy(),
-        _days(whole).unique(),
-        errors.locations(targets),
-    )
-    return TaskErrors(sums, cells, days, places, tuple(incomplete))
+    if all(errors.SEASONAL in part.sums for part in whole):
+        sums[errors.SEASONAL] = _joined([whole], errors.SEASONAL)
+    places = errors.locations(whole[0].targets)
+    return TaskErrors(sums, _days(whole).unique(), places, tuple(incomplete))
 
 
-def _read(run: ForecastRun, row: Row, metrics: Sequence[str], first: dict[int, _Part]) -> _Part:
-    """Read one run; the first of each fold also gives seasonal naive, and targets to compare."""
+def _read(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _Part:
+    """Sum the errors of one run, which is read by blocks of cells.
+
+    The first run of each fold also gives seasonal naive, and the targets and scales of the others.
+    """
+    leads, scale = run.fold not in first, errors.scale_variable(metric)
+    scales = {scale} if scale else set()
     with run.open_forecasts() as forecasts:
         with run.reading(forecasts):
             # All but the forecasts, of which there are too many for the memory with many cells.
             held = {n: v.load() for n, v in forecasts.items() if n == "y" or v.dims == ("cell",)}
-        return _summed(run, forecasts.assign(held), row, metrics, first)
-
-
-def _summed(
-    run: ForecastRun,
-    forecasts: xr.Dataset,
-    row: Row,
-    metrics: Sequence[str],
-    first: dict[int, _Part],
-) -> _Part:
-    """Sum the errors of forecasts that are read by blocks of cells."""
-    leads = run.fold not in first
-    scales = {scale for metric in metrics if (scale := errors.scale_variable(metric))}
-    if not leads:
-        check_targets(run, forecasts, first[run.fold].targets)
-        forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
-    models = {"": run.selection(row.view)} | (
-        {errors.SEASONAL: errors.SEASONAL}
-        if leads and errors.SEASONAL in errors.variables(forecasts)
-        else {}
-    )
-    blocks, means = [], without_bounds(forecasts)
-    for of_cells in run.in_blocks(means):
-        found = {
-            (metric, name): errors.model_errors(of_cells, metric, selection)
-            for metric in metrics
-            for name, selection in models.items()
-        }
-        blocks.append({key: one.by_day() for key, one in found.items()})
-        days = next(iter(found.values())).days
+        forecasts = forecasts.assign(held)
+        if not leads:
+            check_targets(run, forecasts, first[run.fold].targets)
+            forecasts = scaled_as(first[run.fold].targets, run, forecasts, scales)
+        models = {"": run.selection(row.view)}
+        if leads and errors.SEASONAL in errors.variables(forecasts):
+            models[errors.SEASONAL] = errors.SEASONAL
+        blocks = []
+        for of_cells in run.in_blocks(without_bounds(forecasts)):
+            found = {n: errors.model_errors(of_cells, metric, model) for n, model in models.items()}
+            blocks.append({name: one.by_day() for name, one in found.items()})
+            days = found[""].days
     part = _Part(joined_sums(blocks), forecasts[["y", *scales]], days)
     if leads:
         first[run.fold] = part
@@ -254,15 +228,13 @@ def scaled_as(
     return forecasts.assign(other)
 
 
-def _joined(of_seeds: Sequence[Sequence[_Part]], metric: str, name: str) -> ErrorSums:
-    """Stack seeds, and join the days of their folds; a day may lie in two folds."""
+def _joined(of_seeds: Sequence[Sequence[_Part]], name: str) -> ErrorSums:
+    """Stack a model's seeds, and join the days of their folds; a day may lie in two folds."""
     place, _ = pd.factorize(_days(of_seeds[0]))
     stacked = [
         np.stack(
             [
-                errors.summed_by(
-                    np.concatenate([p.sums[metric, name][i] for p in parts], axis=1), place
-                )
+                errors.summed_by(np.concatenate([p.sums[name][i] for p in parts], axis=1), place)
                 for parts in of_seeds
             ]
         )
@@ -318,16 +290,11 @@ def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
     y = forecasts["y"].to_numpy()
     seen = np.isfinite(y)
     found = {}
-    for name, lower in forecasts.items():
-        begin, bound, which = str(name).partition("lower")
-        if begin or not bound:
-            continue
-        upper = forecasts[f"upper{which}"].to_numpy()
-        inside = seen & (lower.to_numpy() <= y) & (y <= upper)
-        found[float(lower.attrs["coverage"])] = errors.ModelErrors(
-            inside.astype(float), seen.astype(float), times, step, mean
-        )
-    return dict(sorted(found.items()))
+    for nominal, (lower, upper) in bounds_of(forecasts).items():
+        inside = seen & (lower.to_numpy() <= y) & (y <= upper.to_numpy())
+        totals = inside.astype(float), seen.astype(float)
+        found[nominal] = errors.ModelErrors(*totals, times, step, mean)
+    return found
 
 
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErrors]:

@@ -66,11 +66,11 @@ def per_cent(share: Estimate) -> str:
 def basis(board: Leaderboard) -> list[str]:
     """Return what the intervals of one table are about, and which rows it lacks."""
     n_seeds = {line.name: board.replicates.n_seeds[line.name] for line in board.lines}
-    days, most = len(board.errors.days), max(n_seeds.values())
+    n_groups, days, most = board.replicates.n_groups, len(board.errors.days), max(n_seeds.values())
     resampled = [counted(days, "test day")]
-    resampled += [f"{board.n_groups} groups of neighbouring cells"] if board.n_groups > 1 else []
+    resampled += [f"{n_groups} groups of neighbouring cells"] if n_groups > 1 else []
     resampled += [f"up to {counted(most, 'seed')}"] if most > 1 else []
-    fixed = [] if board.n_groups > 1 else ["these cells"]
+    fixed = [] if n_groups > 1 else ["these cells"]
     fixed += [] if most > 1 else ["this seed"]
     about = f"; it holds for {' and '.join(fixed)} only" if fixed else ""
     found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]

@@ -74,6 +74,16 @@ def _open(path: Path) -> xr.Dataset:
     return ds
 
 
+def bounds_of(forecasts: xr.Dataset) -> dict[float, tuple[xr.DataArray, xr.DataArray]]:
+    """Return the bounds of each interval by its nominal coverage, from narrow to wide."""
+    found = {
+        float(lower.attrs["coverage"]): (lower, forecasts[str(name).replace("lower", "upper")])
+        for name, lower in forecasts.items()
+        if str(name).startswith("lower")
+    }
+    return dict(sorted(found.items()))
+
+
 def without_bounds(forecasts: xr.Dataset) -> xr.Dataset:
     """Return forecasts without the bounds of intervals."""
     return forecasts.drop_vars([n for n in forecasts if str(n).startswith(("lower", "upper"))])

@@ -139,13 +139,11 @@ def _scale(
 
 
 def _name(show: str, metric: str, runs: Sequence[ForecastRun]) -> str:
-    names = {
-        "error": lambda: f"test {error_name(metric, runs)}",
-        "load": lambda: f"mean observed {quantity(runs[:1])}",
-        "forecast": lambda: f"mean forecast of {quantity(runs[:1])}",
-        "coverage": lambda: "coverage of the widest interval, white: as promised",
-    }
-    return names[show]()
+    if show == "error":
+        return f"test {error_name(metric, runs)}"
+    if show == "coverage":
+        return "coverage of the widest interval, white: as promised"
+    return f"mean {'observed' if show == 'load' else 'forecast of'} {quantity(runs[:1])}"
 
 
 def _height(where: Places, width: float) -> float:

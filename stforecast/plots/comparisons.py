@@ -14,7 +14,14 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from data_prep.base.errors import InputError, choose
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
-from stforecast.bench.curves import FAINT, Curve, as_curves, draw_curves, outer_labels
+from stforecast.bench.curves import (
+    FAINT,
+    Curve,
+    as_curves,
+    best_first,
+    draw_curves,
+    outer_labels,
+)
 from stforecast.bench.drawing import (
     ONE_COLUMN,
     SMALL,
@@ -61,10 +68,9 @@ def bars(
         reference: where to draw a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
     """
-    unsorted = as_curves(runs)
-    errors = [names.pooled_errors(curve.group.runs, metric, selection) for curve in unsorted]
-    order = np.argsort([some.mean() for some in errors], kind="stable")
-    curves, errors = [unsorted[i] for i in order], [errors[i] for i in order]
+    curves = as_curves(runs)
+    errors = [names.pooled_errors(curve.group.runs, metric, selection) for curve in curves]
+    curves, errors = best_first(curves, errors, np.mean)
     means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
@@ -182,19 +188,17 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
     pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
-    order = np.argsort([names.finite_mean(errors) for errors in pooled], kind="stable")
-    errors_of = {curves[i].group.name: pooled[i] for i in order}
-    curves = [curves[i] for i in order]
-    labels = [_label(curve, errors_of[curve.group.name]) for curve in curves]
+    curves, pooled = best_first(curves, pooled, names.finite_mean)
+    labels = [_label(curve, errors) for curve, errors in zip(curves, pooled, strict=True)]
 
-    def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        known = np.sort(_known(errors_of[curve.group.name]))
+    def draw(ax: Axes, curve: Curve[ForecastRun], errors: np.ndarray, label: str) -> None:
+        known = np.sort(_known(errors))
         if len(known) and not curve.faint:
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         shares = np.arange(len(known) + 1) / max(1, len(known))
         ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
 
-    fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
+    fig, axes = draw_curves(curves, pooled, labels, draw, width, HEIGHT)
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)

@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, close_to, some
 from stforecast.comparison.errors import SCALES, SEASONAL, scale_variable, variables
 from stforecast.comparison.rows import check_targets, scaled_as
-from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun
+from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun, bounds_of
 from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
@@ -270,7 +270,8 @@ def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
     raw = evaluate(y_hat, y, seen, cells, scale=scale)
     tables = [evaluate(y_hat / std, y / std, seen, cells, of_scores), _named_raw(raw, METRICS)]
     if name == "y_hat" and "coverage" in ds.attrs:
-        bands, coverage = _bands(ds, y_hat), ds.attrs["coverage"]
+        pairs = {c: (low.to_numpy(), up.to_numpy()) for c, (low, up) in bounds_of(ds).items()}
+        bands, coverage = Bands(y_hat, pairs), ds.attrs["coverage"]
         by_std = bands.map(lambda values: values / std)
         tables.append(evaluate_intervals(by_std, y / std, seen, cells, coverage))
         raw = evaluate_intervals(bands, y, seen, cells, coverage, scale)
@@ -285,10 +286,3 @@ def _named_raw(table: pd.DataFrame, metrics: Any) -> pd.DataFrame:
 def _scale(ds: xr.Dataset) -> Scale | None:
     found = [ds[name].to_numpy() for name in SCALES.values() if name in ds]
     return Scale(*found) if len(found) == len(SCALES) else None
-
-
-def _bands(ds: xr.Dataset, y_hat: np.ndarray) -> Bands:
-    lower = [str(name) for name in ds if str(name).startswith("lower")]
-    pairs = [(ds[name], ds[name.replace("lower", "upper")]) for name in lower]
-    found = {float(low.attrs["coverage"]): (low.to_numpy(), up.to_numpy()) for low, up in pairs}
-    return Bands(y_hat, dict(sorted(found.items())))

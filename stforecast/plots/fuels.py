@@ -236,12 +236,11 @@ def _verdict(one: Divergences, other: Divergences) -> str:
 
 def _rank_correlation(a: np.ndarray, b: np.ndarray) -> str:
     """Return Spearman's ρ as text; it is undefined if all values are equal."""
-    from scipy.stats import rankdata
+    from scipy.stats import spearmanr
 
-    ranks = [rankdata(values) for values in (a, b)]
-    if any(np.ptp(r) == 0 for r in ranks):
+    if not (np.ptp(a) and np.ptp(b)):
         return "undefined"
-    return f"{np.corrcoef(*ranks)[0, 1]:.2f}"
+    return f"{spearmanr(a, b).statistic:.2f}"
 
 
 KEPT, LEFT_OUT = COLORS[1], COLORS[0]

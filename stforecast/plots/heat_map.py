@@ -87,7 +87,8 @@ def heatmap(
         of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
         table = pd.DataFrame(of_task)
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
-    table = table.loc[_order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)]
+    order = _order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)
+    table, ratios = table.loc[order], ratios.loc[order]
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
     if len(tasks) > 1 and len(horizons) == 1:
         name = f"{name}, {horizons.pop()}".removesuffix(", ")
@@ -95,7 +96,10 @@ def heatmap(
         fig = skill_map(table, name, width=width)
     else:
         fig, ax = _empty(table, width)
-        _draw_errors(fig, ax, table, f"test {name}; colour: ratio to the lowest of the column")
+        norm = Normalize(1, min(3.0, max(1.05, _largest(ratios))))
+        texts = table.map(lambda v: plus_minus(v, 0.0) if np.isfinite(v) else "∞")
+        label = f"test {name}; colour: ratio to the lowest of the column"
+        _draw(fig, ax, ratios.to_numpy(), texts, norm, RISING, label)
     title = "" if len(tasks) > 1 else next(iter(tasks))
     fig.axes[0].set_title(title, fontsize=SMALL, loc="left")
     return fig
@@ -161,13 +165,6 @@ def _order(ratios: pd.DataFrame) -> list[str]:
     """Return the names of the rows by the geometric mean of their known ratios."""
     mean = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
     return list(mean.sort_values(kind="stable").index)
-
-
-def _draw_errors(fig: Figure, ax: Axes, table: pd.DataFrame, label: str) -> None:
-    ratio = table / table.abs().min()
-    reach = min(3.0, max(1.05, _largest(ratio)))
-    texts = table.map(lambda v: plus_minus(v, 0.0) if np.isfinite(v) else "∞")
-    _draw(fig, ax, ratio.to_numpy(), texts, Normalize(1, reach), RISING, label)
 
 
 def _largest(table: pd.DataFrame) -> float:

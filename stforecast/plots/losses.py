@@ -54,17 +54,16 @@ def communication(
         loss: training or validation loss.
         width: width of the figure in inches.
     """
-    found = [_with_loss(as_curves(runs), loss)]
-    views = _views(found, [loss])
-    traffic = [n[n > 0] for view in views for n in map(_bytes, view.tables) if n[-1] > 0]
+    tables, lacking = _with_loss(as_curves(runs), loss)
+    traffic = [n[n > 0] for _, table in tables if (n := _bytes(table))[-1] > 0]
     if not traffic:
         raise InputError(
             f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
         )
 
-    def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
-        n_bytes, losses = _bytes((curve, table)), table[LOSSES[loss]].to_numpy()
-        if n_bytes[-1] > 0:
+    def draw(ax: Axes, own: Table, losses: np.ndarray, label: str) -> None:
+        curve, table = own
+        if (n_bytes := _bytes(table))[-1] > 0:
             _loss_line(ax, n_bytes, losses, curve, label)
         else:
             level = losses[np.isfinite(losses)][-1]
@@ -73,7 +72,7 @@ def communication(
     def scale(ax: Axes) -> None:
         drawing.byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
 
-    return _draw_views(views, draw, scale, width, _not_drawn({loss: found[0][1]}))
+    return _draw_views(_views({loss: tables}), draw, scale, width, _not_drawn({loss: lacking}))
 
 
 @figure_of_training
@@ -92,25 +91,22 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = drawing.TWO_COLUMNS) -
     """
     curves = as_curves(runs)
     found = {loss: _with_loss(curves, loss) for loss in LOSSES}
-    shown = [loss for loss, (tables, _) in found.items() if tables]
+    shown = {loss: tables for loss, (tables, _) in found.items() if tables}
     if not shown:
         raise InputError("none of these runs has rounds; draw `predictions`, `cdf` or `horizon`")
-    if len(shown) > 1 and max(len(found[loss][0]) for loss in shown) > MOST_TOGETHER:
-        shown = ["validation"]
-        del found["training"]
+    if len(shown) > 1 and max(map(len, shown.values())) > MOST_TOGETHER:
+        del shown["training"], found["training"]
     absent = {loss: lacking for loss, (_, lacking) in found.items()}
-    views = _views([found[loss] for loss in shown], shown)
-    column = {view.name: LOSSES[view.loss] for view in views}
 
-    def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
-        losses = table[column[ax.get_ylabel()]].to_numpy()
+    def draw(ax: Axes, own: Table, losses: np.ndarray, label: str) -> None:
+        curve, table = own
         _loss_line(ax, table["round"].to_numpy(), losses, curve, label)
 
     def scale(ax: Axes) -> None:
         lengths = [np.size(line.get_ydata()) for line in ax.lines]
         drawing.count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
 
-    return _draw_views(views, draw, scale, width, _not_drawn(absent))
+    return _draw_views(_views(shown), draw, scale, width, _not_drawn(absent))
 
 
 Table = tuple[Curve[ForecastRun], pd.DataFrame]
@@ -119,25 +115,23 @@ Table = tuple[Curve[ForecastRun], pd.DataFrame]
 
 @dataclass(frozen=True)
 class View:
-    """Losses of runs that compare, training or validation, and the name of their axis."""
+    """Losses that can be compared: their column of `rounds.csv`, and the name of their axis."""
 
-    loss: str
+    column: str
     name: str
-    tables: Sequence[Table]
+    tables: list[Table]
 
 
-def _views(found: Sequence[tuple[list[Table], list[str]]], losses: Sequence[str]) -> list[View]:
+def _views(shown: Mapping[str, Sequence[Table]]) -> list[View]:
     """Divide losses by kind: the validation loss is always the MSE, that of training may not be."""
-    views: dict[tuple[str, str], list[Table]] = {}
-    for loss, (tables, _) in zip(losses, found, strict=True):
+    views: dict[str, View] = {}
+    for loss, tables in shown.items():
         for curve, table in tables:
             trained_on = str(curve.group.runs[0].settings.get("loss", "mse"))
             kind = "mse" if loss == "validation" else trained_on
-            views.setdefault((loss, kind), []).append((curve, table))
-    return [
-        View(loss, f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores", tables)
-        for (loss, kind), tables in views.items()
-    ]
+            name = f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores"
+            views.setdefault(name, View(LOSSES[loss], name, [])).tables.append((curve, table))
+    return [*views.values()]
 
 
 _KINDS = {"mse": "MSE", "mae": "MAE", "huber": "Huber loss", "quantile": "pinball loss"}
@@ -145,31 +139,30 @@ _KINDS = {"mse": "MSE", "mae": "MAE", "huber": "Huber loss", "quantile": "pinbal
 
 def _draw_views(
     views: Sequence[View],
-    draw: Callable[[Axes, Curve[ForecastRun], pd.DataFrame, str], None],
+    draw: Callable[[Axes, Table, np.ndarray, str], None],
     scale: Callable[[Axes], None],
     width: float,
     note: str,
 ) -> Figure:
-    """Draw a panel for each view, or for each method if there are more than six."""
+    """Draw a panel for each view, or for each method if there are more than six.
+
+    `draw` draws the losses of a run with a label, `scale` formats the x axis.
+    """
     several = len({curve.group.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
-    pairs = [
-        (view, own)
-        for view in views
-        for own in (_by_loss(view.tables, LOSSES[view.loss]) if several else [""])
-    ]
+    pairs = [(view, own) for view in views for own in (_by_loss(view) if several else [""])]
     in_row = columns(width) if several else 1 if width <= drawing.ONE_COLUMN else min(2, len(pairs))
     height = PANEL if several else HEIGHT
     fig, axes = drawing.panels(width, height, len(pairs), n_columns=in_row)
     for ax, (view, own) in zip(axes, pairs, strict=True):
-        ax.set_ylabel(view.name)
         for curve, table in view.tables:
+            losses = table[view.column].to_numpy()
             if not several:
-                draw(ax, curve, table, curve.group.label)
+                draw(ax, (curve, table), losses, curve.group.label)
             elif curve.group.name == own:
-                draw(ax, curve.alone, table, UNNAMED)
+                draw(ax, (curve.alone, table), losses, UNNAMED)
                 title_panel(ax, curve.group.label, width / in_row)
             else:
-                draw(ax, curve.behind, table, UNNAMED)
+                draw(ax, (curve.behind, table), losses, UNNAMED)
         scale(ax)
         ax.set_ylabel(textwrap.fill(view.name, int(0.8 * drawing.CHARACTERS_PER_INCH * height)))
         ax.set_xlabel(
@@ -191,19 +184,18 @@ def _trim(axes: Sequence[Axes], in_row: int) -> None:
             ax.set_ylabel("")
 
 
-def _by_loss(tables: Sequence[Table], column: str) -> list[str]:
-    last = {curve.group.name: table.iloc[-1] for curve, table in tables}
-    return sorted(last, key=lambda name: float(np.nan_to_num(last[name][column], nan=np.inf)))
+def _by_loss(view: View) -> list[str]:
+    """Return the names of the curves by their last loss, the lowest first."""
+    last = {curve.group.name: table[view.column].iloc[-1] for curve, table in view.tables}
+    return sorted(last, key=lambda name: float(np.nan_to_num(last[name], nan=np.inf)))
 
 
-def _bytes(table: Table) -> np.ndarray:
+def _bytes(table: pd.DataFrame) -> np.ndarray:
     """Return the bytes sent and received until the end of each round."""
-    return (table[1]["bytes_down"] + table[1]["bytes_up"]).cumsum().to_numpy()
+    return (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy()
 
 
-def _with_loss(
-    curves: Sequence[Curve[ForecastRun]], loss: str
-) -> tuple[list[tuple[Curve[ForecastRun], pd.DataFrame]], list[str]]:
+def _with_loss(curves: Sequence[Curve[ForecastRun]], loss: str) -> tuple[list[Table], list[str]]:
     """Return `rounds.csv` of the runs with a finite loss, and the names of the others."""
     tables, absent = [], []
     for curve in curves:

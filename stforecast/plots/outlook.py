@@ -46,14 +46,9 @@ def draw_outlook(
         # Of several cells, colours tell these apart: what their lines mean is said once.
         first = cell == chosen[0]
         times, label = _instants(forecast.index), "forecast" if first else None
-        dashes = "-" if alone else "--"
-        look: dict[str, Any] = {
-            "color": color,
-            "linewidth": 1.6,
-            "linestyle": dashes,
-            "label": label,
-        }
-        ax.plot(times, forecast[cell], marker="o" if single else None, markersize=4, **look)
+        look: dict[str, Any] = {"color": color, "linewidth": 1.6, "label": label}
+        look |= {"linestyle": "-" if alone else "--", "marker": "o" if single else None}
+        ax.plot(times, forecast[cell], markersize=4, **look)
         if interval is not None:
             label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
             low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)

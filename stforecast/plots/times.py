@@ -22,6 +22,7 @@ from stforecast.bench.curves import (
     PANEL,
     Curve,
     as_curves,
+    best_first,
     columns,
     draw_curves,
     outer_labels,
@@ -72,17 +73,16 @@ def hours(
     first = joined_targets(runs)
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
-    order = np.argsort([next(iter(split.values())) for _, split in tables], kind="stable")
-    curves, tables = [curves[i] for i in order], [tables[i] for i in order]
+    curves, tables = best_first(curves, tables, lambda found: next(iter(found[1].values())))
     labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
     name = f"test {names.error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
-        table_of = {c.group.name: table for c, (table, _) in zip(curves, tables, strict=True)}
 
-        def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-            curve.draw_mean(ax, table_of[curve.group.name], label=label)
+        def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
+            curve.draw_mean(ax, table, label=label)
 
-        fig, axes = draw_curves(curves, labels, draw, width, PANEL)
+        by_hour = [table for table, _ in tables]
+        fig, axes = draw_curves(curves, by_hour, labels, draw, width, PANEL)
         outer_labels(axes, _axis(first), name, width, PANEL)
     else:
         fig, axes = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
@@ -138,8 +138,12 @@ def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
     ax.set_ylabel("observed")
 
 
-NAIVE: dict[str, Any] = {"label": SEASONAL, "color": HUES[-1], "linestyle": (0, (1, 1))}
-NAIVE["linewidth"] = 1.0
+NAIVE: dict[str, Any] = {
+    "label": SEASONAL,
+    "color": HUES[-1],
+    "linestyle": (0, (1, 1)),
+    "linewidth": 1.0,
+}
 """Style of the line of seasonal naive."""
 
 MOST_MINUTES = 120
@@ -165,10 +169,9 @@ def horizon(
         metric: name of the error; raw_… is in the data's units.
         width: width of the figure in inches.
     """
-    unsorted = as_curves(runs)
-    tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in unsorted]
-    order = np.argsort([_mean(table).mean() for table in tables], kind="stable")
-    curves, tables = [unsorted[i] for i in order], [tables[i] for i in order]
+    curves = as_curves(runs)
+    tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in curves]
+    curves, tables = best_first(curves, tables, lambda table: _mean(table).mean())
     name = f"test {names.error_name(metric, runs)}"
     repeated = any(run.method in SEASONAL_METHODS for run in runs)
     naive = None if repeated else names.seasonal_errors(runs, metric)
@@ -176,20 +179,18 @@ def horizon(
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
     places, axis = axis_ahead(runs, max(table.index.max() for table in tables))
-    table_of = {curve.group.name: table for curve, table in zip(curves, tables, strict=True)}
     labels = [
         curve.group.label + ("" if np.isfinite(_mean(table)).all() else ", not finite everywhere")
         for curve, table in zip(curves, tables, strict=True)
     ]
 
-    def draw(ax: Axes, curve: Curve[ForecastRun], label: str) -> None:
-        table = table_of[curve.group.name]
+    def draw(ax: Axes, curve: Curve[ForecastRun], table: pd.DataFrame, label: str) -> None:
         points = {} if curve.faint else {"marker": curve.marker, "markersize": 3.5}
         whiskers = None if curve.faint else _whiskers(table)
         x = places[curve.group.runs[0].folder][table.index - 1]
         ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
 
-    fig, axes = draw_curves(curves, labels, draw, width, HEIGHT)
+    fig, axes = draw_curves(curves, tables, labels, draw, width, HEIGHT)
     for ax in axes:
         if levels is not None:
             ax.plot(places[runs[0].folder][levels.index - 1], levels, **NAIVE)

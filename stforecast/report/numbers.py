@@ -18,6 +18,7 @@ from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, mod
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
+from stforecast.metrics.metric import mean
 from stforecast.report.tables import Table, number, share
 
 FORMAT = "%Y-%m-%d %H:%M"
@@ -255,9 +256,8 @@ def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
         np.where(mask, part[name].to_numpy(), 0.0).sum(axis=(1, 2))
         for part, mask in zip(forecasts, seen, strict=True)
     ]
-    counts = np.sum([mask.sum(axis=(1, 2)) for mask in seen], axis=0)
-    total = np.sum(totals, axis=0)
-    return np.divide(total, counts, out=np.full(total.shape, np.nan), where=counts > 0)
+    counts = [mask.sum(axis=(1, 2)) for mask in seen]
+    return mean(np.sum(totals, axis=0), np.sum(counts, axis=0))
 
 
 def _coverage(forecasts: Sequence[xr.Dataset]) -> tuple[float, np.ndarray | None]:
@@ -289,39 +289,42 @@ def worst_tables(
 
 
 def _cells(cells: np.ndarray, best: MethodNumbers, name: str, own: str, quantity: str) -> Table:
-    errors = best.errors.by_cell
     rows = []
-    for i in highest(errors):
-        naive = {} if best.naive is None else {"of seasonal naive": best.naive.by_cell[i]}
-        inside = {} if best.coverage is None else {"inside the interval": best.coverage[i]}
-        rows.append(
-            {"cell": str(cells[i]), own: number(errors[i])}
-            | {column: number(value) for column, value in naive.items()}
-            | {f"mean {quantity}": number(best.load[i])}
-            | {column: share(value) for column, value in inside.items()}
-        )
+    for i in highest(best.errors.by_cell):
+        row = {"cell": str(cells[i]), **_errors_at(i, "by_cell", best, own)}
+        row[f"mean {quantity}"] = number(best.load[i])
+        if best.coverage is not None:
+            row["inside the interval"] = share(best.coverage[i])
+        rows.append(row)
     return Table(f"Cells with the highest errors of {name}", rows, opens="cell")
 
 
 def _hours(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
-    errors = best.errors.by_hour
     rows = [
-        {"hour": f"{hour:02d}:00", own: number(errors[hour])}
-        | ({} if best.naive is None else {"of seasonal naive": number(best.naive.by_hour[hour])})
-        for hour in highest(errors)
+        {"hour": f"{hour:02d}:00", **_errors_at(hour, "by_hour", best, own)}
+        for hour in highest(best.errors.by_hour)
     ]
     return Table(f"Hours with the highest errors of {name}, {clock}", rows)
 
 
 def _days(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
-    errors = best.errors.by_day
+    days = best.errors.by_day.index
     rows = [
-        {"day": f"{errors.index[i]:%Y-%m-%d}", "weekday": f"{errors.index[i]:%A}"}
-        | {own: number(errors.iloc[i])}
-        | ({} if best.naive is None else {"of seasonal naive": number(best.naive.by_day.iloc[i])})
-        for i in highest(errors.to_numpy())
+        {"day": f"{days[i]:%Y-%m-%d}", "weekday": f"{days[i]:%A}"}
+        | _errors_at(i, "by_day", best, own)
+        for i in highest(best.errors.by_day.to_numpy())
     ]
     return Table(f"Days with the highest errors of {name}, {clock}", rows)
+
+
+def _errors_at(place: int, name: str, best: MethodNumbers, own: str) -> dict[str, str]:
+    """Return the error of the best method, and of seasonal naive, at a place of an attribute."""
+    found = {own: best.errors, "of seasonal naive": best.naive}
+    return {
+        head: number(np.asarray(getattr(errors, name))[place])
+        for head, errors in found.items()
+        if errors is not None
+    }
 
 
 def highest(errors: np.ndarray) -> list[int]:
@@ -330,6 +333,4 @@ def highest(errors: np.ndarray) -> list[int]:
     >>> highest(np.array([1.0, np.nan, 3.0, np.inf]))
     [3, 2, 0]
     """
-    known = np.flatnonzero(~np.isnan(errors))
-    order = known[np.argsort(-errors[known], kind="stable")]
-    return [int(i) for i in order[:N_WORST]]
+    return pd.Series(errors).dropna().nlargest(N_WORST).index.tolist()

@@ -13,7 +13,7 @@ from data_prep.base.errors import counted, some
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.plots.cell_map import find_places
-from stforecast.report.section import looks, map_of
+from stforecast.report.section import looks, map_of, map_value
 from stforecast.report.tables import Arrays, Table, number, share
 
 if TYPE_CHECKING:  # They import torch.
@@ -68,14 +68,6 @@ def outlook_section(
     unit = "" if series.units == "1" else f", {series.units}"
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
     plan = _sorted(found.plan)
-    values: dict[str, tuple[pd.Series, float | None, bool]]
-    values = {f"highest forecast of {series.service}{unit}": (found.plan["peak"], None, False)}
-    if "threshold" in plan:
-        headroom = f"headroom: threshold less the highest forecast{unit}"
-        values = {headroom: (found.plan["headroom"], 0.0, False), **values}
-        if (name := _chance(plan)) is not None:
-            chances = found.plan[name], None, True
-            values = {"probability of exceeding the threshold": chances, **values}
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
@@ -84,28 +76,33 @@ def outlook_section(
         "clock": clock_of(series.calendar.time_zone or ""),
         "first": list(forecast.columns).index(plan.index[0]),
         "map": map_of(places, arrays),
-        "values": [
-            {
-                "title": title,
-                "middle": middle,
-                "share": is_share,
-                "of": [arrays.floats(of.to_numpy())],
-            }
-            for title, (of, middle, is_share) in values.items()
-        ],
+        "values": _values(found.plan, f"{series.service}{unit}", unit, arrays),
         "series": _lines(series, found, arrays, room // len(series.cells)),
     }
     claims = (_when(forecast, series), *_said(found, length))
-    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan, series))))
+    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan))))
     return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
+
+
+def _values(plan: pd.DataFrame, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
+    """Return the values by cell that the map can show, the first of which it begins with."""
+
+    def shown(title: str, column: str, **how: Any) -> dict[str, Any]:
+        return map_value(arrays, title, [plan[column].to_numpy()], **how)
+
+    values = []
+    if "threshold" in plan:
+        if (name := _chance(plan)) is not None:
+            values.append(shown("probability of exceeding the threshold", name, is_share=True))
+        headroom = f"headroom: threshold less the highest forecast{unit}"
+        values.append(shown(headroom, "headroom", middle=0.0))
+    return [*values, shown(f"highest forecast of {quantity}", "peak")]
 
 
 def _chance(plan: pd.DataFrame) -> str | None:
     """Return the column of the probability over the span, or of one step where that is unknown."""
-    known = [
-        c for c in ("probability", "highest_probability") if c in plan and plan[c].notna().any()
-    ]
-    return known[0] if known else None
+    columns = ("probability", "highest_probability")
+    return next((c for c in columns if c in plan and plan[c].notna().any()), None)
 
 
 def _sorted(plan: pd.DataFrame) -> pd.DataFrame:
@@ -134,10 +131,10 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
     if (name := _chance(plan)) is None:
         return (f"{text}; no probabilities, as not all steps have bounds.",)
-    expected, span = plan[name].sum(), f"in the coming {length}" if name == "probability" else ""
-    if not span:
-        return (f"{text}.",)
-    return (f"{text}; {expected:.1f} are expected to exceed it at least once {span}.",)
+    if name == "probability":
+        expected = plan[name].sum()
+        text += f"; {expected:.1f} are expected to exceed it at least once in the coming {length}"
+    return (f"{text}.",)
 
 
 def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
@@ -161,16 +158,15 @@ def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
     notes = [f"Forecast above it, without bounds: {some(unknown, 9)}."] if len(unknown) else []
     if not rows:
         return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
-    notes += _rest(len(likely), name == "probability")
+    notes += [*_rest(len(likely)), *([RULE] if name == "probability" else [])]
     return Table(caption, rows, notes, opens="cell")
 
 
-def _rest(n: int, in_span: bool = False) -> list[str]:
-    cut = [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
-    return [*cut, *([RULE] if in_span else [])]
+def _rest(n: int) -> list[str]:
+    return [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
 
 
-def _plan(plan: pd.DataFrame, series: Series) -> Table:
+def _plan(plan: pd.DataFrame) -> Table:
     """Return the plan of the cells, at most `MOST_ROWS` of them."""
     rows = [
         {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,15 @@ import xarray as xr
 from matplotlib.axes import Axes
 
 from data_prep.cube import local_time, observed
-from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, add_legend, date_axis, panels
+from stforecast.bench.drawing import (
+    SMALL,
+    TEXT,
+    TWO_COLUMNS,
+    add_legend,
+    date_axis,
+    panels,
+    png_address,
+)
 from stforecast.report.write import render, write_html
 
 MOST_ROWS = 400
@@ -57,9 +63,7 @@ def _picture(ds: xr.Dataset, name: str) -> str:
     _total(axes[2], frame, name if units == "1" else f"{name}, {units}")
     _week(axes[3], frame)
     add_legend(figure)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=160)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return png_address(figure, 160)
 
 
 def _daily(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
@@ -114,9 +115,9 @@ def _board(
 ) -> Table:
     rows = []
     for row, line, found in zip(comparison_rows(board), lines, numbers, strict=True):
-        further = {f"median MAE of a cell, {units}": number(_over_cells(np.median, found.mae))}
+        further = {f"median MAE of a cell, {units}": number(pd.Series(found.mae).median())}
         if found.coverage is not None:
-            held = share(_over_cells(np.mean, found.coverage))
+            held = share(pd.Series(found.coverage).mean())
             further[f"{found.nominal:.0%} intervals hold"] = held
         further["train s"] = number(line.row.mean_of("train_seconds"))
         further["runs"] = str(len(line.row.group.runs))
@@ -127,43 +128,27 @@ def _board(
     return Table("Leaderboard, the lowest error first", rows, notes)
 
 
-def _over_cells(reduce: Callable[[np.ndarray], np.floating], values: np.ndarray) -> float:
-    """Reduce the known values of cells; NaN if there are none."""
-    known = values[~np.isnan(values)]
-    return float(reduce(known)) if len(known) else math.nan
-
-
 def _values(
     numbers: Sequence[MethodNumbers], arrays: Arrays, error: str, quantity: str
 ) -> list[dict[str, Any]]:
-    """Return the values by cell that the map can show, each with one array for each method.
-
-    A value with a `middle` is drawn in two colours around it.
-    """
+    """Return the values by cell that the map can show, each with one array for each method."""
     naive = numbers[0].naive
-    every: list[tuple[str, list[np.ndarray | None], float | None, bool]] = [
-        (f"error: {error}", [n.errors.by_cell for n in numbers], None, False),
-        (f"mean absolute error of {quantity}", [n.mae for n in numbers], None, False),
+    shown = partial(map_value, arrays)
+    values = [
+        shown(f"error: {error}", [n.errors.by_cell for n in numbers]),
+        shown(f"mean absolute error of {quantity}", [n.mae for n in numbers]),
     ]
     if naive is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = [n.errors.by_cell / naive.by_cell for n in numbers]
-        every.append((f"{error} divided by that of seasonal naive", list(ratios), 1.0, False))
-    every.append((f"load: mean observed {quantity}", [numbers[0].load], None, False))
-    every.append((f"mean forecast {quantity}", [n.forecast for n in numbers], None, False))
+        values.append(shown(f"{error} divided by that of seasonal naive", ratios, middle=1.0))
+    values.append(shown(f"load: mean observed {quantity}", [numbers[0].load]))
+    values.append(shown(f"mean forecast {quantity}", [n.forecast for n in numbers]))
     nominal = max((n.nominal for n in numbers if n.coverage is not None), default=None)
     if nominal is not None:
-        title = f"coverage of the {nominal:.0%} interval"
-        every.append((title, [n.coverage for n in numbers], nominal, True))
-    return [
-        {
-            "title": title,
-            "middle": middle,
-            "share": is_share,
-            "of": [None if v is None else arrays.floats(v) for v in of_methods],
-        }
-        for title, of_methods, middle, is_share in every
-    ]
+        title, coverage = f"coverage of the {nominal:.0%} interval", [n.coverage for n in numbers]
+        values.append(shown(title, coverage, middle=nominal, is_share=True))
+    return values
 
 
 def _curves(
@@ -312,6 +297,21 @@ def _bounds(places: Places) -> list[float]:
     corners = np.concatenate([ring for rings in places.outlines for ring in rings])
     (west, south), (east, north) = corners.min(axis=0), corners.max(axis=0)
     return [float(west), float(-north), float(east), float(-south)]
+
+
+def map_value(
+    arrays: Arrays,
+    title: str,
+    of_methods: Sequence[np.ndarray | None],
+    middle: float | None = None,
+    is_share: bool = False,
+) -> dict[str, Any]:
+    """Add a value `(cells,)` of each method to the page's arrays, for the map to show.
+
+    A value with a `middle` is drawn in two colours around it; shares are shown in per cent.
+    """
+    of = [None if values is None else arrays.floats(values) for values in of_methods]
+    return {"title": title, "middle": middle, "share": is_share, "of": of}
 
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from data_prep.base.errors import in_minutes
 from stforecast.report.outlook import MOST_ROWS, outlook_section
+from stforecast.report.section import map_value
 from stforecast.report.tables import Table, number, share
 from stforecast.report.write import MOST_VALUES, ReportPage
 
@@ -51,12 +52,13 @@ def write_service_page(
     cells = watch.cells.set_index("cell")
     worst = cells.sort_values("mase_7d", ascending=False, kind="stable")
     values = [
-        {
-            "title": name,
-            "middle": watch.nominal if column == "coverage_7d" else middle,
-            "share": is_share,
-            "of": [page.arrays.floats(cells[column].to_numpy())],
-        }
+        map_value(
+            page.arrays,
+            name,
+            [cells[column].to_numpy()],
+            watch.nominal if column == "coverage_7d" else middle,
+            is_share,
+        )
         for column, (name, middle, is_share) in SHOWN.items()
         if cells[column].notna().any()
     ]

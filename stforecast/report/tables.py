@@ -19,7 +19,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, counted, some
 from data_prep.cube import local_time, observed, step_of
 from stforecast.bench.run_groups import R, RunGroup
-from stforecast.bench.tables import short
+from stforecast.bench.tables import short, versions_of
 from stforecast.comparison.errors import clock_of
 from stforecast.comparison.rows import folds_of
 from stforecast.data.dates import in_words
@@ -284,17 +284,11 @@ def runs_sheet(
             {"setting": name}
             | {method: _shown(value) for method, value in values.items() if value is not None}
         )
-    versions = {
-        f"{package} {version}"
-        for group in groups
-        for run in group.runs
-        for package, version in run.about.get("versions", {}).items()
-    }
     return RunsSheet(
         dates,
         Table("All settings, as given", rows),
         {group.name: repeat(group.runs[0]) for group in groups},
-        ", ".join(sorted(versions)),
+        versions_of(run for group in groups for run in group.runs),
     )
 
 

@@ -137,37 +137,6 @@ def write_html(out: Path, text: str) -> Path:
     return out
 
 
-def write_report(
-    runs: Sequence[ForecastRun],
-    out: str | os.PathLike[str],
-    *,
-    metric: str = "mase",
-    reference: str | None = None,
-    title: str = "Forecasts compared",
-    command: str = "",
-    ahead: tuple[Series, Outlook] | None = None,
-) -> Path:
-    """Write a page on finished forecasts.
-
-    Args:
-        runs: finished forecasts of one or several data sets.
-        out: the HTML file.
-        metric: error to compare, as in `metrics.csv`.
-        reference: label of the runs that the others are compared with, see `compare`.
-        title: heading of the page.
-        command: command that writes the page again.
-        ahead: history of the first run's model and what follows it, for the page to begin with.
-
-    Raises:
-        InputError: as for `Page.add_forecasts`.
-    """
-    page = ReportPage()
-    if ahead is not None:
-        page.add_outlook(runs[0], *ahead)
-    page.add_forecasts(runs, metric, reference)
-    return page.write(out, title, command)
-
-
 def try_report(write: Callable[[], Path], out: Path) -> Path | None:
     """Write a page at the end of a benchmark; a failure is logged, as the results are there."""
     try:

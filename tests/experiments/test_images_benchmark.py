@@ -2,7 +2,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from experiments.benchmarks import images
+from experiments.benchmarks import frame, images
 from experiments.benchmarks.images import (
     COLUMNS,
     PROBLEMS,
@@ -32,7 +32,7 @@ def test_the_loop_computes_what_the_cohorts_do(name, monkeypatch):
 @pytest.mark.slow
 def test_both_paths_are_measured_with_one_thread_and_with_several(monkeypatch):
     here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
-    monkeypatch.setattr(images, "own_process", here)
+    monkeypatch.setattr(frame, "own_process", here)
     rows = time_in_turns(SMALL["cnn"], n_clients=2, threads=2, repetitions=2)
     assert [(r["path"], r["threads"]) for r in rows] == [
         ("loop over clients", 1), ("loop over clients", 2), ("ours", 1), ("ours", 2),

@@ -3,8 +3,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from experiments.benchmarks import rounds
-from experiments.benchmarks.client_loop import EPOCH, ClientLoop, make_federation
+from experiments.benchmarks import frame
+from experiments.benchmarks.client_loop import EPOCH
 from experiments.benchmarks.frame import table
 from experiments.benchmarks.rounds import (
     COLUMNS,
@@ -17,7 +17,6 @@ from experiments.benchmarks.rounds import (
     make_runner,
     measure,
 )
-from experiments.benchmarks.simulators import restore, snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -42,19 +41,6 @@ def test_a_loop_over_clients_computes_what_the_stacked_path_does(loop):
 def test_the_seed_matters():
     other = Variant("other", settings=(("seed", 2),))
     assert losses(other, 1) != pytest.approx(losses(Variant("ours"), 1), rel=1e-3)
-
-
-@pytest.mark.repeats
-def test_a_client_goes_on_from_its_snapshot():
-    federation = make_federation(3, 2)
-    straight, broken = (ClientLoop(federation, tuned=True) for _ in range(2))
-    straight.run_round()
-    broken.run_round()
-    kept = [{name: t.clone() for name, t in snapshot(c).items()} for c in broken.clients]
-    broken.clients = ClientLoop(federation, tuned=True).clients
-    for client, tensors in zip(broken.clients, kept, strict=True):
-        restore(client, tensors)
-    assert straight.run_round() == broken.run_round()
 
 
 def test_the_arithmetic_of_the_reference_round():
@@ -91,7 +77,7 @@ def test_the_better_number_of_threads_stays():
 
 def test_paths_take_turns_and_are_compared_with_the_first(monkeypatch):
     here = lambda make, *args: nullcontext(make(*args))  # noqa: E731
-    monkeypatch.setattr(rounds, "own_process", here)
+    monkeypatch.setattr(frame, "own_process", here)
     monkeypatch.setenv("STFORECAST_KERNELS", "on")  # restored afterwards
     compared = [Variant("plain", "peers"), Variant("tuned", "tuned"), Variant("ours")]
     rows = measure(compared, n_clients=2, n_batches=1, repetitions=2, rate=1.0)

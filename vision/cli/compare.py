@@ -60,12 +60,16 @@ log = logging.getLogger(__name__)
 
 
 def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> ComparedTable:
-    """Compare rows on the same data, with a row of theirs if it is one; or say why not."""
-    own = reference if reference in {row.name for row in rows} else None
+    """Compare rows on the same data, with the reference if it is one of them; or say why not."""
     try:
-        return compared_table(data, compare_accuracies(rows, compared_masks(rows), own))
+        return compared_table(data, _compare(rows, reference))
     except InputError as e:
         return ComparedTable(data, (), [f"Not compared: {e.typed}."])
+
+
+def _compare(rows: Sequence[ModelRow], reference: str | None) -> Comparison:
+    own = reference if reference in {row.name for row in rows} else None
+    return compare_accuracies(rows, compared_masks(rows), own)
 
 
 def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
@@ -155,7 +159,12 @@ def _points(line: Accuracy, sign: int) -> str:
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
     """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
-    found = comparisons(runs, reference)
+    found = {}
+    for name, rows in rows_by_data(runs, reference).items():
+        try:
+            found[name] = _compare(rows, reference)
+        except InputError as e:
+            raise InputError(f"{name}: ", e) from e
     tables = [compared_table(name, comparison) for name, comparison in found.items()]
     return Compared(tables, (), _numbers(found))
 
@@ -164,18 +173,6 @@ def compared_table(name: str, found: Comparison) -> ComparedTable:
     """Return the table of a comparison on the data of a name, and what it shows."""
     said = accuracy_claims(found, name)
     return ComparedTable(name, accuracy_comparison(found), said, [about_intervals(found)])
-
-
-def comparisons(runs: Sequence[ImageRun], reference: str | None = None) -> dict[str, Comparison]:
-    """Compare image runs, those of each image set and scenario by themselves."""
-    found = {}
-    for name, rows in rows_by_data(runs, reference).items():
-        own = reference if reference in {row.name for row in rows} else None
-        try:
-            found[name] = compare_accuracies(rows, compared_masks(rows), own)
-        except InputError as e:
-            raise InputError(f"{name}: ", e) from e
-    return found
 
 
 def rows_by_data(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
 from data_prep.base.errors import InputError, some
 from stforecast.bench.curves import places
-from stforecast.bench.drawing import save_figure
+from stforecast.bench.drawing import png_address
 from stforecast.bench.run_groups import ALL, select
 from stforecast.report.section import Chart, Picture, PlainSection, evenly
 from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
@@ -135,14 +132,8 @@ def _division(run: ImageRun) -> Picture:
         drawn, caption = stream([run]), "Training images by client, class and stage"
     else:
         drawn, caption = partition([run]), "Images by client and class"
-    with TemporaryDirectory() as folder:
-        file = save_figure(drawn, Path(folder) / "division.png", dpi=DPI)
-        content = base64.b64encode(file.read_bytes()).decode()
-    return Picture(
-        "Images of the clients",
-        f"data:image/png;base64,{content}",
-        f"{caption}, of {run.label}, first seed.",
-    )
+    caption = f"{caption}, of {run.label}, first seed."
+    return Picture("Images of the clients", png_address(drawn, DPI), caption)
 
 
 def _facts(run: ImageRun) -> dict[str, str]:

@@ -163,13 +163,14 @@ def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
     """Explain the columns of the table of accuracies."""
     runs = [run for row in rows for run in row.group.runs]
     judged = {run.judged(view) for run in runs for view in run.views}
-    return [
+    notes = [
         f"{judged_note(judged)}; own classes: a prediction chooses from the classes of the "
         "client's training images; best: the best round by the test accuracy itself, as in papers; "
-        "by domain: all clients' test images together, after the last round",
-        *[f"{tables.POOLED_MARK} trained on the images of all clients together"]
-        * any(map(pools_images, runs)),
+        "by domain: all clients' test images together, after the last round"
     ]
+    if any(map(pools_images, runs)):
+        notes.append(f"{tables.POOLED_MARK} trained on the images of all clients together")
+    return notes
 
 
 def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:

@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError, counted
 from stforecast.bench.tables import MOST_DECIMALS, short
 
 NEGLIGIBLE = 1e-9
-"""Width of an interval, by the larger of its value and 1, that is rounding."""
+"""Largest width of an interval, by the larger of its value and 1, that is mere rounding."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.site import images
 from experiments.site.images import cases_table, plain_rivals
-from experiments.site.measured import Benchmark
+from experiments.site.measured import Benchmark, chosen
 
 POINTS, OWN = "all classes, against reference", "all classes, % [95 %]"
 
@@ -31,7 +31,8 @@ ROWS = [
 def measured(monkeypatch):
     about = {"data": ["**digits**: some"]}
     benchmark = Benchmark(about, {"methods": ROWS})
-    monkeypatch.setattr(images, "benchmarks_of", lambda page: {"pfpl_digits": benchmark})
+    found = {"pfpl_digits": benchmark}
+    monkeypatch.setattr(images, "of_page", lambda page, name: chosen(found, [name]))
 
 
 def cells(text):

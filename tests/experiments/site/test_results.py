@@ -8,10 +8,16 @@ import pytest
 from PIL import Image
 
 from data_prep.base.errors import InputError
-from experiments.docs import RESULTS
 from experiments.site import default_method, images, tables
 from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
-from experiments.site.measured import NAMES, benchmarks_of, pages, read_benchmark
+from experiments.site.measured import (
+    NAMES,
+    RESULTS,
+    benchmarks_of,
+    chosen,
+    pages,
+    read_benchmark,
+)
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
 from vision.cli.compare import HEADING, HOLDS, UNTOLD
 
@@ -240,7 +246,7 @@ def test_the_figure_of_floats_has_a_point_for_each_method_that_sends():
 
 def test_the_standing_of_the_default_is_what_the_sentences_say():
     """Counted from the intervals here, and by `stforecast bench` in words."""
-    parts = tables.chosen(benchmarks_of(RESULTS / "default.md"), PAGES["default"].names)
+    parts = chosen(benchmarks_of(RESULTS / "default.md"), PAGES["default"].names)
     said = [text for found in parts.values() for text in found.about["said"]]
     shown = {row[0].removesuffix(" †"): row[2:] for row in body(default_method.standing(parts))}
     for name, (lower, _, higher) in shown.items():

@@ -32,12 +32,12 @@ def half_days(tested):
 
 def test_a_day_in_two_folds_is_one_day(half_days):
     rows = [Row(group) for group in group_runs(half_days(seeds=(1, 2)))]
-    found = read_errors(rows, [MSE])
+    found = read_errors(rows, MSE)
     assert found.days.tolist() == list(pd.date_range("2013-11-04", periods=3))
-    sums = found.sums[MSE]["a"]
+    sums = found.sums["a"]
     np.testing.assert_array_equal(sums.weight, np.full((2, 2, 3), 24))
     np.testing.assert_array_equal(sums.total[1, 0], [24, 12 + 12 * 4, 24 * 4])
-    np.testing.assert_array_equal(found.sums[MSE][SEASONAL].total, np.full((1, 2, 3), 24))
+    np.testing.assert_array_equal(found.sums[SEASONAL].total, np.full((1, 2, 3), 24))
 
 
 def test_errors_are_summed_by_blocks_of_cells(tested, monkeypatch):
@@ -45,9 +45,9 @@ def test_errors_are_summed_by_blocks_of_cells(tested, monkeypatch):
     rng = np.random.default_rng(1)
     y, y_hat = rng.normal(size=(2, 5, 24, 3))
     rows = [Row(group) for group in group_runs([tested("a", y_hat, y, naive=y + 1)])]
-    whole = read_errors(rows, [MSE]).sums[MSE]
+    whole = read_errors(rows, MSE).sums
     monkeypatch.setattr("stforecast.forecasting.results.CELLS", 2)
-    for name, sums in read_errors(rows, [MSE]).sums[MSE].items():
+    for name, sums in read_errors(rows, MSE).sums.items():
         np.testing.assert_allclose(sums.total, whole[name].total, rtol=1e-12)
         np.testing.assert_array_equal(sums.weight, whole[name].weight)
 
@@ -58,7 +58,7 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     runs = [tested(zone, y + 1, y, zone=zone) for zone in ("Europe/Rome", "UTC")]
     rows = [Row(group) for group in group_runs(runs)]
     with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
-        read_errors(rows, [MSE])
+        read_errors(rows, MSE)
 
 
 @pytest.mark.repeats
@@ -72,6 +72,6 @@ def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     rows = [Row(group) for group in group_runs(runs)]
     ratio = cells(runs, metric="mse", reference=rows[0].name).axes[0].lines[1]
     np.testing.assert_allclose(ratio.get_xdata(), 1)
-    sums = read_errors(rows, ["raw_mse", MSE]).sums[MSE]
+    sums = read_errors(rows, MSE).sums
     np.testing.assert_array_equal(sums["a"].total, sums["b"].total)
     assert "divided by that of the first run" in caplog.text

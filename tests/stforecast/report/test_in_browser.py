@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from report_pages import write_report
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.results import ROUND_COLUMNS
 from stforecast.plots.losses import LOSSES
-from stforecast.report.write import write_report
 
 CELLS = np.array([5060, 5061, 5160, 5161])
 NAME = "<b>best & $x$"

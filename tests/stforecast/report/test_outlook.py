@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from report_pages import write_report
 
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
 from stforecast.report.tables import Table
-from stforecast.report.write import ReportPage, write_report
+from stforecast.report.write import ReportPage
 
 CELLS = ("calm", "busy", "between")
 

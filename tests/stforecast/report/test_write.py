@@ -6,11 +6,12 @@ import re
 
 import numpy as np
 import pytest
+from report_pages import write_report
 
 from data_prep.base.errors import InputError
 from stforecast.report.section import Chart, Picture, PlainSection
 from stforecast.report.tables import DataSheet, RunsSheet, Table
-from stforecast.report.write import ReportPage, try_report, write_report
+from stforecast.report.write import ReportPage, try_report
 
 RNG = np.random.default_rng(0)
 Y = RNG.normal(size=(3, 72, 2)) + 5
