@@ -61,7 +61,7 @@ PAGES = {
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
     "fedta": Page(("fedta_table1", "fedta_office"), tables.points, images.answers),
     "fuels": Page(("fuels_*",), partial(tables.differences, ablations=True), tables.said),
-    "gldp": Page(("gldp_table*",), tables.points, images.answers),
+    "gldp": Page(("gldp_table*", "gldp_mnist"), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "milan": Page(
         ("federated*",),
