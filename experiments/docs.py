@@ -39,6 +39,7 @@ from experiments.site.default_method import (
     seeds_told,
     skill_figure,
     skill_table,
+    tuned_list,
 )
 from experiments.site.guides import of_runs
 from experiments.site.markdown import as_png, replaced, shrunk, wrapped
@@ -86,6 +87,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
+    "tuned": ("results/milan.md", lambda: tuned_list(of_page("milan", "federated*"))),
     "pieces": ("results/default.md", lambda: pieces_list(of_page("default", "fedlean*"))),
     "seeds": ("results/default.md", lambda: wrapped(seeds_told(of_page("default", "seeds*")))),
     "exceedance": ("horizons.md", guides.exceedance_table),
