@@ -221,8 +221,8 @@ def tuned_list(benchmarks: Benchmarks) -> str:
     }
     changes = [100 * (tuned / default - 1) for default, tuned in pairs.values()]
     told = (
-        f"Tuned settings change the MSE of {counted(len(pairs), 'method')} by {min(changes):.1f} to "
-        f"{max(changes):.1f} %. It is lower for {sum(c < 0 for c in changes)} of them:"
+        f"Tuned settings change the MSE of {counted(len(pairs), 'method')} by {min(changes):.1f} "
+        f"to {max(changes):.1f} %. It is lower for {sum(c < 0 for c in changes)} of them:"
     )
     items = [
         f"- **{method}**: {default:.4f} by default, {tuned:.4f} tuned"

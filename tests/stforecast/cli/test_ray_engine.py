@@ -129,7 +129,8 @@ def test_only_what_is_not_finished_is_done(monkeypatch):
 def test_the_commands_take_the_engine(ray, raw, town, tiny_settings, tmp_path):
     bench = tmp_path / "bench.toml"
     bench.write_text(
-        f'data = ["{town}"]\nservices = ["sms"]\nmethods = ["ridge", "fedavg"]\n[settings]\n{tiny_settings}'
+        f'data = ["{town}"]\nservices = ["sms"]\nmethods = ["ridge", "fedavg"]\n'
+        f"[settings]\n{tiny_settings}"
     )
     out = tmp_path / "cube.nc"
     for words in (
