@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 
 from data_prep.base.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _UNITS = {
     **{f"{p}{b}".lower(): f"{p}{u}" for p in ("k", "M", "G", "T") for b, u in
@@ -160,6 +163,7 @@ def units_after(texts: pl.Series) -> pl.Series | None:
 
     Zeros may lack one. Letters right behind a number are one only if they are known, else an id's.
 
+    >>> import polars as pl
     >>> units_after(pl.Series(["3.2 kB", "0", "1 MB"])).to_list()
     ['kB', '', 'MB']
     >>> [units_after(pl.Series(texts)) for texts in (["3.2 kB", "1"], ["101a", "102a"])]
@@ -194,4 +198,4 @@ def factors(units: pl.Series, to: str) -> np.ndarray:
     """Return by what numbers in written units are multiplied to be in another, `(rows,)`."""
     base = scale_of(to)[1]
     sizes = {u: scale_of(canonical(u))[1] / base for u in units.drop_nulls().unique() if u}
-    return units.replace_strict(sizes, default=1.0, return_dtype=pl.Float64).to_numpy()
+    return units.replace_strict(sizes, default=1.0).to_numpy()

@@ -213,11 +213,11 @@ def federated_answer(benchmarks: Benchmarks) -> str:
 
 def tuned_list(benchmarks: Benchmarks) -> str:
     """Tell the MSE of each method with its default settings and with tuned ones."""
-    (column,) = columns_of(benchmarks)
+    errors = {m: column.mse(m) for column in columns_of(benchmarks) for m in column.rows}
     pairs = {
-        method: (column.mse(method), column.mse(f"{method}, tuned"))
-        for method in column.rows
-        if f"{method}, tuned" in column.rows
+        method: (error, errors[f"{method}, tuned"])
+        for method, error in errors.items()
+        if f"{method}, tuned" in errors
     }
     changes = [100 * (tuned / default - 1) for default, tuned in pairs.values()]
     told = (

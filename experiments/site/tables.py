@@ -58,14 +58,14 @@ class Column(NamedTuple):
 
 
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
-    """Return every data set, with its rows of all benchmarks."""
-    found: dict[str, dict[str, Row]] = {}
+    """Return every data set of every benchmark."""
+    columns = []
     for benchmark in benchmarks.values():
         rows = benchmark.tables.get("methods", [])
         for data in benchmark.about["data"]:
             own = {r["method"]: r for r in rows if r.get("data") == data[2:].partition("**")[0]}
-            found.setdefault(described(data), {}).update(own)
-    return [Column(about, rows) for about, rows in found.items() if rows]
+            columns += [Column(described(data), own)] if own else []
+    return columns
 
 
 def title_of(name: str, benchmarks: Benchmarks) -> str:

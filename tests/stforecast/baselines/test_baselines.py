@@ -78,6 +78,7 @@ def test_the_registry_is_in_order_and_says_what_is_not_federated():
         "auto_ets",
         "chronos",
         "mstl",
+        "timesfm",
         "dlinear",
         "lightgbm",
         "nhits",
