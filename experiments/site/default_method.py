@@ -194,12 +194,13 @@ def seeds_told(benchmarks: Benchmarks) -> str:
 
 PLACES: dict[str, tuple[float, float, str]] = {
     "fedlean": (6, -3, "left"),
-    "fedlean, inputs of fuels": (-6, -8, "right"),
-    "fedtrees": (-6, -5, "right"),
-    "fedavg linear, same inputs": (0, -10, "center"),
+    "fedlean, inputs of fuels": (-6, -3, "right"),
+    "protoridge": (-2, 6, "left"),
+    "fedtrees": (5, 3, "left"),
+    "fedavg linear, same inputs": (-6, -3, "right"),
     "fedavg": (-6, -5, "right"),
-    "fuels": (-6, -2, "right"),
-    "fedproto": (-6, 0, "right"),
+    "fuels": (-6, -1, "right"),
+    "fedproto": (-6, -5, "right"),
     "fedpm, inputs and network of fuels": (0, 6, "center"),
     "solo": (0, 6, "center"),
 }
