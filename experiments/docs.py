@@ -87,7 +87,10 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
-    "tuned": ("results/milan.md", lambda: tuned_list(of_page("milan", "federated*"))),
+    "tuned": (
+        "results/milan.md",
+        lambda: tuned_list(of_page("milan", "federated", "federated_tuned")),
+    ),
     "pieces": ("results/default.md", lambda: pieces_list(of_page("default", "fedlean*"))),
     "seeds": ("results/default.md", lambda: wrapped(seeds_told(of_page("default", "seeds*")))),
     "exceedance": ("horizons.md", guides.exceedance_table),

@@ -233,14 +233,14 @@ def tuned_list(benchmarks: Benchmarks) -> str:
 
 
 def _fuels_stands(benchmarks: Benchmarks) -> str:
-    (column,) = columns_of(benchmarks)
+    column, *_ = columns_of(benchmarks)
     errors = {m: column.mse(m) for m in column.rows}
     sent = _sent(benchmarks)
     fuels, own = errors["fuels"], "fedlean, inputs of fuels"
     below = sum(error < fuels for error in errors.values())
     return (
-        f"`fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of `fedlean`; {below} of "
-        f"{len(errors) - 1} other rows have a lower one. It sends {sent['fuels']:,.0f} floats "
+        f"One step ahead, `fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of "
+        f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends {sent['fuels']:,.0f} floats "
         f"a round, `fedlean` {sent['fedlean']:,.0f}, but {sent[own]:,.0f} with the inputs of "
         f"`fuels`, and the MSE is then {_apart(errors[own] / fuels)} than that of `fuels`."
     )
@@ -255,7 +255,7 @@ def _sent(benchmarks: Benchmarks) -> dict[str, float]:
 
     Of a method with several models, this is the one that predicts.
     """
-    (column,) = columns_of(benchmarks)
+    column, *_ = columns_of(benchmarks)
     return {
         m: first_number(row[FLOATS])
         for m, row in column.rows.items()

@@ -64,7 +64,7 @@ PAGES = {
     "gldp": Page(("gldp_table*", "gldp_mnist"), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
     "milan": Page(
-        ("federated",),
+        ("federated", "federated_day"),
         partial(tables.differences, shown=FEDERATED_SHOWN),
         default_method.federated_answer,
     ),
