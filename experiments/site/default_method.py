@@ -240,8 +240,8 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
     below = sum(error < fuels for error in errors.values())
     return (
         f"One step ahead, `fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of "
-        f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends {sent['fuels']:,.0f} floats "
-        f"a round, `fedlean` {sent['fedlean']:,.0f}, but {sent[own]:,.0f} with the inputs of "
+        f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends "
+        f"{sent['fuels']:,.0f} floats a round, `fedlean` {sent['fedlean']:,.0f}, but {sent[own]:,.0f} with the inputs of "
         f"`fuels`, and the MSE is then {_apart(errors[own] / fuels)} than that of `fuels`."
     )
 
