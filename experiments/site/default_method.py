@@ -242,7 +242,8 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
         f"One step ahead, `fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of "
         f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends "
         f"{sent['fuels']:,.0f} floats a round, `fedlean` {sent['fedlean']:,.0f}, but "
-        f"{sent[own]:,.0f} with the inputs of `fuels`, and the MSE is then {_apart(errors[own] / fuels)} than that of `fuels`."
+        f"{sent[own]:,.0f} with the inputs of `fuels`, and the MSE is then "
+        f"{_apart(errors[own] / fuels)} than that of `fuels`."
     )
 
 
