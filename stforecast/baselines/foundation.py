@@ -105,7 +105,9 @@ class Foundation(Peer):
         digest = hashlib.sha256()
         for path in (Path(self.config.weights) / name for name in FILES):
             if not path.is_file():
-                raise InputError(f"{self.name}: no {path}; ", Words("{weights} needs {}", FILES))
+                raise InputError(
+                    f"{self.name}: no {path}; ", Words("{weights} needs {}", " and ".join(FILES))
+                )
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return np.frombuffer(digest.digest(), np.uint8)
