@@ -17,7 +17,7 @@ from stforecast.cli.info_data import facts
 from stforecast.cli.options import JSON, LIMITS, from_function, given
 from stforecast.cli.predict import (
     STYLE,
-    above,
+    beyond,
     forecast_sentence,
     read_threshold,
     say_unused,
@@ -93,7 +93,8 @@ def forecast_command(
         method: see: stforecast list methods.
         events: table (.csv) of events known in advance, also for the times to forecast.
         threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
-            threshold. Adds headroom and probabilities of exceeding it.
+            threshold. Adds headroom and probabilities of exceeding it, of a speed of falling
+            below it.
         xlsx: whether to write the tables as .xlsx.
     """
     from data_prep.readers.exports import is_pattern
@@ -143,8 +144,8 @@ def forecast_command(
     click.echo(interval_line(run))
     click.echo(forecast_sentence(files[0], outlook.forecast, outlook.interval))
     if limit is not None:
-        click.echo(above(outlook.plan))
-    click.echo(f"{files[1]}: busy hour and peak of each cell")
+        click.echo(beyond(outlook))
+    click.echo(f"{files[1]}: busy hour and {outlook.side.extreme} forecast of each cell")
     if has_report:
         click.echo(f"{out / REPORT}: open it in a browser")
     again = ["stforecast", "predict", str(out / RUN), "--history", f"NEWER{data.suffix}"]

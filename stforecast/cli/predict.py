@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from stforecast.forecasting.outlook import Outlook
     from stforecast.forecasting.planning import Threshold
     from stforecast.forecasting.tables import Interval
 
@@ -77,9 +78,10 @@ def predict(
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
             UTC.
         threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
-            threshold. Adds the probability of exceeding it, from the bounds.
-        plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak, and headroom below
-            --threshold of each cell.
+            threshold. Adds the probability of exceeding it, of a speed of falling below it, from
+            the bounds.
+        plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak (of a speed the
+            lowest value), and headroom to --threshold of each cell.
     """
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv", ".xlsx")
@@ -114,9 +116,9 @@ def predict(
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
-        click.echo(above(found.plan))
+        click.echo(beyond(found))
     if plan_file is not None:
-        click.echo(f"{plan_file}: busy hour and peak of each cell")
+        click.echo(f"{plan_file}: busy hour and {found.side.extreme} forecast of each cell")
 
 
 def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> None:
@@ -186,23 +188,25 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
     return text
 
 
-def above(by_cell: pd.DataFrame) -> str:
+def beyond(found: Outlook) -> str:
     """Say in one line which cells come closest to the threshold."""
+    by_cell, side = found.plan, found.side
     row = by_cell.loc[by_cell.index == by_cell["headroom"].idxmin()].iloc[0]
+    n_beyond = int((by_cell[f"steps_{side.beyond}"] > 0).sum())
     text = (
-        f"threshold: {counted(int((by_cell['steps_above'] > 0).sum()), 'cell')} of {len(by_cell)} "
-        f"forecast above it; least headroom: {row['headroom']:,.4g} of cell {row.name} at "
-        f"{row['peak_time']}"
+        f"threshold: {counted(n_beyond, 'cell')} of {len(by_cell)} forecast {side.beyond} it; "
+        f"least headroom: {row['headroom']:,.4g} of cell {row.name} at {row[f'{side.worst}_time']}"
     )
     if "highest_probability" in by_cell:
         whole = "probability" in by_cell
         chances = by_cell["probability" if whole else "highest_probability"]
         if chances.isna().all():
-            return f"{text}; no probability of exceeding it, as not all steps have bounds"
-        return (
-            f"{text}; highest probability of exceeding it{'' if whole else ' at one step'}: "
-            f"{chances.max():.0%} of cell {chances.idxmax()}"
+            return f"{text}; no probabilities, as not all steps have bounds"
+        once = (
+            f"of values {side.beyond} it" if whole else f"of a value {side.beyond} it at one step"
         )
+        highest = f"{chances.max():.0%} of cell {chances.idxmax()}"
+        return f"{text}; highest probability {once}: {highest}"
     return f"{text}; a run with --intervals also gives probabilities"
 
 

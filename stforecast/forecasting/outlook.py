@@ -11,7 +11,7 @@ import pandas as pd
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series
 from stforecast.forecasting.forecaster import Forecaster
-from stforecast.forecasting.planning import ANY, Threshold, exceedance, plan
+from stforecast.forecasting.planning import ANY, Side, Threshold, exceedance, plan, side_of
 from stforecast.forecasting.tables import Interval, in_digits, long_table, on_clock
 
 DECIMALS = 4
@@ -26,7 +26,7 @@ class Outlook:
         forecast: forecasts (time × cell).
         interval: their bounds; None if the model has none.
         plan: `planning.plan` of each cell, in rows named `cell`.
-        chances: probabilities (time × cell) of exceeding the threshold; None without it or bounds.
+        chances: probabilities (time × cell) of `exceedance`; None without a threshold or bounds.
     """
 
     forecast: pd.DataFrame
@@ -34,11 +34,17 @@ class Outlook:
     plan: pd.DataFrame
     chances: pd.DataFrame | None
 
+    @property
+    def side(self) -> Side:
+        """On which side of a threshold values are a problem."""
+        return side_of(self.forecast)
+
     def long(self) -> pd.DataFrame:
         """Return a row for each cell and time, as `stforecast predict` writes it."""
         table = long_table(self.forecast, self.interval)
         if self.chances is not None:
-            table["probability_above"] = self.chances.melt()["value"].to_numpy().round(DECIMALS)
+            chances = self.chances.melt()["value"].to_numpy().round(DECIMALS)
+            table[f"probability_{self.side.beyond}"] = chances
         return table
 
 

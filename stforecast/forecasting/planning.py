@@ -1,12 +1,15 @@
-"""What a network planner asks of a forecast: busy hours, peaks, thresholds and headroom.
+"""What a planner asks of a forecast: busy hours, peaks, thresholds and headroom.
+
+High loads are a problem, and low speeds: of a speed, a table or plan has the lowest values and the
+probabilities of falling below a threshold. `Side` tells them apart.
 
 Probabilities follow from a forecast m and its central interval [l, u] of coverage c. On either side
 of its median m, the value is taken to be normal, with the spread for which it lies above u with
 probability (1 - c) / 2, and below l with the same.
 
-That a threshold is exceeded at any step of a span depends on how errors go together: as in the
+That a threshold is passed at any step of a span depends on how errors go together: as in the
 tested forecasts of all cells, of which each is a path of errors (an empirical copula). The
-probability is the share of paths that exceed the threshold. Independent errors would promise too
+probability is the share of paths that pass the threshold. Independent errors would promise too
 many exceedances, and the highest probability of one step too few; the benchmark `exceedance`
 measures all three.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,14 +47,38 @@ Threshold = float | Mapping[object, float]
 """One threshold in the data's units, or one of each cell."""
 
 
+class Side(NamedTuple):
+    """The side of a threshold on which values are a problem.
+
+    Attributes:
+        sign: 1 if they are high, -1 if they are low.
+        beyond: where they lie: `above` or `below` the threshold.
+        extreme: `highest` or `lowest`.
+        worst: column of a plan with the highest or lowest forecast.
+    """
+
+    sign: int
+    beyond: str
+    extreme: str
+    worst: str
+
+
+LOADS, SPEEDS = Side(1, "above", "highest", "peak"), Side(-1, "below", "lowest", "lowest")
+
+
+def side_of(values: pd.DataFrame) -> Side:
+    """Return the side of a table, whose attributes `service` and `units` tell if it is a speed."""
+    speed = is_speed(str(values.attrs.get("service", "")), str(values.attrs.get("units", "1")))
+    return SPEEDS if speed else LOADS
+
+
 def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     """Return the busy hour of each cell: the clock hour of the highest mean value.
 
     Of a speed, it is that of the lowest: roads are slow when they are busy.
 
     Args:
-        values: table (time × cell), on the wall clock of interest; `service` and `units` in its
-            attributes tell if it is a speed.
+        values: table (time × cell), on the wall clock of interest.
 
     Returns:
         A row for each cell: `busy_hour`, when it begins, and `busy_hour_mean`.
@@ -62,12 +90,10 @@ def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     times = pd.DatetimeIndex(values.index)
     # Hours of the wall clock, which in some zones do not begin with those of UTC.
     past = pd.to_timedelta(times.minute * 60 + times.second, unit="s")
-    by_hour = values.groupby(times - past).mean()
+    sign = side_of(values).sign
+    by_hour = sign * values.groupby(times - past).mean()
     known = by_hour.dropna(axis="columns", how="all")
-    if is_speed(str(values.attrs.get("service", "")), str(values.attrs.get("units", "1"))):
-        columns = {"busy_hour": known.idxmin(), "busy_hour_mean": known.min()}
-    else:
-        columns = {"busy_hour": known.idxmax(), "busy_hour_mean": known.max()}
+    columns = {"busy_hour": known.idxmax(), "busy_hour_mean": sign * known.max()}
     return pd.DataFrame(columns).reindex(values.columns)
 
 
@@ -79,7 +105,7 @@ def exceedance(
     coverage: float,
     limits: tuple[float, float] | None = None,
 ) -> pd.DataFrame:
-    """Return the probability that each value exceeds a threshold.
+    """Return the probability that each value exceeds a threshold; of a speed, falls below it.
 
     Args:
         forecast: table (time × cell) of medians, not cut at limits: `predict(…, limits=ANY)`.
@@ -93,8 +119,8 @@ def exceedance(
         Probabilities; NaN where there is no finite bound.
 
     Raises:
-        InputError: if a cell has no threshold, or one that its values cannot exceed or always
-            exceed, a forecast lies outside its bounds, or the tables are cut at limits.
+        InputError: if a cell has no threshold, or one that its values cannot pass or have always
+            passed, a forecast lies outside its bounds, or the tables are cut at limits.
 
     >>> table = lambda value: pd.DataFrame({"a": [value]})
     >>> exceedance(table(10.0), table(8.0), table(14.0), 14.0, 0.9).round(3).iloc[0, 0].item()
@@ -112,7 +138,7 @@ def _places(
     coverage: float,
     limits: tuple[float, float] | None,
 ) -> np.ndarray:
-    """Return the thresholds as normal scores of the values `(steps, cells)`.
+    """Return the thresholds as normal scores of the values `(steps, cells)`, negative for speeds.
 
     They are NaN without bounds, and with infinite ones, from which no spread follows.
     """
@@ -120,6 +146,8 @@ def _places(
     _check_uncut(forecast, lower, upper)
     centre, low, high = (table.to_numpy(dtype=float) for table in (forecast, lower, upper))
     _check_inside(centre, forecast.columns, low, high)
+    if side_of(forecast) is SPEEDS:
+        limit, centre, low, high = -limit, -centre, -high, -low
     reach = np.where(limit > centre, high - centre, centre - low).clip(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         places = (limit - centre) / (reach / ndtri((1 + coverage) / 2))
@@ -160,7 +188,7 @@ def error_paths(forecasts: xr.Dataset) -> np.ndarray | None:
 
 
 def _in_span(places: np.ndarray, paths: np.ndarray) -> np.ndarray:
-    """Return the probability `(cells,)` to exceed a place `(steps, cells)` at any step.
+    """Return the probability `(cells,)` to lie above a place `(steps, cells)` at any step.
 
     It is at least that of one step and at most the sum of all, whatever the paths say, and NaN
     where a step has none.
@@ -200,35 +228,41 @@ def plan(
         bound with a probability of 95 %), `highest_probability` of exceeding the threshold at
         one step, the `likeliest_time` of it, and `expected_steps_above`; they are missing where a
         step has no bounds, with a warning. With paths also `probability`, of exceeding the
-        threshold at any step.
+        threshold at any step. Of a speed, `lowest`, `lowest_time`, `steps_below` and
+        `expected_steps_below` stand in place of these; `headroom` is what the lowest forecast has
+        above the threshold, and probabilities are of falling below it.
 
     Raises:
         InputError: as `exceedance`.
     """
-    limits = _of_values(forecast, limits)
-    uncut, forecast = forecast, forecast.clip(*limits)
-    known = forecast.dropna(axis="columns", how="all")
+    side, limits = side_of(forecast), _of_values(forecast, limits)
+    sign, uncut, forecast = side.sign, forecast, forecast.clip(*limits)
+    worst = sign * (sign * forecast).max()
+    known = sign * forecast.dropna(axis="columns", how="all")
     table = busy_hour(forecast)
-    table["peak"] = forecast.max()
-    table["peak_time"] = known.idxmax().reindex(forecast.columns)
+    table[side.worst] = worst
+    table[f"{side.worst}_time"] = known.idxmax().reindex(forecast.columns)
     if threshold is None:
         return table
     limit = _limits(threshold, forecast, limits)
     table["threshold"] = limit
-    table["headroom"] = limit - forecast.max()
-    table["steps_above"] = (forecast > limit).sum().where(forecast.notna().any())
+    table["headroom"] = sign * (limit - worst)
+    beyond = sign * forecast > sign * limit
+    table[f"steps_{side.beyond}"] = beyond.sum().where(forecast.notna().any())
     if interval is not None:
         lower, upper = interval
         coverage = upper.attrs["coverage"]
-        table[f"headroom_{50 * (1 + coverage):g}"] = limit - upper.clip(*limits).max(skipna=False)
+        bound = (upper if side is LOADS else lower).clip(*limits)
+        left = limit - sign * (sign * bound).max(skipna=False)
+        table[f"headroom_{50 * (1 + coverage):g}"] = sign * left
         places = _places(uncut, lower, upper, threshold, coverage, limits)
         chances = pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
         known = chances.dropna(axis="columns")
         if paths is not None:
-            table["probability"] = _in_span(places, paths)
+            table["probability"] = _in_span(places, sign * paths)
         table["highest_probability"] = chances.max(skipna=False)
         table["likeliest_time"] = known.idxmax().reindex(forecast.columns)
-        table["expected_steps_above"] = chances.sum(skipna=False)
+        table[f"expected_steps_{side.beyond}"] = chances.sum(skipna=False)
         _warn_of_steps_without_bounds(chances)
     return table
 
@@ -294,11 +328,15 @@ def _limits(
     else:
         limits = np.full(len(cells), float(threshold))
     lowest, highest = _of_values(forecast, of_values)
-    possible = np.isfinite(limits) & (limits >= lowest) & (limits < highest)
+    loads = side_of(forecast) is LOADS
+    # A value at its limit has not passed a threshold there.
+    end = highest if loads else lowest
+    possible = (limits >= lowest) & (limits <= highest) & (limits != end) & np.isfinite(limits)
     if len(odd := limits[~possible]):
         wanted = "finite"
         if np.isfinite(odd[0]):
-            low, high = f"{lowest:g} or more", f"below {highest:g}"
-            wanted = f"{low if odd[0] < lowest else high}, as the data are"
+            low, high = f"{lowest:g} or more", f"{highest:g} or less"
+            low, high = (low, f"below {highest:g}") if loads else (f"above {lowest:g}", high)
+            wanted = f"{low if odd[0] <= lowest else high}, as the data are"
         raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
     return limits

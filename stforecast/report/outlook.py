@@ -1,4 +1,4 @@
-"""First section of a page: the coming span of each cell, its plan, and what will exceed."""
+"""First section of a page: the coming span of each cell, its plan, and passed thresholds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import xarray as xr
 from data_prep.base.errors import counted, some
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
+from stforecast.forecasting.planning import SPEEDS, Side
 from stforecast.plots.cell_map import find_places
 from stforecast.report.section import looks, map_of, map_value
 from stforecast.report.tables import Arrays, Table, number, share
@@ -32,10 +33,10 @@ LEAST = 0.01
 FORMAT = "%a %d %b %H:%M"
 
 RULE = (
-    "probability: of exceeding the threshold at least once in the span. At each step it follows "
-    "from the bounds; over the span, errors go together as in the tested forecasts. expected "
-    "time above: the sum of the steps' probabilities. likeliest at: begin of the step with the "
-    "highest probability."
+    "probability: of values {beyond} the threshold at least once in the span. At each step it "
+    "follows from the bounds; over the span, errors go together as in the tested forecasts. "
+    "expected time {beyond}: the sum of the steps' probabilities. likeliest at: begin of the step "
+    "with the highest probability."
 )
 
 
@@ -67,7 +68,7 @@ def outlook_section(
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
-    plan = _sorted(found.plan)
+    plan, side = _sorted(found.plan, found.side), found.side
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
@@ -76,16 +77,17 @@ def outlook_section(
         "clock": clock_of(series.calendar.time_zone or ""),
         "first": list(forecast.columns).index(plan.index[0]),
         "map": map_of(places, arrays),
-        "values": _values(found.plan, f"{series.service}{unit}", unit, arrays),
+        "values": _values(found, f"{series.service}{unit}", unit, arrays),
         "series": _lines(series, found, arrays, room // len(series.cells)),
     }
     claims = (_when(forecast, series), *_said(found, length))
-    tables = tuple(filter(None, (_exceeding(plan, series), _plan(plan))))
+    tables = tuple(filter(None, (_passing(plan, side, series), _plan(plan, side))))
     return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
 
 
-def _values(plan: pd.DataFrame, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
+def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
     """Return the values by cell that the map can show, the first of which it begins with."""
+    plan, side = found.plan, found.side
 
     def shown(title: str, column: str, **how: Any) -> dict[str, Any]:
         return map_value(arrays, title, [plan[column].to_numpy()], **how)
@@ -93,10 +95,11 @@ def _values(plan: pd.DataFrame, quantity: str, unit: str, arrays: Arrays) -> lis
     values = []
     if "threshold" in plan:
         if (name := _chance(plan)) is not None:
-            values.append(shown("probability of exceeding the threshold", name, is_share=True))
-        headroom = f"headroom: threshold less the highest forecast{unit}"
+            title = f"probability of values {side.beyond} the threshold"
+            values.append(shown(title, name, is_share=True))
+        headroom = f"headroom: from the {side.extreme} forecast to the threshold{unit}"
         values.append(shown(headroom, "headroom", middle=0.0))
-    return [*values, shown(f"highest forecast of {quantity}", "peak")]
+    return [*values, shown(f"{side.extreme} forecast of {quantity}", side.worst)]
 
 
 def _chance(plan: pd.DataFrame) -> str | None:
@@ -105,12 +108,13 @@ def _chance(plan: pd.DataFrame) -> str | None:
     return next((c for c in columns if c in plan and plan[c].notna().any()), None)
 
 
-def _sorted(plan: pd.DataFrame) -> pd.DataFrame:
-    """Sort cells by probability, then headroom, or by their peaks; those without any come last."""
-    by = ["peak"]
+def _sorted(plan: pd.DataFrame, side: Side) -> pd.DataFrame:
+    """Sort cells by probability, then headroom, or by the worst; those without any come last."""
+    by = [side.worst]
     if "threshold" in plan:
         by = [name for name in (_chance(plan), "headroom") if name]
-    return plan.sort_values(by, ascending=[name == "headroom" for name in by], kind="stable")
+    lowest_first = ("headroom", SPEEDS.worst)
+    return plan.sort_values(by, ascending=[name in lowest_first for name in by], kind="stable")
 
 
 def _when(forecast: pd.DataFrame, series: Series) -> str:
@@ -122,23 +126,25 @@ def _when(forecast: pd.DataFrame, series: Series) -> str:
 
 def _said(found: Outlook, length: str) -> tuple[str, ...]:
     """Return what the plan says of the threshold, if there is one."""
-    plan = found.plan
+    plan, side = found.plan, found.side
     if "threshold" not in plan:
-        first = _sorted(plan).iloc[0]
-        peak, at = number(first["peak"]), _time(first["peak_time"])
-        return (f"Highest forecast: {peak} in cell {first.name}, {at}.",)
-    above = int((plan["steps_above"] > 0).sum())
-    text = f"The forecast is above the threshold in {above} of {len(plan)} cells"
+        first = _sorted(plan, side).iloc[0]
+        worst, at = number(first[side.worst]), _time(first[f"{side.worst}_time"])
+        return (f"{side.extreme.capitalize()} forecast: {worst} in cell {first.name}, {at}.",)
+    n_beyond = int((plan[f"steps_{side.beyond}"] > 0).sum())
+    text = f"The forecast is {side.beyond} the threshold in {n_beyond} of {len(plan)} cells"
     if (name := _chance(plan)) is None:
         return (f"{text}; no probabilities, as not all steps have bounds.",)
     if name == "probability":
         expected = plan[name].sum()
-        text += f"; {expected:.1f} are expected to exceed it at least once in the coming {length}"
+        text += (
+            f"; {expected:.1f} are expected {side.beyond} it at least once in the coming {length}"
+        )
     return (f"{text}.",)
 
 
-def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
-    """Return the cells that may exceed their threshold; None without probabilities."""
+def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
+    """Return the cells that may pass their threshold; None without probabilities."""
     if "threshold" not in plan or (name := _chance(plan)) is None:
         return None
     likely = plan[plan[name] >= LEAST]
@@ -147,18 +153,20 @@ def _exceeding(plan: pd.DataFrame, series: Series) -> Table | None:
             "cell": str(cell),
             "probability" if name == "probability" else "probability at one step": share(row[name]),
             "likeliest at": f"{row['likeliest_time']:{FORMAT}}",
-            "expected time above": _duration(row["expected_steps_above"], series),
-            "highest forecast": number(row["peak"]),
+            f"expected time {side.beyond}": _duration(row[f"expected_steps_{side.beyond}"], series),
+            f"{side.extreme} forecast": number(row[side.worst]),
             "threshold": number(row["threshold"]),
         }
         for cell, row in likely.head(MOST_ROWS).iterrows()
     ]
-    caption = "Cells that will exceed their threshold, the most probable first"
-    unknown = plan.index[plan[name].isna() & (plan["steps_above"] > 0)]
-    notes = [f"Forecast above it, without bounds: {some(unknown, 9)}."] if len(unknown) else []
+    caption = f"Cells with values {side.beyond} their threshold, the most probable first"
+    unknown = plan.index[plan[name].isna() & (plan[f"steps_{side.beyond}"] > 0)]
+    listed = f"Forecast {side.beyond} it, without bounds: {some(unknown, 9)}."
+    notes = [listed] if len(unknown) else []
     if not rows:
         return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
-    notes += [*_rest(len(likely)), *([RULE] if name == "probability" else [])]
+    rule = RULE.format(beyond=side.beyond)
+    notes += [*_rest(len(likely)), *([rule] if name == "probability" else [])]
     return Table(caption, rows, notes, opens="cell")
 
 
@@ -166,15 +174,15 @@ def _rest(n: int) -> list[str]:
     return [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
 
 
-def _plan(plan: pd.DataFrame) -> Table:
+def _plan(plan: pd.DataFrame, side: Side) -> Table:
     """Return the plan of the cells, at most `MOST_ROWS` of them."""
     rows = [
         {
             "cell": str(cell),
             "busy hour": _time(row["busy_hour"]),
             "mean in it": number(row["busy_hour_mean"]),
-            "peak": number(row["peak"]),
-            "peak at": _time(row["peak_time"]),
+            side.worst: number(row[side.worst]),
+            f"{side.worst} at": _time(row[f"{side.worst}_time"]),
             **({"headroom": number(row["headroom"])} if "headroom" in plan else {}),
         }
         for cell, row in plan.head(MOST_ROWS).iterrows()

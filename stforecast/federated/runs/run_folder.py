@@ -318,7 +318,7 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
     if excel or style == "excel":
         table = _without_offsets(table)
     if not excel:
-        return write_csv(table, path, style)
+        return write_csv(_with_midnight(table), path, style)
     with needing("excel", f"{path}: needs a library"):
         import openpyxl  # noqa: F401  pandas writes with it
     names = {name: inert(name) for name in _names(table)}
@@ -326,6 +326,15 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
     book = _workbook(_marked(table, changed))
     with atomic_path(path) as part:
         part.write_bytes(book)
+
+
+def _with_midnight(table: pd.DataFrame) -> pd.DataFrame:
+    """Write times of day that are all midnight out, unless all columns of times are dates."""
+    times = table.select_dtypes("datetime")
+    dates = [n for n, t in times.items() if (t.isna() | (t == t.dt.normalize())).all()]
+    if len(dates) == times.shape[1]:
+        return table
+    return table.assign(**{str(n): times[n].dt.strftime("%Y-%m-%d %H:%M:%S") for n in dates})
 
 
 def _workbook(table: pd.DataFrame) -> bytes:

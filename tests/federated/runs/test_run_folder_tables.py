@@ -37,6 +37,18 @@ def test_tables_without_such_names_are_written_as_they_are(tmp_path, caplog):
     assert not caplog.records
 
 
+def test_times_at_midnight_are_written_out_beside_other_times(tmp_path):
+    """Pandas writes a column of times that are all midnight as dates."""
+    days, hours = pd.to_datetime(["2024-01-01", None]), pd.to_datetime(["2024-01-01 01:00"] * 2)
+    table = pd.DataFrame({"busy_hour": days, "peak_time": hours})
+    for columns in (table, table[["busy_hour"]]):
+        run_folder.write_table(columns, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().split() == ["busy_hour", "2024-01-01", '""']
+    run_folder.write_table(table, tmp_path / "t.csv")
+    first = (tmp_path / "t.csv").read_text().splitlines()[1]
+    assert first == "2024-01-01 00:00:00,2024-01-01 01:00:00"
+
+
 def test_a_workbook_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
     @contextmanager
     def full(path):

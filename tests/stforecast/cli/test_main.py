@@ -442,8 +442,8 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     first, limit, made = out.splitlines()
     assert "internet in MB, bounds of 90% intervals from " in first
     assert limit.startswith("threshold: 1 cell of 3 forecast above it; least headroom: -")
-    assert limit.endswith("; no probability of exceeding it, as not all steps have bounds")
-    assert made == f"{tmp_path / 'plan.csv'}: busy hour and peak of each cell"
+    assert limit.endswith("; no probabilities, as not all steps have bounds")
+    assert made == f"{tmp_path / 'plan.csv'}: busy hour and highest forecast of each cell"
     by_cell = pd.read_csv(tmp_path / "plan.csv").set_index("cell")
     assert by_cell["headroom"].idxmin() == 33
     assert by_cell[["headroom_95", "highest_probability"]].isna().all(axis=None)

@@ -30,6 +30,32 @@ def test_roads_are_busy_when_they_are_slow(about):
     found = plan(speeds)
     assert found["busy_hour"].tolist() == [TIMES[0]]
     assert found["busy_hour_mean"].tolist() == [55.0]
+    assert found[["lowest", "lowest_time"]].iloc[0].tolist() == [50.0, TIMES[0]]
+    assert "peak" not in found
+
+
+def test_a_plan_of_speeds_is_that_of_their_negatives():
+    """The bounds lie at other distances, so that a plan of the wrong side has other numbers."""
+    centre = table([50.0, 20.0, 30.0, 80.0], [90.0, 80.0, 70.0, np.nan])
+    lower, upper = centre - 4, centre + 8
+    paths = np.random.default_rng(0).normal(size=(500, 4)) + 0.3
+
+    def made(sign, service):
+        tables = [sign * t for t in (centre, *((lower, upper) if sign > 0 else (upper, lower)))]
+        for t in tables:
+            t.attrs = {"service": service, "coverage": 0.9}
+        return plan(tables[0], tables[1:], sign * 25.0, paths=sign * paths)
+
+    slow, loads = made(1, "speed"), made(-1, "load")
+    same = ["busy_hour", "headroom", "headroom_95", "highest_probability", "likeliest_time"]
+    pd.testing.assert_frame_equal(slow[same], loads[same])
+    pd.testing.assert_series_equal(slow["probability"], loads["probability"])
+    for of_speed, of_load in (("lowest", "peak"), ("steps_below", "steps_above")):
+        sign = -1 if of_speed == "lowest" else 1
+        pd.testing.assert_series_equal(slow[of_speed], sign * loads[of_load], check_names=False)
+    assert slow.loc["a", "steps_below"] == 1
+    assert slow.loc["a", "headroom_95"] == 20 - 4 - 25
+    assert slow.loc["a", "highest_probability"] == pytest.approx(norm.cdf(5 / 8 * norm.ppf(0.95)))
 
 
 def test_a_cell_without_forecast_has_no_busy_hour():
@@ -141,6 +167,10 @@ def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
     with pytest.raises(InputError, match=f"threshold is {threshold:g}; it must be below 100"):
         plan(centre, None, threshold, (0.0, 100.0))
     assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49
+    centre.attrs["service"] = "speed"
+    assert plan(centre, None, 100.0, (0.0, 100.0))["headroom"].item() == -50
+    with pytest.raises(InputError, match="threshold is 0; it must be above 0"):
+        plan(centre, None, 0.0, (0.0, 100.0))
 
 
 @pytest.mark.parametrize("together", [False, True])
