@@ -175,8 +175,9 @@ def exceedance(
 
     A model is trained on the first half of each table. Its errors on the first half of the rest say
     how they go together; the other half is forecast, every few steps, and thresholds are quantiles
-    of a cell's training values. Three rules: as `stforecast forecast` says (joint), independent
-    errors, and the highest probability of one step.
+    of a cell's training values; of a speed, which falls below them, those as far from the other
+    end. Three rules: as `stforecast forecast` says (joint), independent errors, and the highest
+    probability of one step.
 
     Args:
         results: gets a row for each table and rule.
@@ -218,18 +219,19 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
         ax.set_title(name, fontsize=SMALL)
         ax.set_xlabel("probability said")
         ax.legend(fontsize=TINY)
-    axes[0].set_ylabel("share that exceeded")
+    axes[0].set_ylabel("share that happened")
     return fig
 
 
 def _said(
     path: Path, method: str, horizon: int, levels: list[int], every: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the probability of exceeding that each rule says of spans, and whether they did."""
+    """Return the probability of passing that each rule says of spans, and whether they did."""
     settings = {"split": "time:0.5,0.15,0.35", "horizon": horizon, "intervals": "normalised"}
     forecaster = Forecaster(method, **settings).fit(path)
     tests, series = forecaster.test_forecasts(), forecaster.data_.series
     values = series.values[forecaster.data_.split.fit]
+    about = {"service": series.service, "units": series.units}
     middle = tests.sizes["time"] // 2
     paths = error_paths(tests.isel(time=slice(0, middle - horizon)))
     if paths is None:
@@ -246,8 +248,11 @@ def _said(
             continue
         times = pd.date_range("2000-01-01", periods=horizon, freq="h")
         tables = {n: t.loc[:, known].set_axis(times) for n, t in parts.items()}
+        tables["y_hat"].attrs |= about
+        sign = planning.side_of(tables["y_hat"]).sign
         for level in levels:
-            quantiles = pd.Series(np.nanquantile(values, level / 100, axis=0))
+            share = (level if sign > 0 else 100 - level) / 100
+            quantiles = pd.Series(np.nanquantile(values, share, axis=0))
             limit: dict[object, float] = quantiles[tables["y"].columns].to_dict()
             bounds, centre = (tables["lower"], tables["upper"]), tables["y_hat"]
             found = plan(centre, bounds, limit, planning.ANY, paths)
@@ -255,5 +260,5 @@ def _said(
             said["joint"].append(found["probability"].to_numpy())
             said["independent"].append(1 - (1 - steps).prod().to_numpy())
             said["one step"].append(found["highest_probability"].to_numpy())
-            happened.append((tables["y"] > pd.Series(limit)).any().to_numpy())
+            happened.append((sign * tables["y"] > sign * pd.Series(limit)).any().to_numpy())
     return {rule: np.concatenate(v) for rule, v in said.items()}, np.concatenate(happened)
