@@ -206,7 +206,7 @@ def exceedance(
 def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw what happened against what was said, by data: joint errors, and independent ones."""
     names = list(dict.fromkeys(row["data"] for row in rows))
-    fig, axes = panels(TWO_COLUMNS, 2.6, len(names), n_columns=2)
+    fig, axes = panels(TWO_COLUMNS, 2.6, len(names), n_columns=3)
     for ax, name in zip(axes, names, strict=True):
         ax.plot([0, 1], [0, 1], color="grey", linewidth=0.8)
         own = (row for row in rows if row["data"] == name)

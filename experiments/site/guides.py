@@ -135,8 +135,8 @@ def exceedance_table() -> str:
     found = json.loads(EXCEEDANCE.read_text())
     told = (
         f"Spans of {found['horizon']} steps, `{found['method']}`, thresholds at the quantiles of "
-        f"{found['levels'].replace(',', ', ')} % of a cell's training values, counted from the "
-        "highest of a speed. "
+        f"{found['levels'].replace(',', ', ')} % of a cell's training values; of speeds, "
+        "which fall below them, from the highest down. "
     )
     command = f"python -m experiments.benchmarks exceedance TABLES --method {found['method']}"
     end = f"The command: `{command} --every {found['every']}`."

@@ -297,7 +297,7 @@ def flatten(*parts: Any) -> dict[str, Any]:
 
 def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
     """Return an error that suggests similar names, or lists all."""
-    if close := difflib.get_close_matches(name, list(valid)):
+    if close := difflib.get_close_matches(name, list(valid), cutoff=0.65):
         return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
     return choose(kind, name, valid)
 
