@@ -218,7 +218,8 @@ def federated_answer(benchmarks: Benchmarks) -> str:
 
 def tuned_list(benchmarks: Benchmarks) -> str:
     """Tell the MSE of each method with its default settings and with tuned ones, the best alone."""
-    rows = {m: column.rows[m] for column in columns_of(benchmarks) for m in column.rows}
+    defaults, *_ = columns = columns_of(benchmarks)
+    rows = {m: column.rows[m] for column in columns for m in column.rows} | defaults.rows
     pairs = {m: (rows[m], rows[f"{m}, tuned"]) for m in rows if f"{m}, tuned" in rows}
     errors = {m: [first_number(row["MSE"]) for row in pair] for m, pair in pairs.items()}
     changes = [100 * (tuned / default - 1) for default, tuned in errors.values()]
