@@ -15,10 +15,12 @@ from experiments.site.tables import (
     Column,
     best_models,
     compared_images,
+    estimate_in,
     first_number,
     side,
     verdict_of,
 )
+from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, UNTOLD
 
@@ -93,7 +95,9 @@ def _advice(column: Column) -> Row:
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
     sides = {m: side(r, POINTS) for m, r in others.items()}
-    better = sorted((m for m in others if sides[m] > 0), key=lambda m: -_points(others[m]))
+    better = sorted(
+        (m for m in others if sides[m] > 0), key=lambda m: -first_number(others[m][POINTS])
+    )
     level = [m for m in others if not sides[m]]
     least = min([*better, *level, reference], key=lambda m: (_sent(federated[m]), m))
     return {
@@ -102,10 +106,6 @@ def _advice(column: Column) -> Row:
         "not told apart": f"{len(level)} of {len(others)}",
         "sends least of all these": f"`{least}`, {_sent(federated[least]):,.0f} floats a round",
     }
-
-
-def _points(row: Row) -> float:
-    return first_number(row[POINTS])
 
 
 def _sent(row: Row) -> float:
@@ -119,16 +119,9 @@ def _flipped(row: Row) -> str:
     >>> _flipped({POINTS: "-7.4 [-14.2, -0.7]"})
     '**7.4 [0.7, 14.2]**'
     """
-    value, _, ends = row[POINTS].partition(" [")
-    low, _, high = ends.rstrip("]").partition(", ")
-    told = _minus(value) + (f" [{_minus(high)}, {_minus(low)}]" if ends else "")
-    return f"**{told}**" if side(row, POINTS) else told
-
-
-def _minus(number: str) -> str:
-    if number.startswith("-"):
-        return number[1:]
-    return f"-{number}" if number.strip("0.") else number
+    found = estimate_in(row[POINTS])
+    below = Estimate(-found.value, -found.high, -found.low)
+    return f"**{below}**" if below.excludes(0) else f"{below}"
 
 
 def answers(benchmarks: Benchmarks) -> str:
