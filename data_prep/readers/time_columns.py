@@ -85,9 +85,9 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
         log.warning("%s: left out as totals of a row: %s", origin.name, some(totals, 5))
         others = [name for name in others if name not in totals]
     table = table.with_columns(pl.col(across).cast(pl.String))
-    rows = np.arange(len(table)) if origin.rows is None else origin.rows
     long = table.unpivot(across, index=others, variable_name=name, value_name="value")
-    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)), beside=others)
+    rows = np.tile(np.arange(len(table)), len(across))
+    return long, dataclasses.replace(origin.of_rows(rows), beside=others)
 
 
 def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
@@ -362,8 +362,7 @@ def drop_rows(
             f" ({shown:.50})" if shown else "",
         )
     kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*map(np.array, reasons.values())]))
-    places = kept if origin.rows is None else origin.rows[kept]
-    return table[kept], dataclasses.replace(origin, rows=places)
+    return table[kept], origin.of_rows(kept)
 
 
 def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:

@@ -286,13 +286,10 @@ def spread_quantities(
         some(table[found[0]].unique(maintain_order=True), 6),
     )
     wide = table.pivot(found, index=index, values=values[0])
-    rows = np.arange(len(table)) if origin.rows is None else origin.rows
     first = table.with_row_index().select(pl.col("index").first().over(index)).unique()
-    return wide, dataclasses.replace(
-        origin,
-        rows=rows[np.sort(first["index"].to_numpy())],
-        units={**origin.units, **{q: unit for q, unit in known.items() if unit and unit != "1"}},
-    )
+    rows = np.sort(first["index"].to_numpy())
+    known = {quantity: unit for quantity, unit in known.items() if unit not in ("", "1")}
+    return wide, dataclasses.replace(origin.of_rows(rows), units={**origin.units, **known})
 
 
 def _values(table: pl.DataFrame, times: Container[str], keys: Container[str]) -> list[str]:
