@@ -89,9 +89,16 @@ def read_excel(
         _column(name, [row[i] for row in rows[skip:]], name in keys) for i, name in enumerate(names)
     ]
     table = pl.DataFrame(columns)
-    origin = Origin(path.name, "row", skip + 1, is_file=True)
-    origin = dataclasses.replace(origin, units=head.units, levels=head.levels, timed=head.timed)
-    origin = dataclasses.replace(origin, as_text=True)  # Numbers are numbers in a sheet.
+    origin = Origin(
+        path.name,
+        "row",
+        skip + 1,
+        is_file=True,
+        units=head.units,
+        levels=head.levels,
+        timed=head.timed,
+        as_text=True,  # Numbers are numbers in a sheet.
+    )
     return delimited.without_empty(table, len(head.names) if dialect.header else 0), origin
 
 
