@@ -12,6 +12,7 @@ import xarray as xr
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, needing, some
+from data_prep.cube import with_places
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
@@ -224,10 +225,7 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     if outlines is not None:
         about = {"long_name": "rings of longitudes and latitudes, as JSON"}
         ds = ds.assign_coords({OUTLINE: ("cell", outlines.to_numpy(dtype=str), about)})
-    return ds.assign_coords(
-        lon=("cell", x, {"standard_name": "longitude", "units": "degrees_east"}),
-        lat=("cell", y, {"standard_name": "latitude", "units": "degrees_north"}),
-    )
+    return with_places(ds, x, y)
 
 
 def _in_degrees(outline: str, crs: str) -> str:
