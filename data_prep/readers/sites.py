@@ -149,9 +149,8 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     else:
         df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
     column, ids = _find_ids(ds, df, origin)
-    own = df[df[column].astype(str).isin(ids)]
-    rows = own.drop_duplicates().set_index(own.drop_duplicates()[column].astype(str))
-    rows = rows.drop(columns=column)
+    own = df[df[column].astype(str).isin(ids)].drop_duplicates()
+    rows = own.set_index(own[column].astype(str)).drop(columns=column)
     unequal = [c for c in rows if (rows[c].groupby(level=0).nunique(dropna=False) > 1).any()]
     if unequal:
         log.warning(

@@ -197,8 +197,6 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     columns = table.columns
     if "," in time and time not in columns:
         return [_named(part.strip(), columns, origin) for part in time.split(",")]
-    if time in columns and time != TIME:
-        return [time]
     if time != TIME:
         return [_named(time, columns, origin)]
     unnamed_first = "" in columns[:1] and (kind_of(table[""]) or not named(columns, TIMES))
@@ -209,18 +207,18 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     usual = named(exact, TIMES) or _finer(table, exact, named(columns, TIMES))
     dates = [name for name, kind in kinds.items() if kind == "date"]
     clocks = [name for name, kind in kinds.items() if kind in ("clock", "hour")]
-    found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
+    found = _earlier(table, usual)
     if not usual and dates and clocks:
         dates, clocks = named(dates, TIMES) or dates, named(clocks, TIMES) or clocks
         both = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
         found = [one[0] for one in both if len(one) == 1]
-        found += _minutes(table) if len(found) == 2 and kinds[found[1]] == "hour" else []
     elif not usual and not dates and (date := _date_parts(table)):
-        found = [*date, *(clocks[:1] if len(clocks) == 1 else [])]
-        found += _minutes(table) if len(found) == 4 and kinds[found[3]] == "hour" else []
+        found = [*date, *(clocks if len(clocks) == 1 else [])]
     elif not usual:
         dates = named(columns, TIMES) or dates
-        found = dates if len(dates) == 1 else _earlier(table, dates)
+        found = _earlier(table, dates)
+    if len(found) > 1 and kinds[found[-1]] == "hour":
+        found += _minutes(table)
     if not found and len(usual or dates) > 1:
         unclear = usual or dates
         clocks = named(unclear, HOURS)
