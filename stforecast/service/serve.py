@@ -29,7 +29,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from data_prep.base.errors import InputError, Words, choose, some
 from stforecast.data.series import Series
 from stforecast.federated.runs.model_files import IN_SERVICE
-from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
+from stforecast.federated.runs.run_folder import inert, read_about
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
@@ -201,8 +201,8 @@ class ForecastService:
     def _stamp(self) -> tuple[Any, ...]:
         """Return what changes when the model or its history is replaced."""
         history = self._history()
-        files = (history, self.run / ABOUT, *sorted((self.run / IN_SERVICE).glob("*")))
-        files += tuple(sorted(self.run.glob("model/*"))) + tuple(sorted(self.run.glob("*.json")))
+        patterns = (f"{IN_SERVICE}/*", "model/*", "*.json")
+        files = [history, *(f for p in patterns for f in sorted(self.run.glob(p)))]
         known = [(str(f.resolve()), f.stat()) for f in files if f.exists()]
         return str(history), *((name, of.st_mtime_ns, of.st_size) for name, of in known)
 
