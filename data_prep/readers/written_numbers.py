@@ -126,10 +126,9 @@ def decide_decimal(
     """
     if decimal != "auto":
         return decimal
-    columns = list(_texts_of_numbers(table, keys))
     unclear: dict[Decimal, str] = {}
     sure = False
-    for name, texts in columns:
+    for name, texts in _texts_of_numbers(table, keys):
         mark = "," if texts.str.contains(",", literal=True).any() else "."
         found = _decide_mark(texts, mark)
         held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
@@ -155,14 +154,10 @@ def decide_decimal(
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
         log.info("%s: %s: a decimal comma, as dates have points", origin.name, shown)
         return "comma"
-    own = "comma" if "comma" in unclear else "point"
+    own, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
     raise InputError(
         f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
-        Words(
-            "pass {decimal:comma} if it is decimal, {decimal:point} for thousands"
-            if own == "comma"
-            else "pass {decimal:point} if it is decimal, {decimal:comma} for thousands"
-        ),
+        Words(f"pass {{decimal:{own}}} if it is decimal, {{decimal:{other}}} for thousands"),
     )
 
 
