@@ -324,19 +324,17 @@ def drop_rows(
     Such a row has no time, and is empty, repeats the names of the columns, has a word such as
     Total, or is a note: text in one column. In a table without times it begins with such a word.
     """
-    texts = [name for name in times if table[name].dtype == pl.String]
     odd = pl.Series(np.zeros(len(table), dtype=bool))
     if not times and table.width and table.dtypes[0] == pl.String:
         odd = table.to_series(0).str.contains(TOTAL).fill_null(value=False)
-    for name in times:
-        column = table[name]
-        missing = column.is_null()
-        if name in texts:
+    for column in (table[name] for name in times):
+        odd |= column.is_null()
+        if column.dtype == pl.String:
             distinct = column.unique().drop_nulls()
             like = distinct.str.contains(rf"{TIME_LIKE}|{CLOCK_LIKE}|{MONTH}")
             wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+([.,]\d+)?\s*$"))
-            missing = missing | column.is_in(wrong.implode()) if len(wrong) else missing
-        odd |= missing
+            if len(wrong):
+                odd |= column.is_in(wrong.implode())
     if not odd.any():
         return table, origin
     reasons: dict[str, list[int]] = {}
@@ -359,7 +357,7 @@ def drop_rows(
             origin.number(rows[0]),
             f" ({shown:.50})" if shown else "",
         )
-    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*map(np.array, reasons.values())]))
+    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*reasons.values()]))
     return table[kept], origin.of_rows(kept)
 
 
