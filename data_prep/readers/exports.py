@@ -369,11 +369,8 @@ def _in_units(one: _Read, units: Mapping[str, str]) -> pl.DataFrame:
 
 def _joined(read: Sequence[_Read], keys: Sequence[str], path: Path) -> _Read:
     """Return the columns of all tables beside each other, by common keys."""
-    others = [set(one.table.columns) - set(keys) for one in read]
-    twice = set.intersection(*others) if not set(read[0].times) <= set(keys) else set()
-    for i, own in enumerate(others):
-        twice |= own & set[str]().union(*others[:i])
-    if twice or not set(read[0].times) <= set(keys):
+    others = [c for one in read for c in one.table.columns if c not in keys]
+    if len(set(others)) < len(others) or not set(read[0].times) <= set(keys):
         raise InputError(
             f"{path.name}: {read[0].name} has the columns {some(read[0].table.columns, 8)}, "
             f"{read[1].name} {some(read[1].table.columns, 8)}; give tables of one form, or with no "
