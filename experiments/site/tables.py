@@ -204,7 +204,7 @@ def _difference(row: Row, name: str) -> str:
 
 def side(row: Row, name: str = AGAINST) -> int:
     """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
-    above = estimate_in(row[name])
+    above = estimate_in(row.get(name, "-"))
     if not above.excludes(0) or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
         return 0
     return 1 if above.low > 0 else -1
