@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import h5py
 import numpy as np
@@ -36,7 +36,7 @@ from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, names_table
 from data_prep.readers.hdf5 import open_hdf5
-from data_prep.readers.times import zone_name
+from data_prep.readers.times import to_wall, zone_name
 
 Clock = Literal["utc", "local"]
 CLOCKS = get_args(Clock)
@@ -123,11 +123,16 @@ def make_cube(
     ds["time"].attrs = {"standard_name": "time", "long_name": "start of the time step"}
     ds["cell"].attrs = {"long_name": "cell id as published"}
     if lon is not None and lat is not None:
-        ds = ds.assign_coords(
-            lon=("cell", lon, {"standard_name": "longitude", "units": "degrees_east"}),
-            lat=("cell", lat, {"standard_name": "latitude", "units": "degrees_north"}),
-        )
+        ds = with_places(ds, lon, lat)
     return check_cube(ds, "the cube")
+
+
+def with_places(ds: xr.Dataset, lon: np.ndarray, lat: np.ndarray) -> xr.Dataset:
+    """Add the places of a cube's cells, `(cell,)` each, in degrees east and north."""
+    return ds.assign_coords(
+        lon=("cell", lon, {"standard_name": "longitude", "units": "degrees_east"}),
+        lat=("cell", lat, {"standard_name": "latitude", "units": "degrees_north"}),
+    )
 
 
 def check_cube(ds: xr.Dataset, origin: str) -> xr.Dataset:
@@ -282,6 +287,17 @@ def write_read(
     return write_cube(ds, out)
 
 
+class CubeReader:
+    """A data set whose `read` returns its records as a cube; its `prepare` writes it."""
+
+    read: ClassVar[Callable[..., xr.Dataset]]
+
+    @classmethod
+    def prepare(cls, raw: Path, out: Path, **options: Any) -> Path:
+        """Write the cube that `read` returns, a .nc file; see `write_read`."""
+        return write_read(cls.read, raw, out, **options)
+
+
 def step_of(ds: xr.Dataset) -> pd.Timedelta:
     """Return the length of a time step.
 
@@ -308,8 +324,7 @@ def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
     times = pd.DatetimeIndex(ds.indexes["time"])
     if ds.attrs.get("clock", "utc") == "local":
         return times
-    zone = ds.attrs.get("time_zone", "UTC")
-    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+    return to_wall(times, ds.attrs.get("time_zone", "UTC"))
 
 
 def services_of(ds: xr.Dataset) -> list[str]:

@@ -20,6 +20,7 @@ from urllib3.exceptions import HTTPError
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.files import is_full
+from data_prep.base.limits import CHUNK
 from data_prep.download import Item
 
 
@@ -76,7 +77,6 @@ def disk(path: Path) -> Iterator[None]:
 ATTEMPTS = 5  # in a row; an attempt that receives new bytes resets the count
 PAUSE = 1.0  # seconds before the second attempt; doubles with each further one
 TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces of a response
-CHUNK = 2**20
 # Sizes and resume positions count the file's own bytes, so responses must not be compressed.
 HEADERS = {"Accept-Encoding": "identity", "User-Agent": "stforecast-data-prep"}
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})

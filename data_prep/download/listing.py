@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from data_prep.base.errors import InputError, Words
 from data_prep.base.files import atomic_path
-from data_prep.base.limits import most_from
+from data_prep.base.limits import CHUNK, most_from
 from data_prep.download import Archive, Dataverse, File, Item, Source
 from data_prep.download.http import disk, inside, persist, read_body
 
@@ -149,7 +149,6 @@ def matches(name: str, pattern: str) -> bool:
 
 
 MAX_UNPACKED = 32 * 2**30  # maximum unpacked bytes of an archive
-CHUNK = 2**20
 
 
 class DamagedError(InputError):

@@ -272,7 +272,8 @@ def value_columns(
     """Return the columns to read: `values`, else all but `keys` with at least one number."""
     require_columns(df, (*keys, *(values or ())), origin)
     others = [c for c in df.columns if c not in keys]
-    columns = list(values) if values else [c for c in others if _holds_numbers(df[c])]
+    has_numbers = {} if values else {c: _holds_numbers(df[c]) for c in others}
+    columns = list(values) if values else [c for c in others if has_numbers[c]]
     for c in columns if values else others:
         _refuse_commas(df[c], origin)
     if values is None:
@@ -283,7 +284,7 @@ def value_columns(
             "row is an event such as a trip, ",
             Words("count them with {resample:1h} {agg:count}"),
         )
-    if values is None and (text := [c for c in others if not _holds_numbers(df[c])]):
+    if values is None and (text := [c for c in others if not has_numbers[c]]):
         log.warning("%s: columns without numbers are left out: %s", origin.name, text)
     return columns
 

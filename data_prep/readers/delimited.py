@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import polars as pl
@@ -163,10 +163,7 @@ def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
 
 def _start(path: Path, content: bytes | None) -> bytes:
     """Return the beginning of a file, with the line of names and some more."""
-    if content is not None:
-        size = SAMPLE if content.count(b"\n", 0, SAMPLE) > MIN_LINES else MAX_HEADER
-        return content[:size]
-    with path.open("rb") as file:
+    with _open(path, content) as file:
         start = file.read(SAMPLE)
         return start if start.count(b"\n") > MIN_LINES else start + file.read(MAX_HEADER)
 
@@ -210,7 +207,7 @@ def _read(
         skip = ends[head.rows - 1] if rows else 0
     else:
         width, _ = usual_width(rows)
-        head, names, skip = Head(0, 0, [], {}, {}, True), Dialect.numbered(width), 0
+        head, names, skip = Head(0, 0, []), Dialect.numbered(width), 0
     check_columns(len(names), path.name)
     body = _Body(
         path, content, separator, names, skip, len("".join(lines[:skip]).encode()), head.timed
@@ -278,11 +275,8 @@ class _Body:
 
     def without_notes(self) -> tuple[dict[int, list[str]], bytes | None]:
         """Return the lines to leave out by number from 0, and the text without them."""
-        source = self.path if self.content is None else self.content
         _check_end(self.path, self.content, self.separator)
-        if not _is_short(source, self.separator.encode(), len(self.names), self.offset):
-            return {}, self.content
-        odd = self._odd_lines()
+        odd = self._odd_lines() if self._is_short() else {}
         if not odd:
             return {}, self.content
         n_empty = sum(not any(row) for row in odd.values())
@@ -306,7 +300,7 @@ class _Body:
         """
         found: dict[int, list[str]] = {}
         last = 0  # the end of the rows so far
-        with _open(self.path, self.content) as file:
+        with _open_text(self.path, self.content) as file:
             reader = csv.reader(file, delimiter=self.separator)
             begin = 0
             for row in reader:
@@ -335,12 +329,8 @@ class _Body:
     def parse(self, content: bytes | None, keys: Container[str], as_text: bool) -> pl.DataFrame:
         """Return the table; columns of `keys`, or all with `as_text`, are text."""
         read = partial(
-            pl.read_csv,
-            self.path if content is None else content,
-            glob=False,
-            separator=self.separator,
-            has_header=False,
-            skip_lines=self.skip,
+            self._parse,
+            content,
             new_columns=self.names,
             infer_schema=not as_text,
             raise_if_empty=False,
@@ -359,30 +349,45 @@ class _Body:
             table = pl.DataFrame(
                 {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)
             )
-        if table[table.columns[-1]].null_count() and self._has_quotes(content):
+        if table[table.columns[-1]].null_count() and _has_quotes(self.path, content):
             # Polars fills a short row with nulls, so the last field of such a row is null.
             self._odd_lines()
         return table
 
     def column(self, content: bytes | None, name: str, n_rows: int | None) -> pl.Series:
         """Return the first rows of a column, or all, as they are written, `(rows,)`."""
-        return pl.read_csv(
-            self.path if content is None else content,
-            glob=False,
-            separator=self.separator,
-            has_header=False,
-            skip_lines=self.skip,
+        return self._parse(
+            content,
             columns=[self.names.index(name)],
             infer_schema=False,
             null_values=MISSING,
             n_rows=n_rows,
         ).to_series()
 
-    def _has_quotes(self, content: bytes | None) -> bool:
-        if content is not None:
-            return b'"' in content
-        with self.path.open("rb") as file:
-            return any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
+    def _parse(self, content: bytes | None, **options: Any) -> pl.DataFrame:
+        return pl.read_csv(
+            self.path if content is None else content,
+            glob=False,
+            separator=self.separator,
+            has_header=False,
+            skip_lines=self.skip,
+            **options,
+        )
+
+    def _is_short(self) -> bool:
+        """Return whether some line lacks fields; a one-byte line would become a row of nulls."""
+        n_separators = n_lines = 0
+        last = b""
+        with _open(self.path, self.content) as file:
+            file.seek(self.offset)
+            while part := file.read(CHUNK):
+                if b'"' in part:  # a quoted field may contain separators or newlines
+                    return False
+                n_separators += part.count(self.separator.encode())
+                n_lines += part.count(b"\n")
+                last = part[-1:]
+        n_lines += last not in (b"\n", b"")
+        return n_separators < (len(self.names) - 1) * n_lines
 
 
 def _has_marks(table: pl.DataFrame) -> bool:
@@ -419,22 +424,6 @@ def _unpacked(path: Path) -> bytes | None:
         return read_expanded(packed, path, cost)
 
 
-def _is_short(source: Path | bytes, separator: bytes, n_columns: int, offset: int) -> bool:
-    """Return whether some line lacks fields; a one-byte line would become a full row of nulls."""
-    n_separators = n_lines = 0
-    last = b""
-    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file:
-        file.seek(offset)
-        while part := file.read(CHUNK):
-            if b'"' in part:  # a quoted field may contain separators or newlines
-                return False
-            n_separators += part.count(separator)
-            n_lines += part.count(b"\n")
-            last = part[-1:]
-    n_lines += last not in (b"\n", b"")
-    return n_separators < (n_columns - 1) * n_lines
-
-
 def _check_end(path: Path, content: bytes | None, separator: str) -> None:
     """Refuse a last number with fewer decimals than all others; warn of one that may have been cut.
 
@@ -443,15 +432,18 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
     """
     if path.suffix.lower() in (*OPENERS, ".zip"):
         return
-    tail = _tail(path, content)
+    with _open(path, content) as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - CHUNK))
+        tail = file.read()
     if tail.endswith((b"\n", b"\r")):
         return
     lines = tail.decode(errors="replace").split("\n")
     *others, last = (line.rpartition(separator)[2].strip('"\r ') for line in lines)
     if re.search(r"[^\W\d_]{3}", lines[-1]) and separator not in lines[-1]:
         return  # a note
-    with _open(path, content) as file:
-        number = sum(1 for _ in file)
+    with _open_text(path, content) as lines_of_file:
+        number = sum(1 for _ in lines_of_file)
     counts = {_decimals(field) for field in others[1:]}  # The first may be names, or a part.
     if len(others) > MIN_LINES and len(counts) == 1 and _decimals(last) < min(counts):
         raise InputError(
@@ -466,21 +458,21 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
     )
 
 
-def _tail(path: Path, content: bytes | None) -> bytes:
-    if content is not None:
-        return content[-CHUNK:]
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - CHUNK))
-        return file.read()
-
-
 def _decimals(field: str) -> int:
     """Count the digits after the decimal point or comma."""
     found = re.search(r"[.,](\d*)$", field)
     return len(found[1]) if found else 0
 
 
-def _open(path: Path, content: bytes | None) -> TextIO:
-    if content is not None:
-        return io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", "replace", newline="")
-    return path.open(encoding="utf-8-sig", errors="replace", newline="")
+def _has_quotes(path: Path, content: bytes | None) -> bool:
+    with _open(path, content) as file:
+        return any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
+
+
+def _open(path: Path, content: bytes | None) -> BinaryIO:
+    """Open a file, or the content that is read instead of it."""
+    return path.open("rb") if content is None else io.BytesIO(content)
+
+
+def _open_text(path: Path, content: bytes | None) -> TextIO:
+    return io.TextIOWrapper(_open(path, content), "utf-8-sig", "replace", newline="")

@@ -78,7 +78,7 @@ def find_records(
         say_cell(df, name, origin)
     kind, where = "long" if found else "services", found[0] if found else cell
     if counts:
-        return df.assign(**{COUNT: 1.0}), Layout(kind, time, where, [COUNT]), origin  # type: ignore[arg-type]  # one of the kinds
+        return df.assign(**{COUNT: 1.0}), Layout(kind, time, where, [COUNT]), origin
     places = [c for c in df.columns if c not in (time, *cells_of(df, where)) and _is_place(c)]
     places = [c for c in places if c not in (values or ())]
     if places:

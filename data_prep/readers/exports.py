@@ -232,13 +232,14 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
         return _stacked(read, path)
     values = [c for c in first.table.columns if c not in keys]
     n_services = sum(map(is_service, values))
+
+    def changed(change: Callable[[pl.DataFrame, str], pl.DataFrame]) -> list[_Read]:
+        return [one._replace(table=change(one.table, _stem(one.name))) for one in read]
+
     if len(texts) > len(set(texts) & set(first.times)):
-        if len(values) == 1:
-            named_values = [
-                one._replace(table=one.table.rename({values[0]: _stem(one.name)})) for one in read
-            ]
-            return _joined(named_values, keys, path)
-        return _stacked(read, path)
+        if len(values) != 1:
+            return _stacked(read, path)
+        return _joined(changed(lambda table, name: table.rename({values[0]: name})), keys, path)
     if len({one.name for one in read}) < len(read):
         raise InputError(
             f"{path.name}: {first.origin.name} and {read[1].origin.name} have the same times and "
@@ -248,22 +249,14 @@ def combine(read: Sequence[_Read], path: Path, layout: str) -> _Read:
         layout == "auto" and (n_services == len(values) or len(values) < 2)
     ):
         log.info("%s: each of %d tables is a cell: %s", path.name, len(read), _names_of(read))
-        cells = [
-            one._replace(table=one.table.with_columns(pl.lit(_stem(one.name)).alias("cell")))
-            for one in read
-        ]
-        return _stacked(cells, path)
+        return _stacked(changed(lambda table, name: table.with_columns(cell=pl.lit(name))), path)
     if layout == "wide" or n_services == 0:
         log.info("%s: each of %d tables is a service: %s", path.name, len(read), _names_of(read))
-        long = [
-            one._replace(
-                table=one.table.unpivot(
-                    values, index=one.times, variable_name="cell", value_name=_stem(one.name)
-                )
-            )
-            for one in read
-        ]
-        return _joined(long, [*first.times, "cell"], path)
+
+        def long(table: pl.DataFrame, name: str) -> pl.DataFrame:
+            return table.unpivot(values, index=first.times, variable_name="cell", value_name=name)
+
+        return _joined(changed(long), [*first.times, "cell"], path)
     raise InputError(
         f"{path.name}: its tables {_names_of(read)} have the same times and columns; ",
         Words(
@@ -376,11 +369,8 @@ def _in_units(one: _Read, units: Mapping[str, str]) -> pl.DataFrame:
 
 def _joined(read: Sequence[_Read], keys: Sequence[str], path: Path) -> _Read:
     """Return the columns of all tables beside each other, by common keys."""
-    others = [set(one.table.columns) - set(keys) for one in read]
-    twice = set.intersection(*others) if not set(read[0].times) <= set(keys) else set()
-    for i, own in enumerate(others):
-        twice |= own & set[str]().union(*others[:i])
-    if twice or not set(read[0].times) <= set(keys):
+    others = [c for one in read for c in one.table.columns if c not in keys]
+    if len(set(others)) < len(others) or not set(read[0].times) <= set(keys):
         raise InputError(
             f"{path.name}: {read[0].name} has the columns {some(read[0].table.columns, 8)}, "
             f"{read[1].name} {some(read[1].table.columns, 8)}; give tables of one form, or with no "

@@ -7,7 +7,7 @@ import dataclasses
 import datetime
 import zipfile
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,11 @@ def sheets_of(path: Path) -> list[str]:
     """Return the names of a workbook's sheets; empty for other files."""
     if path.suffix.lower() != ".xlsx" or not path.is_file():
         return []
-    with reading(path.name, _HOW[".xlsx"], "save it again"):
-        book = _open_book(path, read_only=True)
-        try:
-            return list(book.sheetnames)
-        finally:
-            book.close()
+    with (
+        reading(path.name, _HOW[".xlsx"], "save it again"),
+        closing(_open_book(path, read_only=True)) as book,
+    ):
+        return list(book.sheetnames)
 
 
 def _open_book(path: Path, *, read_only: bool) -> Any:
@@ -68,14 +67,11 @@ def read_excel(
             n for n in parts.namelist() if n.startswith("xl/worksheets/") and n[-4:] == ".xml"
         ]
         merged = any(b"<mergeCell " in parts.read(sheet) for sheet in sheets)
-    book = _open_book(path, read_only=not merged)
-    try:
+    with closing(_open_book(path, read_only=not merged)) as book:
         sheet = book[_choose_sheet(book.sheetnames, dialect.sheet, path.name)]
         rows = _rows(sheet, path)
         for area in sheet.merged_cells.ranges if merged else ():
             _fill(rows, area)
-    finally:
-        book.close()
     if not rows:
         raise InputError(
             f"{path.name}, row 1: empty, expected column names; ", Words("choose another {sheet}")
@@ -89,9 +85,16 @@ def read_excel(
         _column(name, [row[i] for row in rows[skip:]], name in keys) for i, name in enumerate(names)
     ]
     table = pl.DataFrame(columns)
-    origin = Origin(path.name, "row", skip + 1, is_file=True)
-    origin = dataclasses.replace(origin, units=head.units, levels=head.levels, timed=head.timed)
-    origin = dataclasses.replace(origin, as_text=True)  # Numbers are numbers in a sheet.
+    origin = Origin(
+        path.name,
+        "row",
+        skip + 1,
+        is_file=True,
+        units=head.units,
+        levels=head.levels,
+        timed=head.timed,
+        as_text=True,  # Numbers are numbers in a sheet.
+    )
     return delimited.without_empty(table, len(head.names) if dialect.header else 0), origin
 
 

@@ -11,7 +11,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
@@ -103,9 +103,9 @@ class Head:
     before: int
     rows: int
     names: list[str]
-    units: dict[str, str]
-    levels: dict[str, tuple[str, str]]
-    timed: bool
+    units: dict[str, str] = field(default_factory=dict)
+    levels: dict[str, tuple[str, str]] = field(default_factory=dict)
+    timed: bool = True
 
 
 def find_separator(lines: Sequence[str]) -> str:
@@ -153,13 +153,13 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     first = next((i for i in data if i not in alone), next(iter(data), None))
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
-        return Head(across, across + 1, list(rows[across]), {}, {}, True)
+        return Head(across, across + 1, list(rows[across]))
     if not first:
         begin = next((i for i, row in enumerate(rows) if any(row)), 0)
         if first is None and _names_follow(rows[begin : begin + 2]):
             begin += 1
         names = list(rows[begin]) if rows else []
-        return Head(begin, begin + 1, names, {}, {}, timed=first is not None)
+        return Head(begin, begin + 1, names, timed=first is not None)
     at = first - 1
     while at > 0 and not any(field.strip() for field in rows[at]):
         at -= 1
@@ -168,11 +168,11 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
         at -= 1
         names = [field.strip() for field in rows[at]]
         units = {n: _unit(u) for n, u in zip(names, lower, strict=True)}
-        head = Head(at, first, names, {n: u for n, u in units.items() if u}, {}, True)
+        head = Head(at, first, names, {n: u for n, u in units.items() if u})
     elif at > 0 and len(lower) == width and _is_upper(rows[at - 1], lower):
         head = _two_rows(rows[at - 1], lower, at - 1, first)
     else:
-        head = Head(at, first, lower, {}, {}, True)
+        head = Head(at, first, lower)
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
@@ -233,7 +233,7 @@ def _two_rows(upper: Sequence[str], lower: Sequence[str], before: int, rows: int
         names.append(name)
         if paired:
             levels[name] = (group, low)
-    return Head(before, rows, names, {}, levels, True)
+    return Head(before, rows, names, levels=levels)
 
 
 UNNAMED = "\N{NO-BREAK SPACE}column "

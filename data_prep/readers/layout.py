@@ -44,13 +44,13 @@ class Layout:
 
     Args:
         kind: `"long"`, one row per time and cell; `"wide"`, one column per cell; `"services"`, one
-            column per service of a single cell.
+            column per service of a single cell; or `"auto"` if it is still to be found.
         time: column of times.
         cell: column of cells of a long table, or several that name them together.
         values: the other columns to take.
     """
 
-    kind: Literal["long", "wide", "services"]
+    kind: str
     time: str
     cell: str
     values: list[str]
@@ -130,7 +130,7 @@ def find_layout(
         kind, reason = _of_wide(columns, ids, origin)
     if values is None:
         _show(kind, columns, reason, origin)
-    return Layout(kind, time, cell, columns)  # type: ignore[arg-type]  # one of the three by now
+    return Layout(kind, time, cell, columns)
 
 
 def cells_of(df: pd.DataFrame, cell: str) -> list[str]:

@@ -12,6 +12,7 @@ import xarray as xr
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, needing, some
+from data_prep.cube import with_places
 from data_prep.readers.columns import (
     CALENDAR,
     CELLS,
@@ -148,9 +149,8 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     else:
         df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
     column, ids = _find_ids(ds, df, origin)
-    own = df[df[column].astype(str).isin(ids)]
-    rows = own.drop_duplicates().set_index(own.drop_duplicates()[column].astype(str))
-    rows = rows.drop(columns=column)
+    own = df[df[column].astype(str).isin(ids)].drop_duplicates()
+    rows = own.set_index(own[column].astype(str)).drop(columns=column)
     unequal = [c for c in rows if (rows[c].groupby(level=0).nunique(dropna=False) > 1).any()]
     if unequal:
         log.warning(
@@ -224,10 +224,7 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     if outlines is not None:
         about = {"long_name": "rings of longitudes and latitudes, as JSON"}
         ds = ds.assign_coords({OUTLINE: ("cell", outlines.to_numpy(dtype=str), about)})
-    return ds.assign_coords(
-        lon=("cell", x, {"standard_name": "longitude", "units": "degrees_east"}),
-        lat=("cell", y, {"standard_name": "latitude", "units": "degrees_north"}),
-    )
+    return with_places(ds, x, y)
 
 
 def _in_degrees(outline: str, crs: str) -> str:

@@ -15,18 +15,13 @@ import pandas as pd
 from data_prep.base.errors import InputError, Words, in_minutes
 from data_prep.readers.columns import Origin
 from data_prep.readers.resampling import DAY, even_step, refuse_gap
-from data_prep.readers.times import regular_steps
+from data_prep.readers.times import regular_steps, to_wall
 
 if TYPE_CHECKING:
     from data_prep.readers.frames import TableOptions
 
 
 HOUR = pd.Timedelta("1h")
-
-
-def to_wall(times: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
-    """Convert UTC times to the wall clock of a zone, both without a zone."""
-    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
 
 
 def begin_in_utc(wall: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:

@@ -85,9 +85,9 @@ def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origi
         log.warning("%s: left out as totals of a row: %s", origin.name, some(totals, 5))
         others = [name for name in others if name not in totals]
     table = table.with_columns(pl.col(across).cast(pl.String))
-    rows = np.arange(len(table)) if origin.rows is None else origin.rows
     long = table.unpivot(across, index=others, variable_name=name, value_name="value")
-    return long, dataclasses.replace(origin, rows=np.tile(rows, len(across)), beside=others)
+    rows = np.tile(np.arange(len(table)), len(across))
+    return long, dataclasses.replace(origin.of_rows(rows), beside=others)
 
 
 def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
@@ -197,8 +197,6 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     columns = table.columns
     if "," in time and time not in columns:
         return [_named(part.strip(), columns, origin) for part in time.split(",")]
-    if time in columns and time != TIME:
-        return [time]
     if time != TIME:
         return [_named(time, columns, origin)]
     unnamed_first = "" in columns[:1] and (kind_of(table[""]) or not named(columns, TIMES))
@@ -209,18 +207,18 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
     usual = named(exact, TIMES) or _finer(table, exact, named(columns, TIMES))
     dates = [name for name, kind in kinds.items() if kind == "date"]
     clocks = [name for name, kind in kinds.items() if kind in ("clock", "hour")]
-    found = usual[:1] if len(usual) == 1 else _earlier(table, usual)
+    found = _earlier(table, usual)
     if not usual and dates and clocks:
         dates, clocks = named(dates, TIMES) or dates, named(clocks, TIMES) or clocks
         both = [_earlier(table, dates) or dates, _earlier(table, clocks) or clocks]
         found = [one[0] for one in both if len(one) == 1]
-        found += _minutes(table) if len(found) == 2 and kinds[found[1]] == "hour" else []
     elif not usual and not dates and (date := _date_parts(table)):
-        found = [*date, *(clocks[:1] if len(clocks) == 1 else [])]
-        found += _minutes(table) if len(found) == 4 and kinds[found[3]] == "hour" else []
+        found = [*date, *(clocks if len(clocks) == 1 else [])]
     elif not usual:
         dates = named(columns, TIMES) or dates
-        found = dates if len(dates) == 1 else _earlier(table, dates)
+        found = _earlier(table, dates)
+    if len(found) > 1 and kinds[found[-1]] == "hour":
+        found += _minutes(table)
     if not found and len(usual or dates) > 1:
         unclear = usual or dates
         clocks = named(unclear, HOURS)
@@ -326,19 +324,17 @@ def drop_rows(
     Such a row has no time, and is empty, repeats the names of the columns, has a word such as
     Total, or is a note: text in one column. In a table without times it begins with such a word.
     """
-    texts = [name for name in times if table[name].dtype == pl.String]
     odd = pl.Series(np.zeros(len(table), dtype=bool))
     if not times and table.width and table.dtypes[0] == pl.String:
         odd = table.to_series(0).str.contains(TOTAL).fill_null(value=False)
-    for name in times:
-        column = table[name]
-        missing = column.is_null()
-        if name in texts:
+    for column in (table[name] for name in times):
+        odd |= column.is_null()
+        if column.dtype == pl.String:
             distinct = column.unique().drop_nulls()
             like = distinct.str.contains(rf"{TIME_LIKE}|{CLOCK_LIKE}|{MONTH}")
             wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+([.,]\d+)?\s*$"))
-            missing = missing | column.is_in(wrong.implode()) if len(wrong) else missing
-        odd |= missing
+            if len(wrong):
+                odd |= column.is_in(wrong.implode())
     if not odd.any():
         return table, origin
     reasons: dict[str, list[int]] = {}
@@ -361,9 +357,8 @@ def drop_rows(
             origin.number(rows[0]),
             f" ({shown:.50})" if shown else "",
         )
-    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*map(np.array, reasons.values())]))
-    places = kept if origin.rows is None else origin.rows[kept]
-    return table[kept], dataclasses.replace(origin, rows=places)
+    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*reasons.values()]))
+    return table[kept], origin.of_rows(kept)
 
 
 def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:

@@ -324,6 +324,11 @@ def zone_name(zone: str) -> str | None:
         return None
 
 
+def to_wall(times: pd.DatetimeIndex, zone: str) -> pd.DatetimeIndex:
+    """Convert UTC times to the wall clock of a zone, both without a zone."""
+    return times.tz_localize("UTC").tz_convert(zone).tz_localize(None)
+
+
 def check_time_zone(name: str) -> None:
     """Check that `name` is an IANA time zone."""
     if zone_name(name) is None:

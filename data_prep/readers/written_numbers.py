@@ -126,10 +126,9 @@ def decide_decimal(
     """
     if decimal != "auto":
         return decimal
-    columns = list(_texts_of_numbers(table, keys))
     unclear: dict[Decimal, str] = {}
     sure = False
-    for name, texts in columns:
+    for name, texts in _texts_of_numbers(table, keys):
         mark = "," if texts.str.contains(",", literal=True).any() else "."
         found = _decide_mark(texts, mark)
         held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
@@ -155,14 +154,10 @@ def decide_decimal(
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
         log.info("%s: %s: a decimal comma, as dates have points", origin.name, shown)
         return "comma"
-    own = "comma" if "comma" in unclear else "point"
+    own, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
     raise InputError(
         f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
-        Words(
-            "pass {decimal:comma} if it is decimal, {decimal:point} for thousands"
-            if own == "comma"
-            else "pass {decimal:point} if it is decimal, {decimal:comma} for thousands"
-        ),
+        Words(f"pass {{decimal:{own}}} if it is decimal, {{decimal:{other}}} for thousands"),
     )
 
 
@@ -286,13 +281,10 @@ def spread_quantities(
         some(table[found[0]].unique(maintain_order=True), 6),
     )
     wide = table.pivot(found, index=index, values=values[0])
-    rows = np.arange(len(table)) if origin.rows is None else origin.rows
     first = table.with_row_index().select(pl.col("index").first().over(index)).unique()
-    return wide, dataclasses.replace(
-        origin,
-        rows=rows[np.sort(first["index"].to_numpy())],
-        units={**origin.units, **{q: unit for q, unit in known.items() if unit and unit != "1"}},
-    )
+    rows = np.sort(first["index"].to_numpy())
+    known = {quantity: unit for quantity, unit in known.items() if unit not in ("", "1")}
+    return wide, dataclasses.replace(origin.of_rows(rows), units={**origin.units, **known})
 
 
 def _values(table: pl.DataFrame, times: Container[str], keys: Container[str]) -> list[str]:

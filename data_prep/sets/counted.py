@@ -7,15 +7,15 @@ York, as public copies have them. Each data set is a class, whose docstring is t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import xarray as xr
 
-from data_prep.cube import write_read
+from data_prep.cube import CubeReader
 from data_prep.sets.table import read
 
 
-class Counted:
+class Counted(CubeReader):
     """One of the data sets.
 
     Attributes:
@@ -42,11 +42,6 @@ class Counted:
         units, zone = about.pop("units"), about.pop("time_zone")
         ds = read(raw, layout="wide", name=cls.service, units=units, clock="local", allow_gaps=True)
         return ds.assign_attrs(about, time_zone=zone)
-
-    @classmethod
-    def prepare(cls, raw: Path, out: Path, **options: Any) -> Path:
-        """Write the cube that `read` returns, a .nc file; see `write_read`."""
-        return write_read(cls.read, raw, out, **options)
 
 
 class AucklandPedestrians(Counted):

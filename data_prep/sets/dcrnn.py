@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -19,7 +19,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import check_expansion
-from data_prep.cube import write_read
+from data_prep.cube import CubeReader
 from data_prep.download import Archive, File
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, text_of
 from data_prep.readers.pandas_hdf5 import (
@@ -118,7 +118,7 @@ def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:
     return pd.DatetimeIndex(times.astype("datetime64[ns]"))
 
 
-class Dcrnn:
+class Dcrnn(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
@@ -183,11 +183,6 @@ class Dcrnn:
             zero_is_missing=True,
             long_names={"speed": "mean speed of the vehicles"},
         )
-
-    @classmethod
-    def prepare(cls, raw: Path, out: Path, **options: Any) -> Path:
-        """Write the cube that `read` returns, a .nc file; see `write_read`."""
-        return write_read(cls.read, raw, out, **options)
 
 
 class MetrLA(Dcrnn):

@@ -15,14 +15,14 @@ import logging
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import read_bounded
-from data_prep.cube import write_read
+from data_prep.cube import CubeReader
 from data_prep.download import Archive
 from data_prep.readers.npz import Header, read_npz
 from data_prep.sets.roads import common
@@ -43,7 +43,7 @@ MAX_IDS = 2**20
 log = logging.getLogger(__name__)
 
 
-class Pems:
+class Pems(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
@@ -109,11 +109,6 @@ class Pems:
             zero_is_missing=zero_is_missing,
             long_names=LONG_NAMES,
         )
-
-    @classmethod
-    def prepare(cls, raw: Path, out: Path, **options: Any) -> Path:
-        """Write the cube that `read` returns, a .nc file; see `write_read`."""
-        return write_read(cls.read, raw, out, **options)
 
     @classmethod
     def _read_frames(cls, path: Path, ids: Path | None) -> dict[str, pd.DataFrame]:

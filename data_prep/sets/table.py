@@ -182,9 +182,8 @@ def read(
     if resampling is not None:
         _refuse_unread(resampling, values, duplicates)
     if resampling is not None and resampling.of_events:
-        given_layout = Layout(kind, time, cell, [])  # type: ignore[arg-type]  # may be "auto"
-        counts = resampling.agg == COUNT
-        df, found, origin = find_records(df, given_layout, chosen, origin, counts=counts)
+        asked, counts = Layout(kind, time, cell, []), resampling.agg == COUNT
+        df, found, origin = find_records(df, asked, chosen, origin, counts=counts)
         options = dataclasses.replace(options, origin=origin)
     else:
         found = find_layout(df, kind, time, cell, chosen, origin)
@@ -395,20 +394,17 @@ def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOpt
         df = df.assign(**{layout.cell: origin.name.partition(".")[0]})
     else:
         parts = cells_of(df, layout.cell)
-        ids = [_ids(df[part]) for part in parts]
-        joined = ids[0] if len(ids) == 1 else reduce(_joined, ids)
+        joined = reduce(
+            lambda a, b: a.astype(str) + "/" + b.astype(str), (_ids(df[p]) for p in parts)
+        )
         df = df.drop(columns=parts).assign(**{layout.cell: joined})
     if cells is not None:
         kept = keep_cells(cells, df[layout.cell].dropna().unique().tolist(), origin.name)
         ids = df[layout.cell].dropna().unique()[kept]
         rows = np.flatnonzero(df[layout.cell].isin(ids) | df[layout.cell].isna())
-        df, origin = df.iloc[rows], dataclasses.replace(origin, rows=rows)
+        df, origin = df.iloc[rows], origin.of_rows(rows)
         options = dataclasses.replace(options, origin=origin)
     return from_long(df, time=layout.time, cell=layout.cell, values=layout.values, options=options)
-
-
-def _joined(first: pd.Series, second: pd.Series) -> pd.Series:
-    return first.astype(str) + "/" + second.astype(str)
 
 
 def _ids(column: pd.Series) -> pd.Series:

@@ -10,14 +10,14 @@ for Traffic Prediction", IEEE T-ITS 21(9), 2020, arXiv 1811.05320; github.com/le
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from data_prep.cube import write_read
+from data_prep.cube import CubeReader
 from data_prep.download import File
 from data_prep.readers.columns import numbers
 from data_prep.readers.files import read_table
@@ -28,7 +28,7 @@ DATA = "https://raw.githubusercontent.com/lehaifeng/T-GCN/219a2346f5bf68d54d91a9
 """The authors' files at a fixed commit."""
 
 
-class Tgcn:
+class Tgcn(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
@@ -95,11 +95,6 @@ class Tgcn:
             zero_is_missing=zero_is_missing,
             long_names={"speed": cls.long_name},
         )
-
-    @classmethod
-    def prepare(cls, raw: Path, out: Path, **options: Any) -> Path:
-        """Write the cube that `read` returns, a .nc file; see `write_read`."""
-        return write_read(cls.read, raw, out, **options)
 
     @classmethod
     def _find(cls, raw: Path) -> Path:

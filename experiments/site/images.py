@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 from experiments.site.markdown import wrapped
 from experiments.site.measured import Benchmark, Benchmarks, Row, of_page
@@ -15,10 +15,12 @@ from experiments.site.tables import (
     Column,
     best_models,
     compared_images,
+    estimate_in,
     first_number,
     side,
     verdict_of,
 )
+from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, UNTOLD
 
@@ -28,21 +30,16 @@ GOAL, MOST = 10, 100
 """Number of seeds that benchmarks should have, and a number that they never will."""
 
 
-class Case(NamedTuple):
-    """A page of results, and those of its benchmarks that are of a case."""
-
-    page: str
-    names: tuple[str, ...]
-
-
 CASES = {
-    "few images of few classes, each client from one domain": Case(
-        "pfpl", ("pfpl_digits", "pfpl_pacs")
+    "few images of few classes, each client from one domain": (
+        "pfpl",
+        ("pfpl_digits", "pfpl_pacs"),
     ),
-    "long tails": Case("gldp", ("gldp_table1",)),
-    "long tails in stages": Case("gldp", ("gldp_table234",)),
-    "a stream of tasks on a frozen transformer": Case("fedta", ("fedta_table1", "fedta_office")),
+    "long tails": ("gldp", ("gldp_table1",)),
+    "long tails in stages": ("gldp", ("gldp_table234",)),
+    "a stream of tasks on a frozen transformer": ("fedta", ("fedta_table1", "fedta_office")),
 }
+"""Page of results, and those of its benchmarks that are of a case, by case."""
 
 PLAIN = {
     "training alone": ("solo", "linear_probe_local"),
@@ -57,16 +54,12 @@ FLOATS = "floats a round, up / down"
 def plain_rivals() -> str:
     """Tabulate by how many points a paper's method is above plain rivals, with intervals."""
     rows = []
-    for case in CASES.values():
-        for name in case.names:
-            for column in compared_images(of_page(case.page, name)):
-                reference = column.reference
-                cells = {
-                    head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
-                    for head, names in PLAIN.items()
-                }
-                place = f"[{column.about}]({case.page}.md#{name})"
-                rows.append({"method": f"`{reference}`", "on": place} | cells)
+    for _, place, column in _measured(compared_images):
+        cells = {
+            head: next((_flipped(column.rows[m]) for m in names if m in column.rows), "-")
+            for head, names in PLAIN.items()
+        }
+        rows.append({"method": f"`{column.reference}`", "on": place} | cells)
     told = (
         "By how many points the papers' methods are more accurate than plain ones, with 95 % "
         "intervals; bold where the interval excludes 0, and - where it was not run. On a frozen "
@@ -78,13 +71,22 @@ def plain_rivals() -> str:
 
 def cases_table() -> str:
     """Tabulate for each case which methods are better than the paper's, and which sends least."""
-    rows = []
+    return markdown(
+        [
+            {"your case": case, "measured on": place} | _advice(column)
+            for case, place, column in _measured(best_models, "results/")
+        ]
+    )
+
+
+def _measured(
+    find: Callable[[Benchmarks], list[Column]], folder: str = ""
+) -> Iterator[tuple[str, str, Column]]:
+    """Yield the case of each data set, a link to its benchmark from beside `folder`, and it."""
     for case, (page, names) in CASES.items():
         for name in names:
-            for column in best_models(of_page(page, name)):
-                place = f"[{column.about}](results/{page}.md#{name})"
-                rows.append({"your case": case, "measured on": place} | _advice(column))
-    return markdown(rows)
+            for column in find(of_page(page, name)):
+                yield case, f"[{column.about}]({folder}{page}.md#{name})", column
 
 
 def _advice(column: Column) -> Row:
@@ -93,7 +95,9 @@ def _advice(column: Column) -> Row:
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
     sides = {m: side(r, POINTS) for m, r in others.items()}
-    better = sorted((m for m in others if sides[m] > 0), key=lambda m: -_points(others[m]))
+    better = sorted(
+        (m for m in others if sides[m] > 0), key=lambda m: -first_number(others[m][POINTS])
+    )
     level = [m for m in others if not sides[m]]
     least = min([*better, *level, reference], key=lambda m: (_sent(federated[m]), m))
     return {
@@ -102,10 +106,6 @@ def _advice(column: Column) -> Row:
         "not told apart": f"{len(level)} of {len(others)}",
         "sends least of all these": f"`{least}`, {_sent(federated[least]):,.0f} floats a round",
     }
-
-
-def _points(row: Row) -> float:
-    return first_number(row[POINTS])
 
 
 def _sent(row: Row) -> float:
@@ -119,16 +119,9 @@ def _flipped(row: Row) -> str:
     >>> _flipped({POINTS: "-7.4 [-14.2, -0.7]"})
     '**7.4 [0.7, 14.2]**'
     """
-    value, _, ends = row[POINTS].partition(" [")
-    low, _, high = ends.rstrip("]").partition(", ")
-    told = _minus(value) + (f" [{_minus(high)}, {_minus(low)}]" if ends else "")
-    return f"**{told}**" if side(row, POINTS) else told
-
-
-def _minus(number: str) -> str:
-    if number.startswith("-"):
-        return number[1:]
-    return f"-{number}" if number.strip("0.") else number
+    found = estimate_in(row[POINTS])
+    below = Estimate(-found.value, -found.high, -found.low)
+    return f"**{below}**" if below.excludes(0) else f"{below}"
 
 
 def answers(benchmarks: Benchmarks) -> str:

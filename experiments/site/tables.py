@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
 from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
+from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 
 MOST_ROWS = 15
@@ -56,6 +57,10 @@ class Column(NamedTuple):
         """Return the MSE of a method."""
         return first_number(self.rows[method]["MSE"])
 
+    def only(self, keep: Callable[[str, Row], object]) -> Column:
+        """Return the rows that `keep` is true of, by name and row."""
+        return self._replace(rows={m: row for m, row in self.rows.items() if keep(m, row)})
+
 
 def columns_of(benchmarks: Benchmarks) -> list[Column]:
     """Return every data set of every benchmark."""
@@ -95,12 +100,11 @@ def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence
 def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
-    def fits(row: Row) -> bool:
+    def fits(_: str, row: Row) -> bool:
         told = row.get(AGAINST)
         return told == "-" or bool(told and ("ablation" in row) == ablations)
 
-    every = columns_of(benchmarks)
-    columns = [Column(c.about, {m: r for m, r in c.rows.items() if fits(r)}) for c in every]
+    columns = [column.only(fits) for column in columns_of(benchmarks)]
     return [column for column in columns if len(column.rows) > 1]
 
 
@@ -142,24 +146,18 @@ def points(benchmarks: Benchmarks) -> str:
 
 def compared_images(benchmarks: Benchmarks) -> list[Column]:
     """Return the rows of methods for images that are compared with a reference."""
-    return [
-        Column(about, {m: r for m, r in rows.items() if r.get(POINTS)})
-        for about, rows in columns_of(benchmarks)
-    ]
+    return [c.only(lambda _, row: row.get(POINTS)) for c in columns_of(benchmarks)]
 
 
 def best_models(benchmarks: Benchmarks) -> list[Column]:
     """Return, of each method for images, the rows of its best model."""
     columns = compared_images(benchmarks)
     methods = _ordered(columns, POINTS)
-    references = {r["reference"] for c in columns for r in c.rows.values()}
+    references = {column.reference for column in columns}
     best: dict[str, str] = {}
     for method in sorted(methods, key=lambda m: m not in references):
         best.setdefault(JUDGED.sub("", method), method)
-    return [
-        Column(about, {m: r for m, r in rows.items() if m in best.values()})
-        for about, rows in columns
-    ]
+    return [column.only(lambda method, _: method in best.values()) for column in columns]
 
 
 def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> str:
@@ -168,7 +166,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
     References, and the methods `shown`, are not left out.
     """
     methods = _ordered(columns, name)
-    references = {r.get("reference", "") for c in columns for r in c.rows.values()}
+    references = {column.reference for column in columns}
     kept = (references | {*shown}) & set(methods)
     room = MOST_ROWS - len(kept)
     kept |= set([m for m in methods if m not in kept][:room])
@@ -206,17 +204,25 @@ def _difference(row: Row, name: str) -> str:
 
 def side(row: Row, name: str = AGAINST) -> int:
     """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
-    _, low, high = _numbers(row[name]) if "[" in row[name] else (0.0, 0.0, 0.0)
-    if low <= 0 <= high or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
+    above = estimate_in(row.get(name, "-"))
+    if not above.excludes(0) or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
         return 0
-    return 1 if low > 0 else -1
+    return 1 if above.low > 0 else -1
+
+
+def estimate_in(cell: str) -> Estimate:
+    """Return the estimate that a cell shows.
+
+    >>> estimate_in("1,374 [131, 2,875]"), estimate_in("-")
+    (Estimate(value=1374.0, low=131.0, high=2875.0), Estimate(value=nan, low=nan, high=nan))
+    """
+    value, low, high = (*_numbers(cell), math.nan, math.nan, math.nan)[:3]
+    return Estimate(value, low, high)
 
 
 def _numbers(cell: str) -> list[float]:
-    return [
-        float(number)
-        for number in re.findall(r"-?[\d.]+(?:e[+-]?\d+)?", re.sub(r"(?<=\d),(?=\d)", "", cell))
-    ]
+    texts = re.findall(r"-?[\d.]+(?:e[+-]?\d+)?", re.sub(r"(?<=\d),(?=\d)", "", cell))
+    return [float(text) for text in texts]
 
 
 def first_number(cell: str) -> float:
@@ -297,13 +303,14 @@ def _shares(rows: Mapping[str, Row], side: str) -> str:
 
 
 def _holds(row: Row) -> bool:
-    low, _, high = map(float, row[CLIENTS].split(" – "))
+    low, _, high = _numbers(row[CLIENTS])
     return low >= LEAST and high <= MOST
 
 
 def _range(row: Row) -> str:
-    low, _, high = (f"{100 * float(value):.1f}" for value in row[CLIENTS].split(" – "))
-    return f"**{low}–{high}**" if _holds(row) else f"{low}–{high}"
+    low, _, high = _numbers(row[CLIENTS])
+    told = f"{100 * low:.1f}–{100 * high:.1f}"
+    return f"**{told}**" if _holds(row) else told
 
 
 def _width(method: str, columns: Sequence[Column]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -85,20 +85,38 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _tags(runs: Sequence[Run]) -> list[tuple[str, ...]]:
     """Return as many facts of each run as needed, with its label, to distinguish it."""
-    facts = [_facts(run) for run in runs]
     of_data = {name for run in runs for name in run.facts()}
-    tags: list[tuple[str, ...]] = [() for _ in runs]
+
+    def text(key: str, value: object) -> str:
+        return str(value) if key in of_data or key == "path" else f"{key} {value}"
+
+    return tell_apart([run.label for run in runs], list(map(_facts, runs)), of_data, text)
+
+
+def tell_apart(
+    names: Sequence[str],
+    facts: Sequence[Mapping[str, Any]],
+    always: Collection[str],
+    text: Callable[[str, Any], str],
+) -> list[tuple[str, ...]]:
+    """Return the texts of as many facts of each thing as distinguish it from others of its name.
+
+    Facts are used in their order, those of `always` for things of different names, too.
+
+    >>> tell_apart(["a", "a"], [{"tau": 1, "lr": 0.1}, {"tau": 1, "lr": 0.2}], (), "{} {}".format)
+    [('lr 0.1',), ('lr 0.2',)]
+    """
+    tags: list[tuple[str, ...]] = [() for _ in names]
     for key in dict.fromkeys(key for own in facts for key in own):
-        so_far = [(run.label, tag) for run, tag in zip(runs, tags, strict=True)]
+        so_far = list(zip(names, tags, strict=True))
         for i, own in enumerate(facts):
             rivals = [
                 other
                 for other, name in zip(facts, so_far, strict=True)
-                if key in of_data or name == so_far[i]
+                if key in always or name == so_far[i]
             ]
             if any(other.get(key) != own.get(key) for other in rivals):
-                plain = key in of_data or key == "path"
-                tags[i] += (str(own.get(key)) if plain else f"{key} {own.get(key)}",)
+                tags[i] += (text(key, own.get(key)),)
     return tags
 
 

@@ -228,8 +228,10 @@ def say_next(*words: object) -> None:
     log.info("next: stforecast %s", shlex.join(map(str, words)))
 
 
-def to_json(about: Any) -> str:
+def to_json(about: Any, indent: int | None = 2) -> str:
     """Return what a command found as JSON, with null for NaN and infinity.
+
+    Without an `indent` it is one line.
 
     >>> print(to_json([float("nan"), "a"]))
     [
@@ -237,7 +239,7 @@ def to_json(about: Any) -> str:
       "a"
     ]
     """
-    return json.dumps(without_nan(about), indent=2, default=str, allow_nan=False)
+    return json.dumps(without_nan(about), indent=indent, default=str, allow_nan=False)
 
 
 def without_nan(value: Any) -> Any:

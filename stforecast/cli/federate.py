@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stforecast.cli.commands import CONFIG, SectionedGroup, command, without_nan
+from stforecast.cli.commands import CONFIG, SectionedGroup, command, to_json
 from stforecast.cli.options import (
     ALARM,
     JSON,
@@ -189,7 +188,7 @@ def status(results: Path, *, as_json: bool) -> None:
     read_results(results)
     standing = Standing.of(read_event_log(results))
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(standing), indent=2))
+        click.echo(to_json(dataclasses.asdict(standing)))
     else:
         click.echo(status_text(standing))
 
@@ -261,7 +260,7 @@ def check_command(
     from stforecast.flower.own_model import check_model
 
     found = check_model(model, data, days, most_mase)
-    click.echo(json.dumps(without_nan(found)))
+    click.echo(to_json(found, indent=None))
     ctx.exit(0 if found["accepted"] else ALARM)
 
 
@@ -287,7 +286,7 @@ def alone_command(
     from stforecast.service.update import CODES
 
     found = train_alone(model, data, days, level)
-    click.echo(json.dumps(without_nan(found)))
+    click.echo(to_json(found, indent=None))
     ctx.exit(CODES[found["action"]])
 
 

@@ -41,7 +41,7 @@ def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
     return {
         "title": about["title"],
         "period": period(about),
-        "steps": _steps(about),
+        "steps": f"{counted(about['steps'], 'step')} of {step_text(about['step_minutes'])}",
         "cells": _cells(about),
         "source": f"{about['source']}; licence: {about['license']}",
         "files": _checksums(about["checksums"]),
@@ -146,10 +146,6 @@ def period(about: Mapping[str, Any]) -> str:
     zone = about["time_zone"]
     clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"
     return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"
-
-
-def _steps(about: Mapping[str, Any]) -> str:
-    return f"{counted(about['steps'], 'step')} of {step_text(about['step_minutes'])}"
 
 
 def _cells(about: Mapping[str, Any]) -> str:

@@ -332,13 +332,12 @@ def report(
     options.check_runs(runs)
     doing("opening runs")
     from stforecast.bench.kind import kind_of
+    from stforecast.bench.run_groups import grouped
     from stforecast.federated.runs.run_folder import find_folders, read_about
     from stforecast.report.write import ReportPage
 
-    kinds: dict[str, list[Path]] = {}
     folders = find_folders(runs, "stforecast run")
-    for folder in folders:
-        kinds.setdefault(kind_of(read_about(folder, "stforecast run")).name, []).append(folder)
+    kinds = grouped(folders, lambda folder: kind_of(read_about(folder, "stforecast run")).name)
     page, wanted = ReportPage(), reference
     for name in sorted(kinds):
         kind = kind_of({"task": name})

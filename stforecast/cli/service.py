@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import click
 
 from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.progress import doing
-from stforecast.cli.commands import command, without_nan
+from stforecast.cli.commands import command, to_json
 from stforecast.cli.options import ALARM, EVENTS, check_ending, check_history, check_run
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | N
     from stforecast.service.update import CODES, update
 
     done = update(run, new, events)
-    click.echo(json.dumps(without_nan(done.about)))
+    click.echo(to_json(done.about, indent=None))
     ctx.exit(CODES[done.action])
 
 
@@ -76,7 +75,7 @@ def monitor_command(
     watch = monitor(run, at, page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)
-    click.echo(json.dumps(without_nan(watch.as_json())))
+    click.echo(to_json(watch.as_json(), indent=None))
     ctx.exit(ALARM if watch.alarms else 0)
 
 

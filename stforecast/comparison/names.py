@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose
-from stforecast.bench.run_groups import RunGroup, group_runs, pooled, select
+from stforecast.bench.run_groups import RunGroup, group_runs, grouped, pooled, select, tell_apart
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.rows import check_targets, folds_of, joined_errors
 from stforecast.forecasting.results import ForecastRun, data_of
@@ -97,23 +96,19 @@ def by_task(
     A task is named by its data, by its horizon if not all have the same, and by what else
     distinguishes it from others of these data. A folder given twice counts once.
     """
-    members: dict[str, list[ForecastRun]] = {}
-    for run in runs:
+
+    def task(run: ForecastRun) -> tuple[str, ...]:
         own = _facts(run) | {"path": str(data_of(run.about).resolve())}  # However it was typed.
-        members.setdefault(json.dumps([own["data"], *(own[k] for k in apart)]), []).append(run)
-    facts = [_facts(of_task[0]) for of_task in members.values()]
-    names = [own["data"] for own in facts]
-    for key in apart:
-        rivals = [
-            [o for o, n in zip(facts, names, strict=True) if n == name or key == "horizon"]
-            for name in names
-        ]
-        names = [
-            f"{name}, {own[key]}" if any(other[key] != own[key] for other in others) else name
-            for name, own, others in zip(names, facts, rivals, strict=True)
-        ]
-    groups = [group_runs(of_task) for of_task in members.values()]
-    return dict(zip(names, groups, strict=True))
+        return own["data"], *(own[key] for key in apart)
+
+    tasks = list(grouped(runs, task).values())
+    facts = [_facts(of_task[0]) for of_task in tasks]
+    names, known = [own["data"] for own in facts], [{k: own[k] for k in apart} for own in facts]
+    tags = tell_apart(names, known, ("horizon",), lambda _, value: str(value))
+    return {
+        ", ".join([name, *tag]): group_runs(of_task)
+        for name, tag, of_task in zip(names, tags, tasks, strict=True)
+    }
 
 
 def _facts(run: ForecastRun) -> dict[str, str]:

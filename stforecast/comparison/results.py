@@ -200,7 +200,9 @@ def _section(
     if any(map(is_pooled, runs)):
         notes.append(f"{tables.POOLED_MARK} trained on the data of all cells together")
     groups = [row.group for row in rows if not row.view]
-    notes += [note for group in groups for note in (_privacy(group), _missing(group)) if note]
+    for group in groups:
+        left_out = tables.left_out(group.name, [run.rounds() for run in group.runs])
+        notes += filter(None, (_privacy(group), left_out))
     return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
 
 
@@ -289,10 +291,6 @@ def _privacy(group: RunGroup[ForecastRun]) -> str:
         f"{group.name}: differential privacy of {worst['of']} over {worst['uploads']} uploads, "
         f"with ε = {worst['epsilon']:.3g} and δ = {worst['delta']:.0e}"
     )
-
-
-def _missing(group: RunGroup[ForecastRun]) -> str:
-    return tables.left_out(group.name, [run.rounds() for run in group.runs])
 
 
 def _views(run: ForecastRun) -> list[str]:

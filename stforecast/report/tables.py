@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted, some
-from data_prep.cube import local_time, observed, step_of
+from data_prep.cube import local_time, observed, services_of, step_of
 from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import short, versions_of
 from stforecast.comparison.errors import clock_of
@@ -183,7 +183,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
         units = _units(run.about["units"])
         return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
     checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
-    names = [str(n) for n, v in cube.data_vars.items() if set(v.dims) == {"time", "cell"}]
+    names = services_of(cube)
     counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
     own = run.about["service"]
     rows = [_service_row(cube, name) for name in names if counted_all or name == own]

@@ -8,7 +8,7 @@ distance itself.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -126,7 +126,7 @@ def monitor(
         errors, _cells(state.history, state.issued, options), _late(state.history, now),
         float(state.issued.attrs.get("coverage", np.nan)), local_time(state.history)[-1], (),
     )  # fmt: skip
-    watch = Watch(**{**vars(watch), "alarms": tuple(_alarms(watch, options))})
+    watch = replace(watch, alarms=tuple(_alarms(watch, options)))
     service = path / folder.IN_SERVICE.parts[0]
     write_csv(watch.cells, service / TABLE)
     with atomic_path(service / METRICS) as part:

@@ -28,7 +28,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from data_prep.base.errors import InputError, Words, choose, some
 from stforecast.data.series import Series
-from stforecast.federated.runs.run_folder import ABOUT, inert, read_about
+from stforecast.federated.runs.model_files import IN_SERVICE
+from stforecast.federated.runs.run_folder import inert, read_about
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
@@ -45,9 +46,6 @@ SHORTEST = 16
 
 MOST_HORIZONS = 10
 """Most steps of a forecast, in horizons of the model."""
-
-STATE, HISTORY = "service/current", "history.nc"
-"""Folder in a run with the state of its last update, and its records in there."""
 
 MEDIA = {"json": "application/json", "csv": "text/csv"}
 """Media type of each format."""
@@ -194,7 +192,7 @@ class ForecastService:
     def _history(self) -> Path:
         if self.given is not None:
             return self.given
-        if (kept := self.run / STATE / HISTORY).exists():
+        if (kept := self.run / IN_SERVICE.parent / "history.nc").exists():
             return kept.resolve()
         if is_model(self.run):
             raise InputError(f"{self.run}: a model without its data; ", Words("give {history}"))
@@ -203,8 +201,8 @@ class ForecastService:
     def _stamp(self) -> tuple[Any, ...]:
         """Return what changes when the model or its history is replaced."""
         history = self._history()
-        files = (history, self.run / ABOUT, *sorted((self.run / STATE / "model").glob("*")))
-        files += tuple(sorted(self.run.glob("model/*"))) + tuple(sorted(self.run.glob("*.json")))
+        patterns = (f"{IN_SERVICE}/*", "model/*", "*.json")
+        files = [history, *(f for p in patterns for f in sorted(self.run.glob(p)))]
         known = [(str(f.resolve()), f.stat()) for f in files if f.exists()]
         return str(history), *((name, of.st_mtime_ns, of.st_size) for name, of in known)
 

@@ -290,6 +290,10 @@ def test_cells_are_kept_and_left_out(table):
     assert "(did you mean 'south'?)" in refusal(wide, layout="wide", cells="suoth")
     columns["v"] = np.where(columns["cell"] == 5, np.inf, 1.0)
     assert "line 10: column 'v' holds 'inf'" in refusal(table(columns), cells="4-12")
+    total = pd.DataFrame({"time": ["Total"], "cell": [""], "v": [24.0]})
+    rows = pd.DataFrame(columns).astype(str)
+    with_total = table(pd.concat([rows[:2], total, rows[2:]]))
+    assert "line 11: column 'v' holds 'inf'" in refusal(with_total, cells="4-12")
     read(table(columns), cells="not:5")
 
 

@@ -13,10 +13,10 @@ The cells to keep are all that occur, a list such as `1-100,5060`, or a random s
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import random
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 from data_prep.base.errors import InputError, no_file, reading, some
 from data_prep.base.files import checksum
 from data_prep.base.limits import read_bounded
+from data_prep.readers.features import centroid
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
@@ -110,36 +111,16 @@ def _cell_id(feature: Any, i: int, path: Path) -> int:
 def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
     geometry = feature.get("geometry")
     kind = geometry.get("type") if isinstance(geometry, dict) else geometry
-    try:
-        lon, lat = _centroid(geometry["coordinates"][0]) if kind == "Polygon" else (np.nan, np.nan)
-    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError):
-        lon = lat = np.nan
+    lon = lat = np.nan
+    if kind == "Polygon":
+        with suppress(KeyError, IndexError, TypeError, ValueError, ArithmeticError):
+            lon, lat = centroid([np.array(geometry["coordinates"][0])])
     if not (-180 <= lon <= 180 and -90 <= lat <= 90):
         raise InputError(
             f"{path}: feature {i} (geometry {kind!r}) is not a polygon in degrees of longitude "
             f"and latitude; {REMEDY}"
         )
     return lon, lat
-
-
-def _centroid(ring: list[list[float]]) -> tuple[float, float]:
-    """Return the centroid of a closed ring of (x, y), by the shoelace formula.
-
-    Coordinates are relative to the first corner; otherwise the products for squares of 1e-3 degrees
-    at 45 degrees would lose precision.
-
-    >>> _centroid([[45.0, 9.0], [45.0, 9.5], [46.0, 9.5], [46.0, 9.0], [45.0, 9.0]])
-    (45.5, 9.25)
-    """
-    x0, y0 = ring[0]
-    corners = [(x - x0, y - y0) for x, y in ring]
-    area = x_moment = y_moment = 0.0
-    for (xa, ya), (xb, yb) in itertools.pairwise(corners):
-        cross = xa * yb - xb * ya
-        area += cross
-        x_moment += (xa + xb) * cross
-        y_moment += (ya + yb) * cross
-    return x0 + x_moment / (3 * area), y0 + y_moment / (3 * area)
 
 
 @dataclass(frozen=True)

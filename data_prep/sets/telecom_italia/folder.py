@@ -138,9 +138,8 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
     raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
 
 
-def check_dates(days: Sequence[RawDay], name: str, allow_gaps: bool) -> None:
+def check_dates(dates: Sequence[datetime.date], name: object, allow_gaps: bool) -> None:
     """Refuse missing days between the first and the last, or log a warning if gaps are allowed."""
-    dates = [day.date for day in days]
     whole = pd.date_range(dates[0], dates[-1]).date
     missing = sorted(set(whole) - set(dates))
     if missing:
@@ -179,11 +178,16 @@ def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
     """
     cells = np.unique(np.concatenate([day.cells for day in days]))
     for day in days:
-        n_after = len(cells) - np.searchsorted(cells, day.cells[-1], side="right")
-        if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)):
+        if n_after := n_cut(cells, day.cells[-1]):
             raise InputError(
                 f"{day.raw.path}: found no cell after {day.cells[-1]}, other days have {n_after} "
                 f"up to {cells[-1]}: the file is cut; {AGAIN}, or ",
                 Words("remove it and pass {allow_gaps}", allow_gaps=True),
             )
     return cells
+
+
+def n_cut(cells: np.ndarray, last: int) -> int:
+    """Return how many cells a file lacks that ends with the cell `last`; 0 if it may be whole."""
+    n_after = len(cells) - int(np.searchsorted(cells, last, side="right"))
+    return n_after if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)) else 0

@@ -19,7 +19,7 @@ from data_prep.base.errors import InputError, reading, some
 from data_prep.base.files import checksum
 from data_prep.base.limits import CHUNK, check_size
 from data_prep.sets.telecom_italia.cdr import SERVICES
-from data_prep.sets.telecom_italia.folder import CUT_CELLS, CUT_SHARE, report_gap
+from data_prep.sets.telecom_italia.folder import check_dates, n_cut, report_gap
 from data_prep.sets.telecom_italia.raw_day import AGAIN
 
 HEADER = "datetime,cellid,countrycode,smsin,smsout,callin,callout,internet"
@@ -73,11 +73,7 @@ def read_days(
             report_gap(
                 f"{day.path}: {HOURS - gone.size} of {HOURS} hours (missing {hours})", allow_gaps
             )
-    first, last = days[0].date, days[-1].date
-    whole = pd.date_range(first, last)
-    if missing := whole.difference([day.date for day in days]).strftime("%Y-%m-%d").tolist():
-        text = f"{len(days)} of {len(whole)} days from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
-        report_gap(f"{files[0].parent}: {text} (missing {some(missing)})", allow_gaps)
+    check_dates([day.date.date() for day in days], files[0].parent, allow_gaps)
     return days
 
 
@@ -160,8 +156,7 @@ def _check_end(table: pl.DataFrame, path: Path, cells: np.ndarray) -> None:
     final = table.filter(pl.col("time") == table["time"][-1])["cell"]
     if not final.is_sorted():
         return
-    n_after = len(cells) - int(np.searchsorted(cells, final[-1], side="right"))
-    if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)):
+    if n_after := n_cut(cells, final[-1]):
         raise InputError(
             f"{path}: found no cell after {final[-1]} in its last hour, others have {n_after}: the "
             f"file is cut; {AGAIN}"

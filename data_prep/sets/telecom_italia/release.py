@@ -112,7 +112,7 @@ class TelecomItalia:
             return write_cube(cube.assign_attrs(about), out)
         raw_days = folder.find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
-        folder.check_dates(raw_days, self.name, allow_gaps)
+        folder.check_dates([day.date for day in raw_days], self.name, allow_gaps)
 
         store = folder.DayStore(out, per_step)
         days = []

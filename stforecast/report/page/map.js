@@ -4,9 +4,13 @@ const SVG = "http://www.w3.org/2000/svg";
 const MANY = 2000;
 const NOT_DRAGGED = 4;
 
+function setAll(one, attributes) {
+  for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
+}
+
 function shape(name, attributes, parent) {
   const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  setAll(made, attributes);
   parent?.append(made);
   return made;
 }
@@ -16,8 +20,7 @@ class CellMap {
     Object.assign(this, { figure, task, numbers, choose, chosen: 0 });
     this.tiles = task.map.kind === "tiles";
     this.form = { points: "circle", outlines: "path" }[task.map.kind] ?? "rect";
-    const [width, height] = task.map.size;
-    [this.width, this.height] = [width, height];
+    [this.width, this.height] = task.map.size;
     this.east = Array.from(numbers.floats(task.map.east));
     this.north = Array.from(numbers.floats(task.map.north));
     if (this.tiles) this.order(task.cells.map((_, i) => i));
@@ -68,19 +71,11 @@ class CellMap {
   }
 
   put(one, i) {
+    const { width, height } = this;
     const [x, y] = [this.east[i], -this.north[i]];
-    if (this.form === "path") {
-      one.setAttribute("d", this.task.map.outlines[i]);
-      return;
-    }
-    if (this.form === "circle") {
-      for (const [key, value] of Object.entries({ cx: x, cy: y, r: this.radius })) {
-        one.setAttribute(key, value);
-      }
-      return;
-    }
-    const at = { x: x - this.width / 2, y: y - this.height / 2, width: this.width, height: this.height };
-    for (const [key, value] of Object.entries(at)) one.setAttribute(key, value);
+    if (this.form === "path") setAll(one, { d: this.task.map.outlines[i] });
+    else if (this.form === "circle") setAll(one, { cx: x, cy: y, r: this.radius });
+    else setAll(one, { x: x - width / 2, y: y - height / 2, width, height });
   }
 
   // Left, top, width and height of all cells, with a margin.

@@ -68,9 +68,13 @@ class TaskSection extends PlainSection {
     return this.task.values[this.section.querySelector("select.value").value];
   }
 
-  // The values of the choice; those of all methods alike have one array.
+  // Where a value of the method is, if it has any; those of all methods alike have one array.
+  placeOf({ of }) {
+    return of[Math.min(this.method, of.length - 1)];
+  }
+
   get values() {
-    const place = this.value.of[Math.min(this.method, this.value.of.length - 1)];
+    const place = this.placeOf(this.value);
     return place ? this.numbers.floats(place) : new Float32Array(this.task.cells.length).fill(NaN);
   }
 
@@ -112,15 +116,19 @@ class TaskSection extends PlainSection {
     this.cell = i;
     this.map.select(i);
     this.section.querySelector("input.cell").value = this.task.cells[i];
+    this.drawCell(i);
+    this.say();
+  }
+
+  drawCell(i) {
     this.charts.series(i, this.method);
     this.charts.cellHours(i);
-    this.say();
   }
 
   // The numbers of the cell in words, for all who do not see the map.
   say() {
     const all = this.task.values.map((value) => {
-      const place = value.of[Math.min(this.method, value.of.length - 1)];
+      const place = this.placeOf(value);
       return place ? `${value.title} ${short(this.numbers.floats(place)[this.cell], value.share)}` : null;
     });
     this.section.querySelector(".said").textContent =
@@ -160,12 +168,8 @@ class AheadSection extends TaskSection {
 
   drawAll() {}
 
-  select(i) {
-    this.cell = i;
-    this.map.select(i);
-    this.section.querySelector("input.cell").value = this.task.cells[i];
+  drawCell(i) {
     this.charts.coming(i);
-    this.say();
   }
 }
 

@@ -18,7 +18,7 @@ def row(method, points, sent, own="50 [40, 60]"):
 
 ROWS = [
     row("ours", "-", "100 / 100", "70 [60, 80]"),
-    row("solo", "-2 [-5, 1]", "0 / 0"),
+    row("solo", "-2.0 [-5.0, 1.0]", "0 / 0"),
     row("fedavg", "-9.5 [-12.0, -3.1]", "50 / 50"),
     row("fedavg (trained)", "3.0 [1.0, 5.0]", "50 / 50"),
     row("ditto", "-1.5 [-2, -1]", "5 / 5"),
@@ -41,7 +41,11 @@ def cells(text):
 
 def test_the_paper_is_told_above_plain_rivals_with_its_sign(measured):
     *_, alone, averaged, own = cells(plain_rivals())
-    assert (alone, averaged, own) == ("2 [-1, 5]", "**9.5 [3.1, 12.0]**", "**-3.0 [-5.0, -1.0]**")
+    assert (alone, averaged, own) == (
+        "2.0 [-1.0, 5.0]",
+        "**9.5 [3.1, 12.0]**",
+        "**-3.0 [-5.0, -1.0]**",
+    )
 
 
 def test_a_case_names_what_is_better_and_the_cheapest_of_what_is_not_worse(measured):
