@@ -7,6 +7,7 @@ the settings and `checkpoints/` the progress.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -498,6 +499,16 @@ class Run(ABC):
     def label(self) -> str:
         """Name of the run in a legend."""
         return str(self.about.get("label", self.method))
+
+    def in_row(self, label: str, table: str) -> Self:
+        """Return the run with the label and table of a benchmark's row; `run.json` keeps them."""
+        about = {**self.about, "label": label, "table": table}
+        if not table:
+            del about["table"]
+        if about != self.about:
+            with atomic_path(self.folder / ABOUT) as part:
+                part.write_text(json.dumps(about, indent=2) + "\n")
+        return dataclasses.replace(self, about=about)
 
     @property
     def settings(self) -> dict[str, Any]:

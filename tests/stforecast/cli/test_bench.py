@@ -11,6 +11,7 @@ from data_prep.cube import write_cube
 from stforecast.bench.jobs import run_grid
 from stforecast.cli.bench import execute
 from stforecast.forecasting import runs as running
+from stforecast.forecasting.results import ForecastRun
 
 
 @pytest.fixture
@@ -176,6 +177,21 @@ def test_other_settings_in_the_same_folder_are_refused_before_any_run(
     with pytest.raises(InputError, match=r"seed-1 was run with other settings \(split\); delete"):
         run_grid(more, tmp_path)
     assert calls == [("last_value", 1)]
+
+
+def test_a_finished_row_takes_a_new_label_and_table(write, calls, tmp_path):
+    """Labels that differ in their punctuation share a folder."""
+    rows = '["ridge", { method = "last_value", label = "a, b" }]'
+    before = write(rows, 'services = ["sms"]')
+    run_grid(before, tmp_path / "out")
+    rows = rows.replace('"a, b"', '"a b", table = "Ablations"')
+    changed = write(rows, 'services = ["sms"]\nreference = "ridge"')
+    found = run_grid(changed, tmp_path / "out").runs[1]
+    assert len(calls) == 2, "nothing was run again"
+    assert (found.label, found.table) == ("a b", "Ablations")
+    assert ForecastRun.open(found.folder).about == found.about, "other commands read it so, too"
+    found = run_grid(before, tmp_path / "out").runs[1]
+    assert (found.label, found.table) == ("a, b", "")
 
 
 @pytest.mark.repeats
