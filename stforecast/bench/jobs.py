@@ -81,7 +81,8 @@ class Job(Generic[R]):
         """Refuse a finished run whose data have changed since."""
         if self.kind.content(self) not in (None, found.get("content")):
             raise InputError(
-                f"{self.folder} was run on other data: {self.data} has changed since; ",
+                f"{self.folder} was run on other data: {self.data} has changed since, or its "
+                "clients; ",
                 Words("delete it or choose another {out}"),
             )
 

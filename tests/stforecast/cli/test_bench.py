@@ -223,6 +223,27 @@ def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_p
         run_grid(grid, tmp_path / "out")
 
 
+def test_finished_runs_of_other_clients_are_refused(write, town, tmp_path):
+    """Their table has the name that it had before."""
+    with xr.open_dataset(town) as cube:
+        cells = cube["cell"].to_numpy()
+    table = tmp_path / "owners.csv"
+
+    def deal(n):
+        lines = (f"{cell},{place % n}" for place, cell in enumerate(cells))
+        table.write_text("\n".join(["cell,client", *lines]) + "\n")
+
+    deal(2)
+    grid = write(
+        f'["last_value", {{ method = "solo", clients = "{table}" }}]', 'services = ["sms"]'
+    )
+    run_grid(grid, tmp_path / "out")
+    assert len(run_grid(grid, tmp_path / "out").runs) == 2
+    deal(3)
+    with pytest.raises(InputError, match=r"solo.seed-1 was run on other data: .*, or its clients;"):
+        run_grid(grid, tmp_path / "out")
+
+
 @pytest.mark.slow
 def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
     city = '[{ name = "Small city", cells = 2, days = 8, seed = 3 }]'
