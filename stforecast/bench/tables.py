@@ -146,8 +146,17 @@ def in_sections(
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a Markdown table with dashes for missing entries."""
+    r"""Return a Markdown table with dashes for missing entries.
+
+    >>> print(markdown([{"method": "a|b"}]).splitlines()[-1])
+    | a\|b     |
+    """
+    rows = [{_cell(name): _cell(text) for name, text in row.items()} for row in rows]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
@@ -156,8 +165,15 @@ def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def latex(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a LaTeX table for the package booktabs."""
-    return tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    r"""Return a LaTeX table for the package booktabs.
+
+    LaTeX takes a bracket at the beginning of a row for an option of the row before.
+
+    >>> print(latex([{"method": "[1]"}]).splitlines()[-3])
+     {[}1]      \\
+    """
+    table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    return table.replace("\n [", "\n {[}")
 
 
 def floats_up_and_down(run: Run) -> str:
