@@ -134,8 +134,9 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             for column in ("bytes_up", "bytes_down", "seconds")
         )
         refits, asked = counted(len(costs[0]), "refit"), row.first.settings["refit"]
+        learnt = LEARNT.get(asked, "all data before each")
         notes.append(
-            f"{row.name}: {refits} ({asked}) with {LEARNT.get(asked, 'all data before each')}; in total, "
+            f"{row.name}: {refits} ({asked}) with {learnt}; in total, "
             f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
         )
     return notes
