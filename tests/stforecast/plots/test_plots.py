@@ -654,6 +654,13 @@ def test_common_options_choose_highlight_and_size(tested):
             cdf(runs, **options)
 
 
+@pytest.mark.parametrize("named", ["ours, tuned", "b, ours, tuned", "ours, tuned,b"])
+def test_a_highlighted_name_may_have_a_comma(make_run, named):
+    fig = cdf([make_run(name) for name in ("ours, tuned", "b", "c")], highlight=named)
+    colours = [line.get_color() for line in fig.axes[0].lines if len(line.get_xdata()) > 1]
+    assert colours.count("0.75") == (1 if "b" in named else 2)
+
+
 def test_figures_are_drawn_on_given_axes(make_run):
     """A figure of one panel uses the axes; one of several divides their place."""
     from matplotlib.figure import Figure
