@@ -272,8 +272,8 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
         )
     if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
         raise InputError(
-            f"{run.folder}: its targets have other values than those of the first run; compare "
-            "runs of the same data"
+            f"{run.folder}: its targets have other values than those of the first run; ",
+            Words("compare runs of the same data and {outliers}"),
         )
 
 

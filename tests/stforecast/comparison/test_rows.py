@@ -61,6 +61,17 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
         read_errors(rows, MSE)
 
 
+def test_runs_on_other_values_are_not_compared(tested):
+    """As where one run took a spike for missing and the other did not."""
+    y = np.zeros((2, 24, 1))
+    spiked = np.where(np.arange(24)[:, None] == 5, 9.0, y)
+    rows = [Row(group) for group in group_runs([tested("a", y, y), tested("b", y, spiked)])]
+    with pytest.raises(
+        InputError, match=r"run-1: its targets have .* of the same data and outliers"
+    ):
+        read_errors(rows, MSE)
+
+
 @pytest.mark.repeats
 def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     """The same forecasts have the same errors, whatever each run was scaled by."""
