@@ -192,7 +192,7 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    `out` gets `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
+    `out` gets `runs/`, `figures/`, `table.md` and `.tex`, `metrics.csv` and further tables.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)

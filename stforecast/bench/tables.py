@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,10 +238,39 @@ def _listed(seeds: Iterable[int]) -> str:
 def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures."""
+    """Write `table.md`: command and facts of the runs, the table, the figures; and `table.tex`."""
     parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
-    with atomic_path(out / "table.md") as part:
-        part.write_text("\n\n".join(filter(None, parts)) + "\n")
+    page = "\n\n".join(filter(None, parts))
+    for name, text in (("table.md", page), ("table.tex", tables_in_latex(table))):
+        with atomic_path(out / name) as part:
+            part.write_text(text + "\n")
+
+
+def tables_in_latex(text: str) -> str:
+    r"""Return the tables of Markdown for LaTeX, each below the paragraph before it as a comment.
+
+    >>> print(tables_in_latex("Errors.\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
+    % Errors.
+    \begin{tabular}{ll}
+    \toprule
+     method   & MSE       \\
+    \midrule
+     a\_1      & 0.2 ± 0.1 \\
+    \bottomrule
+    \end{tabular}
+    """
+    found, before = [], ""
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.splitlines()
+        if "\n|--" in paragraph:
+            names, _, *rows = [
+                [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+                for line in lines
+            ]
+            body = latex([dict(zip(names, row, strict=False)) for row in rows])
+            found.append(f"% {before}\n{body}")
+        before = " ".join(lines)
+    return "\n\n".join(found)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ def test_the_tables_hold_all_runs(write, tmp_path):
     assert "cores, " in text
     assert "\n\n**town, sms**: 3 cells" in text
     assert "| strong" in text
+    tex = (tmp_path / "table.tex").read_text()
+    assert tex.count("\n strong ") == text.count("\n| strong")
 
 
 def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
