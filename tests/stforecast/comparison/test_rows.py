@@ -61,6 +61,15 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
         read_errors(rows, MSE)
 
 
+def test_two_runs_of_one_seed_are_refused(tested):
+    """As on data that changed before the test part; one would hide the other."""
+    y = np.zeros((2, 24, 1))
+    runs = [tested("a", y + 1, y), tested("a", y + 2, y, about={"content": "other"})]
+    (group,) = group_runs(runs)
+    with pytest.raises(InputError, match=r"run-0 and .*run-1 are both a with seed 1; give one of"):
+        read_errors([Row(group)], MSE)
+
+
 def test_runs_on_other_values_are_not_compared(tested):
     """As where one run took a spike for missing and the other did not."""
     y = np.zeros((2, 24, 1))
