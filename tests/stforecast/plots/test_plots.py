@@ -430,6 +430,15 @@ def test_bytes_have_human_units(make_run):
     assert texts == ["500 B", "20 kB", "5 MB", "1 GB"]
 
 
+def test_each_panel_of_bytes_has_ticks_for_what_it_shows(make_run):
+    """Losses of two kinds have a panel each, and bytes may differ by orders of magnitude."""
+    far = make_run("a", history=ROUNDS * [1, 1, 1, 1, 1e6, 1e6, 1, 1])
+    near = make_run("b", loss="huber", history=ROUNDS * [1, 1, 1, 1, 1, 1, 1, 1])
+    for ax in communication([make_run("c"), far, near]).axes:
+        low, high = ax.get_xlim()
+        assert sum(low <= tick <= high for tick in ax.get_xticks()) >= 2
+
+
 def test_methods_that_send_nothing_are_level_lines(make_run):
     silent = ROUNDS.assign(bytes_down=0, bytes_up=0)
     (ax,) = communication([make_run(), make_run("solo", history=silent)]).axes
