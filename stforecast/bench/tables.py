@@ -241,16 +241,17 @@ def write_page(
     """Write `table.md`: command and facts of the runs, the table, the figures; and `table.tex`."""
     parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
     page = "\n\n".join(filter(None, parts))
-    for name, text in (("table.md", page), ("table.tex", tables_in_latex(table))):
+    for name, text in (("table.md", page), ("table.tex", in_latex(table))):
         with atomic_path(out / name) as part:
             part.write_text(text + "\n")
 
 
-def tables_in_latex(text: str) -> str:
-    r"""Return the tables of Markdown for LaTeX, each below the paragraph before it as a comment.
+def in_latex(text: str) -> str:
+    r"""Return Markdown for LaTeX: its tables, and its other paragraphs as comments.
 
-    >>> print(tables_in_latex("Errors.\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
-    % Errors.
+    >>> print(in_latex("**milan**:\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
+    % **milan**:
+    <BLANKLINE>
     \begin{tabular}{ll}
     \toprule
      method   & MSE       \\
@@ -259,7 +260,7 @@ def tables_in_latex(text: str) -> str:
     \bottomrule
     \end{tabular}
     """
-    found, before = [], ""
+    parts = []
     for paragraph in text.split("\n\n"):
         lines = paragraph.splitlines()
         if "\n|--" in paragraph:
@@ -267,10 +268,10 @@ def tables_in_latex(text: str) -> str:
                 [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
                 for line in lines
             ]
-            body = latex([dict(zip(names, row, strict=False)) for row in rows])
-            found.append(f"% {before}\n{body}")
-        before = " ".join(lines)
-    return "\n\n".join(found)
+            parts.append(latex([dict(zip(names, row, strict=False)) for row in rows]))
+        else:
+            parts.append("\n".join(f"% {line}" for line in lines))
+    return "\n\n".join(parts)
 
 
 @dataclass(frozen=True)
