@@ -7,7 +7,9 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row, read_errors
+from stforecast.comparison.table import basis
 from stforecast.plots.comparisons import cells
 
 MSE = "mse"
@@ -59,6 +61,16 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     rows = [Row(group) for group in group_runs(runs)]
     with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
         read_errors(rows, MSE)
+
+
+def test_cells_without_an_error_are_told(tested):
+    """Nothing else in a table shows that it holds for fewer cells."""
+    y = np.zeros((3, 48, 1))
+    whole = leaderboard([Row(group) for group in group_runs([tested("a", y + 1, y)])])
+    assert not any(line.startswith("Left out") for line in basis(whole))
+    y[1] = np.nan
+    found = leaderboard([Row(group) for group in group_runs([tested("b", y + 1, y)])])
+    assert "Left out: 1 cell of 3, without a target or, for scaled errors" in basis(found)[-1]
 
 
 def test_two_runs_of_one_seed_are_refused(tested):
