@@ -232,11 +232,12 @@ def date_axis(ax: Axes, label: str, zone: str | tzinfo = "UTC", most_ticks: int 
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
 
 
-def byte_axis(ax: Axes, n_bytes: np.ndarray, label: str) -> None:
-    """Format a logarithmic x axis in kB, MB, GB; the values on it determine its ticks."""
+def byte_axis(ax: Axes, label: str) -> None:
+    """Format a logarithmic x axis in kB, MB, GB; what is drawn on it determines its ticks."""
     ax.set_xscale("log")
-    subs = (1.0,) if n_bytes.max() / n_bytes.min() > 100 else (1.0, 2.0, 5.0)
-    ax.xaxis.set_major_locator(LogLocator(subs=subs))
+    ratio = float(ax.dataLim.xmax) / float(ax.dataLim.minposx)
+    digits = [1] if ratio > 100 else [1, 2, 5] if ratio > 4 else [1, 2, 3, 4, 6, 8]
+    ax.xaxis.set_major_locator(LogLocator(subs=digits))
     ax.xaxis.set_major_formatter(EngFormatter("B"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(label)

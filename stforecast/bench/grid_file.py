@@ -123,7 +123,7 @@ def parse_entries(
         if "method" not in own:
             raise InputError(f"an entry of methods names no method: {entry}")
         method = str(own.pop("method"))
-        label, table = str(own.pop("label", method)), str(own.pop("table", ""))
+        label, table = str(own.pop("label", "")) or method, str(own.pop("table", ""))
         made.append(Entry(method, label, own, table, _seeds_of(label, own)))
         check(method, **{**shared, **own})
     folders = [slug(entry.label) for entry in made]

@@ -59,7 +59,7 @@ class Job(Generic[R]):
             rounds, progress=progress and rounds > 0, label=label, keep=False
         ) as after_round:
             if is_begun(self.folder):
-                return self.kind.go_on(self, after_round)
+                return self._in_row(self.kind.go_on(self, after_round))
             return self.kind.begin(self, after_round)
 
     def finished(self) -> R | None:
@@ -71,13 +71,18 @@ class Job(Generic[R]):
         found = self.kind.run_type.open(self.folder)
         self._refuse_other(found.about)
         self._refuse_changed(found.about)
-        return found
+        return self._in_row(found)
+
+    def _in_row(self, run: R) -> R:
+        """Return the run with the label and table that its row has now."""
+        return run.in_row(self.entry.label, self.entry.table)
 
     def _refuse_changed(self, found: Mapping[str, Any]) -> None:
         """Refuse a finished run whose data have changed since."""
         if self.kind.content(self) not in (None, found.get("content")):
             raise InputError(
-                f"{self.folder} was run on other data: {self.data} has changed since; ",
+                f"{self.folder} was run on other data: {self.data} has changed since, or its "
+                "clients; ",
                 Words("delete it or choose another {out}"),
             )
 
@@ -187,7 +192,7 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    `out` gets `runs/`, `figures/`, `table.md`, `metrics.csv` and further tables.
+    `out` gets `runs/`, `figures/`, `table.md` and `.tex`, `metrics.csv` and further tables.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)

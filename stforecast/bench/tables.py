@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +147,17 @@ def in_sections(
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a Markdown table with dashes for missing entries."""
+    r"""Return a Markdown table with dashes for missing entries.
+
+    >>> print(markdown([{"method": "a|b"}]).splitlines()[-1])
+    | a\|b     |
+    """
+    rows = [{_cell(name): _cell(text) for name, text in row.items()} for row in rows]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
 
 
 def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
@@ -156,8 +166,15 @@ def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def latex(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return a LaTeX table for the package booktabs."""
-    return tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    r"""Return a LaTeX table for the package booktabs.
+
+    LaTeX takes a bracket at the beginning of a row for an option of the row before.
+
+    >>> print(latex([{"method": "[1]"}]).splitlines()[-3])
+     {[}1]      \\
+    """
+    table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    return table.replace("\n [", "\n {[}")
 
 
 def floats_up_and_down(run: Run) -> str:
@@ -221,10 +238,40 @@ def _listed(seeds: Iterable[int]) -> str:
 def write_page(
     out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures."""
+    """Write `table.md`: command and facts of the runs, the table, the figures; and `table.tex`."""
     parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
-    with atomic_path(out / "table.md") as part:
-        part.write_text("\n\n".join(filter(None, parts)) + "\n")
+    page = "\n\n".join(filter(None, parts))
+    for name, text in (("table.md", page), ("table.tex", in_latex(table))):
+        with atomic_path(out / name) as part:
+            part.write_text(text + "\n")
+
+
+def in_latex(text: str) -> str:
+    r"""Return Markdown for LaTeX: its tables, and its other paragraphs as comments.
+
+    >>> print(in_latex("**milan**:\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
+    % **milan**:
+    <BLANKLINE>
+    \begin{tabular}{ll}
+    \toprule
+     method   & MSE       \\
+    \midrule
+     a\_1      & 0.2 ± 0.1 \\
+    \bottomrule
+    \end{tabular}
+    """
+    parts = []
+    for paragraph in text.split("\n\n"):
+        lines = paragraph.splitlines()
+        if "\n|--" in paragraph:
+            names, _, *rows = [
+                [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+                for line in lines
+            ]
+            parts.append(latex([dict(zip(names, row, strict=False)) for row in rows]))
+        else:
+            parts.append("\n".join(f"% {line}" for line in lines))
+    return "\n\n".join(parts)
 
 
 @dataclass(frozen=True)

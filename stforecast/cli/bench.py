@@ -22,7 +22,7 @@ MORE = click.Option(
     ["--set", "more"],
     multiple=True,
     metavar="NAME=VALUE",
-    help="Use this setting for all methods. Repeatable.",
+    help="Use this setting for all rows but those with a value of their own. Repeatable.",
 )
 
 ENGINE = click.Option(
@@ -86,7 +86,7 @@ def bench(
         images: folder of the image sets' files.
         seed: use this seed, not the file's, except in rows that have seeds of their own.
             Repeatable.
-        rounds: use this number of rounds, not the file's.
+        rounds: use this number of rounds, not the file's, except in rows that have their own.
     """
     from stforecast.bench.grid import load_grid
     from stforecast.federated.runs.run_folder import check_folder

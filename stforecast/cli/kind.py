@@ -215,12 +215,14 @@ class ForecastKind(Kind[ForecastRun]):
         return {"data": data_of(about).resolve()}
 
     def content(self, job: Job[ForecastRun]) -> str | None:
-        """Return the fingerprint of the series and what else the method reads of the cube."""
+        """Return the fingerprint of the series, what else the method reads, and the clients."""
         if not job.data.is_file():
             return None
-        window = self.settings.resolve(job.entry.method, **job.settings).window
-        changed = job.data.stat().st_mtime_ns
-        return _fingerprint(job.data, changed, job.settings.get("service"), window)
+        config = self.settings.resolve(job.entry.method, **job.settings)
+        window, clients = config.window, config.data.clients
+        files = filter(Path.is_file, (job.data, Path(window.events), Path(clients)))
+        changed = tuple(path.stat().st_mtime_ns for path in files)
+        return _fingerprint(job.data, changed, job.settings.get("service"), window, clients)
 
     def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
         """Return the errors, and those by hour of local time."""
@@ -305,14 +307,16 @@ def _check_service(data: Path, changed: int, service: str | None) -> None:
 
 
 @cache
-def _fingerprint(data: Path, changed: int, service: str | None, window: WindowSpec) -> str:
-    """Return the fingerprint of a series, once for all runs that read the same."""
+def _fingerprint(
+    data: Path, changed: tuple[int, ...], service: str | None, window: WindowSpec, clients: str
+) -> str:
+    """Return the fingerprint of a series and its clients, once for all runs that read the same."""
     from stforecast.data.series import as_series  # imports torch
-    from stforecast.federated.runs.checkpoint import fingerprint
+    from stforecast.forecasting.runs import content_of
 
     series = as_series(data, service, window)
     series = series.with_events(window.events) if window.events else series
-    return fingerprint(*series.identity())
+    return content_of(series, clients)
 
 
 def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:

@@ -118,6 +118,10 @@ def nominal_coverage(run: ForecastRun) -> float:
     return max(pair_coverages(parse_levels(run.settings["quantiles"])))
 
 
+LEARNT = {"once": "the validation part", "final": "the validation part, then all data"}
+"""What refits learn beyond the training part; those within the test part learn all before them."""
+
+
 def refit_notes(rows: Sequence[Row]) -> list[str]:
     """Return a line for each refitted method: number of refits, traffic and time of a run."""
     notes = []
@@ -129,9 +133,10 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             np.mean([cost[column].sum() for cost in costs])
             for column in ("bytes_up", "bytes_down", "seconds")
         )
-        refits = counted(len(costs[0]), "refit")
+        refits, asked = counted(len(costs[0]), "refit"), row.first.settings["refit"]
+        learnt = LEARNT.get(asked, "all data before each")
         notes.append(
-            f"{row.name}: {refits} ({row.first.settings['refit']}); in total, "
+            f"{row.name}: {refits} ({asked}) with {learnt}; in total, "
             f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
         )
     return notes

@@ -246,10 +246,12 @@ def _listed(lines: Sequence[Line]) -> str:
 def by_per_cent(against: Estimate) -> str:
     """Return the difference of the reference from a method, in per cent of the method's error.
 
-    No number is rounded to 0, which would hide its sign.
+    No number is rounded to 0, which would hide its sign, but one far smaller than its interval.
 
     >>> by_per_cent(Estimate(25.0, 0.0, 100.0)), by_per_cent(Estimate(25.0, 0.1, 100.0))
     ('-20 % [-50, 0]', '-20.0 % [-50.0, -0.1]')
+    >>> by_per_cent(Estimate(0.001, -70.0, 300.0))
+    '+0 % [-75, 233]'
     """
     ends = np.array([against.value, against.high, against.low])
     with np.errstate(divide="ignore"):  # An error of 0 is 100 % below any other.
@@ -257,7 +259,8 @@ def by_per_cent(against: Estimate) -> str:
     if not math.isfinite(high - low):
         return f"{value:+.0f} %"
     decimals = 1 if high - low < 10 else 0
-    smallest = min((abs(x) for x in (value, low, high) if abs(x) > NEGLIGIBLE), default=1.0)
+    signed = (value, low, high) if abs(value) > (high - low) / 1000 else (low, high)
+    smallest = min((abs(x) for x in signed if abs(x) > NEGLIGIBLE), default=1.0)
     decimals = max(decimals, -math.floor(math.log10(2 * smallest)))
     value, low, high = (round(x, decimals) + 0.0 for x in (value, low, high))
     return f"{value:+.{decimals}f} % [{low:.{decimals}f}, {high:.{decimals}f}]"

@@ -181,7 +181,8 @@ def axis_name(
 ) -> str:
     """Return the label of an axis of pooled test errors; with `seeds`, a group has several."""
     chosen = f", {selection}" if selection else ""
-    units = "folds" if any(run.fold for run in runs) else "seeds"
+    folds, several = any(run.fold for run in runs), len({run.seed for run in runs}) > 1
+    units = "folds and seeds" if folds and several else "folds" if folds else "seeds"
     spread = f"\n(mean ± std over {units})" if seeds else ""
     return f"test {error_name(metric, runs)}{chosen}{spread}"
 

@@ -166,8 +166,15 @@ def results_table(
     of a table gives the settings that its rows share and the names of those in which they differ.
     Below it, the methods are compared with intervals (`stforecast.comparison.leaderboard`).
     """
+    spiky = {data_of(run.about) for run in runs if run.about.get("outliers")}
+
+    def key(run: ForecastRun) -> tuple[str, ...]:
+        # Spikes that are kept are targets, and make the scale of z-scores larger.
+        kept = data_of(run.about) in spiky and run.settings.get("outliers") == "keep"
+        return (*_test_part(run), str(kept))
+
     return tables.in_sections(
-        runs, failures, _test_part, lambda some: _section(some, published, reference)
+        runs, failures, key, lambda some: _section(some, published, reference)
     )
 
 
@@ -210,6 +217,7 @@ def _heading(run: ForecastRun) -> str:
     about, settings = run.about, run.settings
     parts = about.get("parts") or {}
     test = parts.get("test")
+    kept = ", outliers kept" if settings.get("outliers") == "keep" else ""
     if run.fold:
         when = about["backtest"]
     else:
@@ -217,8 +225,8 @@ def _heading(run: ForecastRun) -> str:
         when += f" ({_span(test)})" if test else ""
     return (
         f"**{Path(about['data']).stem}, {about['service']}**: {about['clients']} cells, {when}, "
-        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}; each "
-        "row is of the model that `predict` uses, after the best or the last round"
+        f"{counted(settings['horizon'], 'step')} ahead, z-scores by {settings['scale']}{kept}; "
+        "each row is of the model that `predict` uses, after the best or the last round"
     )
 
 

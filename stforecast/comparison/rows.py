@@ -166,6 +166,7 @@ def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
     sums: dict[str, ErrorSums] = {}
     incomplete = []
     for row in noting(rows, "reading forecasts"):
+        _refuse_twins(row)
         parts = {(run.seed, run.fold): _read(run, row, metric, first) for run in row.group.runs}
         seeds = row.complete_seeds(folds)
         if not seeds:
@@ -177,6 +178,18 @@ def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
         sums[errors.SEASONAL] = _joined([whole], errors.SEASONAL)
     places = errors.locations(whole[0].targets)
     return TaskErrors(sums, _days(whole).unique(), places, tuple(incomplete))
+
+
+def _refuse_twins(row: Row) -> None:
+    """Refuse two runs of one seed, such as before and after a change: one would hide the other."""
+    known: dict[tuple[int, int], ForecastRun] = {}
+    for run in row.group.runs:
+        twin = known.setdefault((run.seed, run.fold), run)
+        if twin is not run:
+            raise InputError(
+                f"{twin.folder} and {run.folder} are both {row.name} with seed {run.seed}; give "
+                "one of them, or change the label in its run.json"
+            )
 
 
 def _read(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _Part:
@@ -272,8 +285,8 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
         )
     if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
         raise InputError(
-            f"{run.folder}: its targets have other values than those of the first run; compare "
-            "runs of the same data"
+            f"{run.folder}: its targets have other values than those of the first run; ",
+            Words("compare runs of the same data and {outliers}"),
         )
 
 

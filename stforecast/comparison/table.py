@@ -64,7 +64,7 @@ def per_cent(share: Estimate) -> str:
 
 
 def basis(board: Leaderboard) -> list[str]:
-    """Return what the intervals of one table are about, and which rows it lacks."""
+    """Return what the intervals of one table are about, and which cells and rows it lacks."""
     n_seeds = {line.name: board.replicates.n_seeds[line.name] for line in board.lines}
     n_groups, days, most = board.replicates.n_groups, len(board.errors.days), max(n_seeds.values())
     resampled = [counted(days, "test day")]
@@ -76,6 +76,13 @@ def basis(board: Leaderboard) -> list[str]:
     found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
     if single := [name for name, n in n_seeds.items() if n == 1 < most]:
         found.append(f"Seeds are not resampled for rows with a single seed: {'; '.join(single)}.")
+    known = next(iter(board.errors.sums.values())).weight[0].any(axis=1)
+    if not known.all():
+        absent = f"{counted(int((~known).sum()), 'cell')} of {len(known)}"
+        found.append(
+            f"Left out: {absent}, without a target or, for scaled errors, without a change from "
+            "day to day in training."
+        )
     if board.errors.incomplete:
         found.append(f"Left out, since folds are missing: {', '.join(board.errors.incomplete)}.")
     return found

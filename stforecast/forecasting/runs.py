@@ -16,7 +16,9 @@ from data_prep.base.files import atomic_path
 from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
+from stforecast.data.clients import partition_cells
 from stforecast.data.prepared import PreparedSeries
+from stforecast.data.series import Series
 from stforecast.data.window_spec import AUTO, AUTO_DAYS, AUTO_WEEKDAYS
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -174,9 +176,16 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             **{name: begun[name] for name in NOTES if name in begun},
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
-            "content": fingerprint(*forecaster.data_.series.identity()),
+            "content": content_of(forecaster.data_.series, forecaster.asked.data.clients),
             **_privacy(forecaster),
         }
+
+
+def content_of(series: Series, clients: str) -> str:
+    """Return the fingerprint of a series, and of the clients of its cells if a table has these."""
+    tabled = clients not in ("cell", "all")
+    owners = partition_cells(clients, series).labels if tabled else []
+    return fingerprint(*series.identity(), *owners)
 
 
 def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:

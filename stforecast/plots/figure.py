@@ -201,7 +201,7 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, metric)
-        with drawing.looking(drawing.Look(ax, _names(highlight), among)):
+        with drawing.looking(drawing.Look(ax, _names(highlight, found), among)):
             fig = draw(found, **options)
         if isinstance(fig, drawing.PlainFigure):
             drawing.finish_figure(fig, height, title)
@@ -246,11 +246,17 @@ def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
     return [run for run in runs if id(run) in kept]
 
 
-def _names(highlight: Any) -> tuple[str, ...]:
-    if highlight is None:
-        return ()
-    names = highlight.split(",") if isinstance(highlight, str) else highlight
-    return tuple(str(name).strip() for name in names)
+def _names(highlight: Any, runs: Sequence[ForecastRun]) -> tuple[str, ...]:
+    """Return the names to highlight, of which those of the runs may have commas themselves."""
+    if not isinstance(highlight, str):
+        return tuple(highlight or ())
+    known = {name for group in group_runs(runs) for name in (group.name, group.base)}
+    found = []
+    for name in sorted(known, key=len, reverse=True):
+        if "," in name and name in highlight:
+            found.append(name)
+            highlight = highlight.replace(name, "")
+    return (*found, *filter(None, map(str.strip, highlight.split(","))))
 
 
 def _documented(doc: str, extra: Sequence[Callable[..., None]]) -> str:

@@ -55,8 +55,7 @@ def communication(
         width: width of the figure in inches.
     """
     tables, lacking = _with_loss(as_curves(runs), loss)
-    traffic = [n[n > 0] for _, table in tables if (n := _bytes(table))[-1] > 0]
-    if not traffic:
+    if not any(_bytes(table)[-1] > 0 for _, table in tables):
         raise InputError(
             f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
         )
@@ -70,7 +69,7 @@ def communication(
             ax.axhline(level, label=f"{label}, sends nothing", **curve.line)
 
     def scale(ax: Axes) -> None:
-        drawing.byte_axis(ax, np.concatenate(traffic), "sent and received by all clients")
+        drawing.byte_axis(ax, "sent and received by all clients")
 
     return _draw_views(_views({loss: tables}), draw, scale, width, _not_drawn({loss: lacking}))
 

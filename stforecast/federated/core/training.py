@@ -149,9 +149,7 @@ class Optimizer:
         A parameter that the losses do not depend on is unchanged, and so are its moments.
         """
         trained = {name: p for name, p in self._params.items() if p.requires_grad}
-        found = torch.autograd.grad(
-            losses, list(trained.values()), torch.ones_like(losses), allow_unused=True
-        )
+        found = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
         grads = {name: g for name, g in zip(trained, found, strict=True) if g is not None}
         if not grads:
             return grads

@@ -7,6 +7,7 @@ the settings and `checkpoints/` the progress.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -475,18 +476,23 @@ class Run(ABC):
         """Open every finished run in the given folders and below them, in order of name.
 
         A copy of a run counts once, with a warning, as it is no further evidence.
+
+        Raises:
+            InputError: if runs of one label, settings and seed have other results, as those before
+                and after a change of the code; one row cannot stand for both.
         """
-        runs: list[Self] = []
-        alike: dict[str, list[Self]] = {}
+        alike: dict[str, Self] = {}
         for run in map(cls.open, find_folders(map(Path, folders), cls.command)):
-            others = alike.setdefault(run._identity(), [])
-            if twin := next((r for r in others if r._results() == run._results()), None):
-                if twin.folder.resolve() != run.folder.resolve():
-                    log.warning("%s is a copy of %s, and is left out", run.folder, twin.folder)
+            twin = alike.setdefault(run._identity(), run)
+            if twin.folder.resolve() == run.folder.resolve():
                 continue
-            others.append(run)
-            runs.append(run)
-        return runs
+            if twin._results() != run._results():
+                raise InputError(
+                    f"{run.folder} and {twin.folder} have the same label, settings and seed, but "
+                    f"other results; give one of them, or change the label in its {ABOUT}"
+                )
+            log.warning("%s is a copy of %s, and is left out", run.folder, twin.folder)
+        return [*alike.values()]
 
     def _identity(self) -> str:
         """Return the contents of `run.json`, except for those that a copy may lack or change."""
@@ -507,6 +513,16 @@ class Run(ABC):
     def label(self) -> str:
         """Name of the run in a legend."""
         return str(self.about.get("label", self.method))
+
+    def in_row(self, label: str, table: str) -> Self:
+        """Return the run with the label and table of a benchmark's row; `run.json` keeps them."""
+        about = {**self.about, "label": label, "table": table}
+        if not table:
+            del about["table"]
+        if about != self.about:
+            with atomic_path(self.folder / ABOUT) as part:
+                part.write_text(json.dumps(about, indent=2) + "\n")
+        return dataclasses.replace(self, about=about)
 
     @property
     def settings(self) -> dict[str, Any]:

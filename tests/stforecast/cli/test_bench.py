@@ -11,6 +11,7 @@ from data_prep.cube import write_cube
 from stforecast.bench.jobs import run_grid
 from stforecast.cli.bench import execute
 from stforecast.forecasting import runs as running
+from stforecast.forecasting.results import ForecastRun
 
 
 @pytest.fixture
@@ -87,6 +88,8 @@ def test_the_tables_hold_all_runs(write, tmp_path):
     assert "cores, " in text
     assert "\n\n**town, sms**: 3 cells" in text
     assert "| strong" in text
+    tex = (tmp_path / "table.tex").read_text()
+    assert tex.count("\n strong ") == text.count("\n| strong")
 
 
 def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
@@ -178,6 +181,21 @@ def test_other_settings_in_the_same_folder_are_refused_before_any_run(
     assert calls == [("last_value", 1)]
 
 
+def test_a_finished_row_takes_a_new_label_and_table(write, calls, tmp_path):
+    """Labels that differ in their punctuation share a folder."""
+    rows = '["ridge", { method = "last_value", label = "a, b" }]'
+    before = write(rows, 'services = ["sms"]')
+    run_grid(before, tmp_path / "out")
+    rows = rows.replace('"a, b"', '"a b", table = "Ablations"')
+    changed = write(rows, 'services = ["sms"]\nreference = "ridge"')
+    found = run_grid(changed, tmp_path / "out").runs[1]
+    assert len(calls) == 2, "nothing was run again"
+    assert (found.label, found.table) == ("a b", "Ablations")
+    assert ForecastRun.open(found.folder).about == found.about, "other commands read it so, too"
+    found = run_grid(before, tmp_path / "out").runs[1]
+    assert (found.label, found.table) == ("a, b", "")
+
+
 @pytest.mark.repeats
 def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
     grid = write('["last_value"]', 'services = ["sms"]')
@@ -204,6 +222,27 @@ def test_finished_runs_on_data_that_changed_since_are_refused(write, town, tmp_p
     run = "ridge" if service == "internet" else "last_value"
     match = rf"{run}.* was run on other data: .*copy\.nc has changed since"
     with pytest.raises(InputError, match=match):
+        run_grid(grid, tmp_path / "out")
+
+
+def test_finished_runs_of_other_clients_are_refused(write, town, tmp_path):
+    """Their table has the name that it had before."""
+    with xr.open_dataset(town) as cube:
+        cells = cube["cell"].to_numpy()
+    table = tmp_path / "owners.csv"
+
+    def deal(n):
+        lines = (f"{cell},{place % n}" for place, cell in enumerate(cells))
+        table.write_text("\n".join(["cell,client", *lines]) + "\n")
+
+    deal(2)
+    grid = write(
+        f'["last_value", {{ method = "solo", clients = "{table}" }}]', 'services = ["sms"]'
+    )
+    run_grid(grid, tmp_path / "out")
+    assert len(run_grid(grid, tmp_path / "out").runs) == 2
+    deal(3)
+    with pytest.raises(InputError, match=r"solo.seed-1 was run on other data: .*, or its clients;"):
         run_grid(grid, tmp_path / "out")
 
 

@@ -99,6 +99,24 @@ def test_waiting_threads_sleep_from_before_the_import_of_torch_on():
     assert in_new_process(WAITING)[-1] == "PASSIVE False"
 
 
+STEP = """
+import sys
+import torch
+from stforecast.federated.core.training import Optimizer, Training
+
+params = {"w": torch.ones(2, 3, requires_grad=True)}
+steps = Optimizer(params, {}, Training(optimizer="sgd", momentum=0.0))
+before = {*sys.modules}
+steps.step((params["w"] ** 2).sum(dim=1))
+print(*sorted({"sympy", "torch.fx.experimental.symbolic_shapes"} & ({*sys.modules} - before)), "-")
+"""
+
+
+def test_a_step_of_training_imports_nothing_large():
+    """Otherwise the first run of a process seems to train for seconds longer than the next."""
+    assert in_new_process(STEP)[-1] == "-"
+
+
 def in_new_process(script, *args):
     """The lines that a script prints."""
     command = [sys.executable, "-c", script, *args]

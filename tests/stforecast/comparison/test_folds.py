@@ -6,7 +6,7 @@ import pytest
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import hourly_errors
 from stforecast.comparison.leaderboard import leaderboard
-from stforecast.comparison.names import different_tests
+from stforecast.comparison.names import axis_name, different_tests
 from stforecast.comparison.rows import Row, by_seed, folds_of, joined_errors, joined_targets
 from stforecast.comparison.table import errors_by_cell
 
@@ -71,3 +71,12 @@ def test_hours_without_targets_have_no_row(folds):
     assert table[["client", "hour", "value"]].to_numpy().tolist() == [
         ["100", 0, 1], ["all", 0, 1], ["100", 1, 2], ["all", 1, 2], ["100", 2, 3], ["all", 2, 3],
     ]  # fmt: skip
+
+
+def test_the_axis_names_what_its_runs_differ_in(make_run):
+    runs = [
+        make_run(seed=s, about={"fold": f, "backtest": "2 folds"}) for s in (1, 2) for f in (1, 2)
+    ]
+    for some, units in ((runs, "folds and seeds"), (runs[:2], "folds")):
+        assert axis_name("mse", some, None, seeds=True).endswith(f"(mean ± std over {units})")
+    assert axis_name("mse", [make_run()], None, seeds=True).endswith("over seeds)")

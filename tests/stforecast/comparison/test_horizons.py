@@ -133,7 +133,7 @@ def test_refits_are_told_with_their_cost(ridge, naive):
     assert (
         results_table([ridge, naive], {})
         .splitlines()[-1]
-        .startswith("ridge: 2 refits (daily); in total, 0.0 MB up, 0.0 MB down and ")
+        .startswith("ridge: 2 refits (daily) with all data before each; in total, 0.0 MB up, ")
     )
     assert "refit" not in results_table([naive], {})
 

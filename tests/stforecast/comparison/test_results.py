@@ -90,6 +90,20 @@ def test_errors_on_other_test_parts_stand_in_tables_of_their_own(make_run, other
     assert str(next(iter(other.values()))).removeprefix("b/").removesuffix(".nc") in str(second)
 
 
+def test_runs_that_keep_spikes_stand_in_a_table_of_their_own(make_run, tables):
+    """Their z-scores have another scale, and spikes may be among their targets."""
+    kept, other = make_run("solo", outliers="keep"), make_run()
+    assert [row[0] for row in tables(results_table([other, kept], {}))[0]][1:] == ["fuels", "solo"]
+    found = make_run("fedavg", about={"outliers": {"4259": 2}})
+    text = results_table([found, kept, make_run("fuels", about={"outliers": {}})], {})
+    assert [[row[0] for row in rows] for rows in tables(text)] == [
+        ["method", "fedavg", "fuels"],
+        ["method", "fedavg", "fuels"],
+        ["method", "solo"],
+    ]
+    assert text.count("z-scores by cell, outliers kept;") == 1
+
+
 @pytest.mark.repeats
 def test_one_file_named_by_two_paths_is_one_test_part(make_run, tables):
     runs = [make_run(data="milan.nc"), make_run("solo", data=str(Path("milan.nc").absolute()))]

@@ -7,7 +7,9 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.rows import Row, read_errors
+from stforecast.comparison.table import basis
 from stforecast.plots.comparisons import cells
 
 MSE = "mse"
@@ -58,6 +60,36 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     runs = [tested(zone, y + 1, y, zone=zone) for zone in ("Europe/Rome", "UTC")]
     rows = [Row(group) for group in group_runs(runs)]
     with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
+        read_errors(rows, MSE)
+
+
+def test_cells_without_an_error_are_told(tested):
+    """Nothing else in a table shows that it holds for fewer cells."""
+    y = np.zeros((3, 48, 1))
+    whole = leaderboard([Row(group) for group in group_runs([tested("a", y + 1, y)])])
+    assert not any(line.startswith("Left out") for line in basis(whole))
+    y[1] = np.nan
+    found = leaderboard([Row(group) for group in group_runs([tested("b", y + 1, y)])])
+    assert "Left out: 1 cell of 3, without a target or, for scaled errors" in basis(found)[-1]
+
+
+def test_two_runs_of_one_seed_are_refused(tested):
+    """As on data that changed before the test part; one would hide the other."""
+    y = np.zeros((2, 24, 1))
+    runs = [tested("a", y + 1, y), tested("a", y + 2, y, about={"content": "other"})]
+    (group,) = group_runs(runs)
+    with pytest.raises(InputError, match=r"run-0 and .*run-1 are both a with seed 1; give one of"):
+        read_errors([Row(group)], MSE)
+
+
+def test_runs_on_other_values_are_not_compared(tested):
+    """As where one run took a spike for missing and the other did not."""
+    y = np.zeros((2, 24, 1))
+    spiked = np.where(np.arange(24)[:, None] == 5, 9.0, y)
+    rows = [Row(group) for group in group_runs([tested("a", y, y), tested("b", y, spiked)])]
+    with pytest.raises(
+        InputError, match=r"run-1: its targets have .* of the same data and outliers"
+    ):
         read_errors(rows, MSE)
 
 

@@ -265,3 +265,7 @@ def test_a_copy_of_a_run_counts_once_and_another_seed_counts(finished, tmp_path,
     found = ForecastRun.find([tmp_path])
     assert [run.folder.name for run in found] == ["a", "other"]
     assert f"{tmp_path / 'copy'} is a copy of {tmp_path / 'a'}, and is left out" in caplog.text
+    metrics = tmp_path / "copy" / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace("0.1", "0.2"))
+    with pytest.raises(InputError, match=r"copy and .*a have the same label, .* but other results"):
+        ForecastRun.find([tmp_path])

@@ -430,6 +430,15 @@ def test_bytes_have_human_units(make_run):
     assert texts == ["500 B", "20 kB", "5 MB", "1 GB"]
 
 
+def test_each_panel_of_bytes_has_ticks_for_what_it_shows(make_run):
+    """Losses of two kinds have a panel each, and bytes may differ by orders of magnitude."""
+    far = make_run("a", history=ROUNDS * [1, 1, 1, 1, 1e6, 1e6, 1, 1])
+    near = make_run("b", loss="huber", history=ROUNDS * [1, 1, 1, 1, 1, 1, 1, 1])
+    for ax in communication([make_run("c"), far, near]).axes:
+        low, high = ax.get_xlim()
+        assert sum(low <= tick <= high for tick in ax.get_xticks()) >= 2
+
+
 def test_methods_that_send_nothing_are_level_lines(make_run):
     silent = ROUNDS.assign(bytes_down=0, bytes_up=0)
     (ax,) = communication([make_run(), make_run("solo", history=silent)]).axes
@@ -652,6 +661,13 @@ def test_common_options_choose_highlight_and_size(tested):
     ):
         with pytest.raises(InputError, match=message):
             cdf(runs, **options)
+
+
+@pytest.mark.parametrize("named", ["ours, tuned", "b, ours, tuned", "ours, tuned,b"])
+def test_a_highlighted_name_may_have_a_comma(make_run, named):
+    fig = cdf([make_run(name) for name in ("ours, tuned", "b", "c")], highlight=named)
+    colours = [line.get_color() for line in fig.axes[0].lines if len(line.get_xdata()) > 1]
+    assert colours.count("0.75") == (1 if "b" in named else 2)
 
 
 def test_figures_are_drawn_on_given_axes(make_run):
