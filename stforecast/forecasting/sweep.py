@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.cubes import Data, open_cube
 from stforecast.federated.core.options import Grid
+from stforecast.federated.engine.faults import Diverged
 from stforecast.forecasting.config import Config, check_read, own_grid, read_by, resolve
 from stforecast.forecasting.fit import fit, prepare_series
 
@@ -70,7 +72,8 @@ class Sweep:
 
     Attributes:
         chosen: the settings of the lowest validation MSE.
-        trials: a row for each training: the settings, `rounds` and `validation_mse` of z-scores.
+        trials: a row for each training: the settings, `rounds` and `validation_mse` of z-scores,
+            infinite where the values of all clients came to be.
         swept: the grid in words.
     """
 
@@ -115,7 +118,11 @@ def sweep(method: str, data: Data, settings: Mapping[str, Any], grid: Grid) -> S
             whole = resolve(method, **settings, **one).total_rounds
             tried = one if divisor == 1 else {**one, "rounds": whole // divisor}
             with _quiet():
-                errors.append(_validation_mse(resolve(method, **{**settings, **tried}), cube))
+                try:
+                    error = _validation_mse(resolve(method, **{**settings, **tried}), cube)
+                except Diverged:
+                    error = math.inf
+            errors.append(error)
             rows.append({**tried, "validation_mse": errors[-1]})
             log.info("sweep: %s: validation MSE %.4f", _in_words(tried), errors[-1])
         order = np.argsort(np.nan_to_num(errors, nan=np.inf), kind="stable")

@@ -26,6 +26,10 @@ NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
 """Errors that are not caused by a single client."""
 
 
+class Diverged(InputError):
+    """The values of all clients of a round are not finite."""
+
+
 def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
     """Return which of n clients hold neither NaN nor infinity in tensors `(clients, …)`.
 

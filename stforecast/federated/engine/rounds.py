@@ -25,7 +25,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State, generator, row_major
 from stforecast.federated.core.tensors import Like, Payload, check_tensors, take
 from stforecast.federated.engine import stragglers
-from stforecast.federated.engine.faults import DIVERGED, reasons_of
+from stforecast.federated.engine.faults import DIVERGED, Diverged, reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -182,11 +182,16 @@ class Server:
         return ids[near], take(upload, near)
 
     def report_failures(self, failed: Mapping[int, str], n_participants: int) -> None:
-        """Warn of failed clients, only the first time."""
+        """Warn of failed clients, only the first time.
+
+        Raises:
+            Diverged: if the values of all participants are not finite.
+            RuntimeError: if all of them failed in any other way.
+        """
         if failed and len(failed) == n_participants:
             said = f"round {self.state.round + 1}: all participants failed: {reasons_of(failed)}"
             if set(failed.values()) == {DIVERGED}:
-                raise InputError(f"{said}; ", Words("a smaller {lr} keeps values finite"))
+                raise Diverged(f"{said}; ", Words("a smaller {lr} keeps values finite"))
             raise RuntimeError(said)
         if failed and not any(r.failed for r in self.reports):
             log.warning(

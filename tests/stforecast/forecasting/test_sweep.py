@@ -50,6 +50,12 @@ def test_the_worst_candidates_train_for_a_third_of_the_rounds_only(table):
     assert found.swept == "lr=1e-06|1e-05|0.001|0.01 (6 trainings)"
 
 
+def test_a_candidate_that_diverges_is_the_worst(table):
+    found = sweep("fedavg", table, {**LINEAR, "optimizer": "sgd"}, {"lr": [1e30, 1e-3]})
+    assert found.chosen == {"lr": 1e-3}
+    assert found.trials["validation_mse"].tolist()[0] == np.inf
+
+
 @pytest.mark.parametrize(
     "method",
     [
