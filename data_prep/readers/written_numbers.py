@@ -154,10 +154,12 @@ def decide_decimal(
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
         log.info("%s: %s: a decimal comma, as dates have points", origin.name, shown)
         return "comma"
-    own, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
+    own = "comma" if "comma" in unclear else "point"
     raise InputError(
         f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
-        Words(f"pass {{decimal:{own}}} if it is decimal, {{decimal:{other}}} for thousands"),
+        Words("pass {decimal:comma} if it is decimal, {decimal:point} for thousands")
+        if own == "comma"
+        else Words("pass {decimal:point} if it is decimal, {decimal:comma} for thousands"),
     )
 
 

@@ -222,11 +222,13 @@ def tuned_list(benchmarks: Benchmarks) -> str:
     rows = {m: column.rows[m] for column in columns for m in column.rows} | defaults.rows
     pairs = {m: (rows[m], rows[f"{m}, tuned"]) for m in rows if f"{m}, tuned" in rows}
     errors = {m: [first_number(row["MSE"]) for row in pair] for m, pair in pairs.items()}
-    changes = [100 * (tuned / default - 1) for default, tuned in errors.values()]
+    changes = {m: 100 * (tuned / default - 1) for m, (default, tuned) in errors.items()}
+    most, least = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
     told = (
-        f"Tuned settings change the MSE of {counted(len(pairs), 'method')} by {min(changes):.1f} "
-        f"to {max(changes):.1f} %. It is lower for {sum(c < 0 for c in changes)} of them. The "
-        f"{min(SHOWN, len(pairs))} with the lowest tuned error (± is over seeds):"
+        f"Tuned settings change the MSE of {counted(len(pairs), 'method')} by {changes[most]:.1f} "
+        f"(`{most}`) to {changes[least]:.1f} % (`{least}`). It is lower for "
+        f"{sum(c < 0 for c in changes.values())} of them. The {min(SHOWN, len(pairs))} with the "
+        "lowest tuned error (± is over seeds):"
     )
     items = [
         f"- **{method}**: {pairs[method][0]['MSE']} by default, {pairs[method][1]['MSE']} tuned"
