@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no to
     from stforecast.bench.grid import Grid
     from stforecast.bench.jobs import Job
     from stforecast.federated.runs.unfinished_run import AfterRound
+    from stforecast.forecasting.config import Config
     from stforecast.report.write import ReportPage
 
 METRIC = "mase"
@@ -177,17 +178,27 @@ class ForecastKind(Kind[ForecastRun]):
     def folds(
         self, grid: Grid[ForecastRun], scenario: Scenario, data: Path
     ) -> Sequence[Fold | None]:
-        """Return the folds of a cube, in which the windows of all methods fit."""
-        if grid.backtest is None:
-            return (None,)
-        windows = {
+        """Return the folds of a cube, in which the windows of all methods fit.
+
+        Raises:
+            InputError: if rows of one table would be tested on other times.
+        """
+        configs = {
             entry.label: self.settings.resolve(
                 entry.method, **self.job_settings(grid, entry, scenario, data)
-            ).window
+            )
             for entry in grid.entries
         }
+        if grid.backtest is None:
+            moving = {n: c for n, c in configs.items() if not parse_split(c.data.split).by_clock}
+            if moving and data.is_file():
+                with open_cube(data) as cube:
+                    step = Calendar.from_cube(cube).step
+                _refuse_moved_parts(moving, {e.label: e.table for e in grid.entries}, step)
+            return (None,)
         with open_cube(data) as cube:
             n_steps, calendar = cube.sizes["time"], Calendar.from_cube(cube)
+        windows = {name: config.window for name, config in configs.items()}
         plan = plan_folds(n_steps, calendar, windows, grid.backtest)
         return [
             Fold(number, {"split": split}, plan.description)
@@ -304,6 +315,24 @@ def _check_service(data: Path, changed: int, service: str | None) -> None:
     """Refuse a missing cube or service, once for all runs that read the same."""
     with open_cube(data) as cube:
         choose_service(cube, service, name_of(data))
+
+
+def _refuse_moved_parts(
+    configs: Mapping[str, Config], tables: Mapping[str, str], step: pd.Timedelta
+) -> None:
+    """Refuse rows of one table whose lags differ, where these move the parts of the split."""
+    first: dict[tuple[str, str, int], tuple[str, int]] = {}
+    for name, config in configs.items():
+        key = (tables[name], config.data.split, config.window.horizon)
+        lag = config.window.at(step).max_lag
+        other, other_lag = first.setdefault(key, (name, lag))
+        if lag != other_lag:
+            raise InputError(
+                f"under split={config.data.split}, parts begin later by the largest lag, so that "
+                f"{name}, which looks back {lag} steps, would be tested on other times than "
+                f"{other}, which looks back {other_lag}; give both the same lags, or choose a "
+                "split by time: or days:"
+            )
 
 
 @cache

@@ -137,6 +137,16 @@ def test_data_and_services_are_checked_before_the_first_run(
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_whose_lags_move_the_test_part_are_refused_before_the_first_run(
+    write, calls, tmp_path
+):
+    methods = '["ridge", { method = "ridge", label = "short", periods = 1 }]'
+    grid = write(methods, 'services = ["sms"]', 'split = "windows:0.6,0.2,0.2"\n')
+    with pytest.raises(InputError, match="tested on other times than ridge, which looks back"):
+        run_grid(grid, tmp_path / "out")
+    assert not calls
+
+
 @pytest.mark.repeats
 def test_finished_runs_need_no_data(write, tmp_path, town):
     moved = tmp_path / "moved.nc"
