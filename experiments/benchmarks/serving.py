@@ -231,7 +231,6 @@ def _said(
     forecaster = Forecaster(method, **settings).fit(path)
     tests, series = forecaster.test_forecasts(), forecaster.data_.series
     values = series.values[forecaster.data_.split.fit]
-    about = {"service": series.service, "units": series.units}
     middle = tests.sizes["time"] // 2
     paths = error_paths(tests.isel(time=slice(0, middle - horizon)))
     if paths is None:
@@ -248,7 +247,7 @@ def _said(
             continue
         times = pd.date_range("2000-01-01", periods=horizon, freq="h")
         tables = {n: t.loc[:, known].set_axis(times) for n, t in parts.items()}
-        tables["y_hat"].attrs |= about
+        tables["y_hat"].attrs |= {"service": series.service, "units": series.units}
         sign = planning.side_of(tables["y_hat"]).sign
         for level in levels:
             share = (level if sign > 0 else 100 - level) / 100

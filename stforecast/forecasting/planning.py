@@ -237,24 +237,23 @@ def plan(
     """
     side, limits = side_of(forecast), _of_values(forecast, limits)
     sign, uncut, forecast = side.sign, forecast, forecast.clip(*limits)
-    worst = sign * (sign * forecast).max()
-    known = sign * forecast.dropna(axis="columns", how="all")
+    load = sign * forecast
+    known = load.dropna(axis="columns", how="all")
     table = busy_hour(forecast)
-    table[side.worst] = worst
+    table[side.worst] = sign * load.max()
     table[f"{side.worst}_time"] = known.idxmax().reindex(forecast.columns)
     if threshold is None:
         return table
     limit = _limits(threshold, forecast, limits)
     table["threshold"] = limit
-    table["headroom"] = sign * (limit - worst)
-    beyond = sign * forecast > sign * limit
-    table[f"steps_{side.beyond}"] = beyond.sum().where(forecast.notna().any())
+    limit = sign * limit
+    table["headroom"] = limit - load.max()
+    table[f"steps_{side.beyond}"] = (load > limit).sum().where(forecast.notna().any())
     if interval is not None:
         lower, upper = interval
         coverage = upper.attrs["coverage"]
-        bound = (upper if side is LOADS else lower).clip(*limits)
-        left = limit - sign * (sign * bound).max(skipna=False)
-        table[f"headroom_{50 * (1 + coverage):g}"] = sign * left
+        bound = sign * (upper if side is LOADS else lower).clip(*limits)
+        table[f"headroom_{50 * (1 + coverage):g}"] = limit - bound.max(skipna=False)
         places = _places(uncut, lower, upper, threshold, coverage, limits)
         chances = pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
         known = chances.dropna(axis="columns")
@@ -335,8 +334,9 @@ def _limits(
     if len(odd := limits[~possible]):
         wanted = "finite"
         if np.isfinite(odd[0]):
-            low, high = f"{lowest:g} or more", f"{highest:g} or less"
-            low, high = (low, f"below {highest:g}") if loads else (f"above {lowest:g}", high)
+            low, high = f"above {lowest:g}", f"{highest:g} or less"
+            if loads:
+                low, high = f"{lowest:g} or more", f"below {highest:g}"
             wanted = f"{low if odd[0] <= lowest else high}, as the data are"
         raise InputError(f"threshold is {odd[0]:g}; it must be {wanted}")
     return limits

@@ -159,7 +159,7 @@ def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
         }
         for cell, row in likely.head(MOST_ROWS).iterrows()
     ]
-    caption = f"Cells with values {side.beyond} their threshold, the most probable first"
+    caption = "Cells that may pass their threshold, the most probable first"
     unknown = plan.index[plan[name].isna() & (plan[f"steps_{side.beyond}"] > 0)]
     listed = f"Forecast {side.beyond} it, without bounds: {some(unknown, 9)}."
     notes = [listed] if len(unknown) else []

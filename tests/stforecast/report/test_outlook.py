@@ -39,7 +39,7 @@ def page(tested, town_ahead, tmp_path):
 
 def test_cells_that_will_exceed_come_first_the_likeliest_first(page, tested, town_ahead):
     text = page.read_text()
-    order = ["The coming 6 hours", "Cells with values above", ">Plan<", "How good it was lately"]
+    order = ["The coming 6 hours", "Cells that may pass", ">Plan<", "How good it was lately"]
     assert sorted(order, key=text.index) == order
     assert "Telecom" not in text
     plan = town_ahead[1].plan
