@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -48,7 +48,7 @@ def counts_rows(df: pd.DataFrame) -> bool:
 ALL_BUT = "not:"
 
 
-def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndarray:
+def keep_cells(text: str, cells: Collection[Any] | np.ndarray, name: str) -> np.ndarray:
     """Return which cells to keep, `(cells,)` bool.
 
     The text holds ids and ranges of whole numbers, separated by commas; after `not:`, those to
@@ -80,7 +80,7 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     raise InputError(
         f"{name}: no cell {part!r} among its {len(known)} cells, such as "
         f"{next(iter(known))!r}{close_to(part, known)}; ",
-        Words("correct {cells}"),
+        Words("give {cells} as ids and ranges, such as 5,11-20"),
     )
 
 
