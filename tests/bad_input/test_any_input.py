@@ -164,6 +164,7 @@ def check_table(tmp_path, data, name, **options):
 @example(data=b"datetime,cellid", gaps=False)
 @example(data=b'time,cell,v\n"2024-01-01\n', gaps=False)
 @example(data=b"time,cell,v\n,," + b"7" * 30, gaps=False)
+@example(data=b"time,1,2\n,,1\n,,1", gaps=False)
 def test_any_csv(tmp_path, data, gaps):
     check_table(tmp_path, data, "t.csv", allow_gaps=gaps)
 
