@@ -211,7 +211,7 @@ class FedMGP(Method):
 
     def trained_head(self, params: Params, images: Batch, rng: torch.Generator) -> Params:
         """Train the head on the surrogate images' labels under the fused prompts."""
-        one = {name: t[None] for name, t in params.items()}
+        one = repeated(params, 1)
         x, y = images["x"], images["y"]
         features = self.coarse(one, x, self.backbone.query(x))
         head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(prompts.HEAD)}
