@@ -122,15 +122,12 @@ def compare_accuracies(
     for mask in masks:
         shares = {row.name: shares_by_client(row, mask) for row in rows}
         theirs = shares[compared.name]
-        lines[mask] = [
-            Accuracy(
-                row,
-                _mean(ours),
-                None if row is compared else _difference(ours, theirs, row.name, 100.0),
-            )
-            for row in rows
-            for ours in [shares[row.name]]
-        ]
+        above = {
+            name: _difference(ours, theirs, name, 100.0)
+            for name, ours in shares.items()
+            if name != compared.name
+        }
+        lines[mask] = [Accuracy(row, _mean(shares[row.name]), above.get(row.name)) for row in rows]
     seeds = max(len(row.group.runs) for row in rows)
     return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
 
