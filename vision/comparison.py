@@ -24,7 +24,7 @@ from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
-from vision.evaluation import MASKS, TRAINED
+from vision.evaluation import MASKS
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import spatial_by_client, temporal_by_client
@@ -182,8 +182,7 @@ def _retained(run: ImageRun, view: str, mask: str, measure: str) -> pd.Series:
     if measure == KR_T:
         ratios = temporal_by_client(stages, view, mask)
     else:
-        local = "personal" if "personal" in run.views else TRAINED
-        ratios = spatial_by_client(stages, view, local, mask)
+        ratios = spatial_by_client(stages, view, run.local_view, mask)
     return ratios.xs(stages["stage"].max(), level="stage")
 
 

@@ -37,7 +37,7 @@ from stforecast.federated.runs.unfinished_run import (
 )
 from stforecast.federated.uploads.uplink import guarantee
 from vision.datasets.image_set import ALL, ImageSet
-from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
+from vision.evaluation import MASKS, STAGE_COLUMNS, TRAINED, column, last_best_mean, last_stage
 from vision.learner import Learner, load_images, prepared
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,11 @@ class ImageRun(Run):
     def views(self) -> tuple[str, ...]:
         """Names of the judged models; the first is the default."""
         return tuple(self.about["views"])
+
+    @property
+    def local_view(self) -> str:
+        """Name of the clients' own models."""
+        return "personal" if "personal" in self.views else TRAINED
 
     def judged(self, view: str) -> str:
         """Return `own` or `averaged`: the clients' model that predicts; "" if none is averaged."""

@@ -13,7 +13,7 @@ from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
-from vision.evaluation import MASKS, TRAINED, column, last_stage
+from vision.evaluation import MASKS, column, last_stage
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -43,7 +43,7 @@ def kept_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
 
 def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
     stages = [run.stages() for run in runs]
-    local = "personal" if "personal" in runs[0].views else TRAINED
+    local = runs[0].local_view
     after = np.mean([known(s, view, mask) for s in stages], axis=0)
     lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
     if view == local or runs[0].judged(view) == "own":
