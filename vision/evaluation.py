@@ -166,16 +166,6 @@ class Counts:
         right = self.right[self.views.index(view), self.masks.index(mask)]
         return right.sum(over) / self.total.sum(over)
 
-    def table(self) -> pd.DataFrame:
-        """Return rows of `view, mask, client, domain, class, right, total` with `total` above 0."""
-        axes = [self.views, self.masks, *map(range, self.total.shape)]
-        index = pd.MultiIndex.from_product(
-            axes, names=["view", "mask", "client", "domain", "class"]
-        )
-        total = self.total.expand(self.right.shape).flatten().numpy()
-        table = pd.DataFrame({"right": self.right.flatten().numpy(), "total": total}, index=index)
-        return table[table["total"] > 0].reset_index()
-
 
 def count_correct(
     method: Method,

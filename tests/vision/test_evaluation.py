@@ -84,14 +84,6 @@ def test_domains_and_classes_pool_all_samples(counts):
     assert counts.of_classes("personal", OWN).tolist() == pytest.approx([1, 1 / 2, 1])
 
 
-def test_the_table_has_what_there_is(counts):
-    table = counts.table()
-    assert len(table) == 2 * 4  # Masks × (client, domain, class) that occur.
-    assert table["total"].sum() == 2 * 4
-    row = table[(table["mask"] == OWN) & (table["client"] == 1)].iloc[0]
-    assert row[["domain", "class", "right", "total"]].tolist() == [1, 2, 1, 1]
-
-
 def test_selections():
     rounds = [0.1 * i for i in range(12)] + [0.3]
     found = last_best_mean(rounds)
