@@ -117,7 +117,8 @@ def compare_accuracies(
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:
         raise choose("reference", reference, names)
-    compared = names[reference] if reference else _best(rows)
+    candidates = [row for row in rows if not row.is_reference] or rows
+    compared = names[reference] if reference else max(candidates, key=lambda row: row.accuracy)
     lines = {}
     for mask in masks:
         shares = {row.name: shares_by_client(row, mask) for row in rows}
@@ -130,11 +131,6 @@ def compare_accuracies(
         lines[mask] = [Accuracy(row, _mean(shares[row.name]), above.get(row.name)) for row in rows]
     seeds = max(len(row.group.runs) for row in rows)
     return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
-
-
-def _best(rows: Sequence[ModelRow]) -> ModelRow:
-    candidates = [row for row in rows if not row.is_reference] or rows
-    return max(candidates, key=lambda row: row.accuracy)
 
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:

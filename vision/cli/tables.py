@@ -145,7 +145,7 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
         {
-            "method": _marked(row),
+            "method": f"{row.name} {tables.POOLED_MARK}" if pools_images(run) else row.name,
             "judged with": run.judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
@@ -207,10 +207,6 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
 def pools_images(run: ImageRun) -> bool:
     """Return whether the run's method pooled the images of all clients."""
     return bool(getattr(METHODS.get(run.method), "pooled", False))
-
-
-def _marked(row: ModelRow) -> str:
-    return f"{row.name} {tables.POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
