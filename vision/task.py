@@ -47,7 +47,7 @@ class Classification:
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy and 1 for each sample."""
         loss = cross_entropy(prediction, batch["y"])
-        return loss, loss.new_ones(loss.shape)
+        return loss, torch.ones_like(loss)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
