@@ -126,7 +126,7 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
 
 
 OTHER_AXES = {"client": (1, 2), "domain": (0, 2), "class": (0, 1)}
-"""Axes of counts but the named one."""
+"""Axes of `Counts.total` other than the named one."""
 
 
 @dataclass(frozen=True)

@@ -226,12 +226,6 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
     domains = runs[0].about["domains"]
     if len(domains) == 1:
         return {}
-    columns: dict[str, str] = {}
-    metrics = [r.metrics() for r in runs]
-    for domain in domains:
-        found = []
-        for t in metrics:
-            own = select(t, view=view, mask=MASKS[0], domain=domain)
-            found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = tables.spread(found, 2) if found else "-"
-    return columns
+    metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
+    found = {name: 100 * select(metrics, domain=name)["accuracy"] for name in domains}
+    return {name: tables.spread(a.tolist(), 2) if len(a) else "-" for name, a in found.items()}
