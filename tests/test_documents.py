@@ -6,6 +6,7 @@ Tutorials run as they stand, with `experiments.site.tutorials`.
 """
 
 import os
+import pydoc
 import re
 import shlex
 import sys
@@ -392,6 +393,9 @@ def test_what_is_quoted_within_the_text_exists(document):
                 assert words[3] in benchmarks.commands, text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
+        # Names of two parts are also those of groups of entry points.
+        elif name := re.search(r"\b(data_prep|stforecast|vision)(\.\w+){2,}", text):
+            assert pydoc.locate(name[0]), text
 
 
 def check_command(words):

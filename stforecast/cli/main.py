@@ -90,18 +90,12 @@ BROUGHT: Registry[click.Command] = Registry(
 )
 """Commands that other packages bring."""
 
-OF_DATA = (data.simulate_command, data.download_command, data.prepare, export, info)
-OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
-OF_MODELS = (forecast_command, predict, adapt_command)
-OF_SERVICE = (update_command, monitor_command, serve_command)
-OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
-
 for command in (
-    *OF_DATA,
-    *OF_RUNS,
-    *OF_MODELS,
-    *OF_SERVICE,
-    *OF_BENCHMARKS_AND_NODES,
+    *(data.simulate_command, data.download_command, data.prepare, export, info),
+    *(run.run_command, run.plot, run.leaks, run.list_command, compare_command, report),
+    *(forecast_command, predict, adapt_command),
+    *(update_command, monitor_command, serve_command),
+    *(bench, backtest, federate_command, node),
     *BROUGHT.values(),
 ):
     cli.add_command(command)

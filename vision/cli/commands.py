@@ -192,10 +192,9 @@ def divide(
     if out.suffix == ".csv":
         write_csv(table, out)
     elif isinstance(parts, TaskStream):
-        n_clients = len(parts.train[0])
-        save_figure(stages_of(table, images.class_names, n_clients, "train"), out)
+        save_figure(stages_of(table, images.class_names, config.partition.clients), out)
     else:
-        n_clients = len(parts.train)
+        n_clients = config.partition.clients
         save_figure(division(table, images.class_names, images.domain_names, n_clients), out)
     counts = table[table["part"] == "train"].groupby("client")["samples"].sum()
     click.echo(

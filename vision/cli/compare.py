@@ -29,7 +29,6 @@ why = "rows with prompts need a GPU"   # it cannot be told, and why
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -103,11 +102,12 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        others = [(x, x.points) for x in _best_of_others(lines, found.reference) if x.points]
+        best = _best_of_others(lines, found.reference)
+        others = [(line.name, line.points) for line in best if line.points]
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
-        worse = [x for x, points in others if points.high < 0]
-        better = [x for x, points in others if points.low > 0]
-        equal = [x for x, points in others if not points.excludes(0)]
+        worse = [(name, points) for name, points in others if points.high < 0]
+        better = [(name, points) for name, points in others if points.low > 0]
+        equal = [(name, points) for name, points in others if not points.excludes(0)]
         if worse:
             said.append(f"{where} beats {_listed(worse, '{} by {}', -1)}.")
         if better:
@@ -145,13 +145,12 @@ def _descending(line: Accuracy) -> float:
     return -line.accuracy.value
 
 
-def _listed(lines: Sequence[Accuracy], form: str, sign: int) -> str:
+def _listed(rows: Sequence[tuple[str, Estimate]], form: str, sign: int) -> str:
     """List rows with the points by which the compared row differs from them."""
-    return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
+    return "; ".join(form.format(name, _points(points, sign)) for name, points in rows)
 
 
-def _points(line: Accuracy, sign: int) -> str:
-    points = line.points or Estimate(math.nan, math.nan, math.nan)
+def _points(points: Estimate, sign: int) -> str:
     ends = sorted((sign * points.low, sign * points.high))
     value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
     return f"{value} points {interval}".strip()

@@ -14,7 +14,7 @@ figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
 rounds = 100
 clients = 20
 
-[scenarios]                            # partitions of the images: settings, also data
+[scenarios]                            # partitions: settings, also data; they go before a row's
 "n = 3" = { ways = 3 }
 "n = 4" = { ways = 4 }
 
@@ -134,9 +134,10 @@ class ImageKind(Kind[ImageRun]):
     def job_settings(
         self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str
     ) -> dict[str, Any]:
-        """Return the settings: shared ones, the scenario's, the method's, and the images."""
+        """Return the settings that the method reads: the scenario's go before the row's own."""
         shared = {**grid.settings, **scenario.settings, "data": data}
-        return self.settings_of(entry.method, shared, entry.settings)
+        own = {name: scenario.settings.get(name, v) for name, v in entry.settings.items()}
+        return self.settings_of(entry.method, shared, own)
 
     def check_data(self, job: Job[ImageRun]) -> None:
         """Refuse missing images."""

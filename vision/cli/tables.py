@@ -13,7 +13,7 @@ from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
-from vision.evaluation import MASKS, TRAINED, column, last_stage
+from vision.evaluation import MASKS, column, last_stage
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -43,7 +43,7 @@ def kept_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
 
 def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
     stages = [run.stages() for run in runs]
-    local = "personal" if "personal" in runs[0].views else TRAINED
+    local = runs[0].local_view
     after = np.mean([known(s, view, mask) for s in stages], axis=0)
     lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
     if view == local or runs[0].judged(view) == "own":
@@ -145,7 +145,7 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
         {
-            "method": _marked(row),
+            "method": f"{row.name} {tables.POOLED_MARK}" if pools_images(run) else row.name,
             "judged with": run.judged(row.view) or "-",
             "runs": str(len(row.group.runs)),
             **_measured(row.group.runs, row.view, masks),
@@ -209,10 +209,6 @@ def pools_images(run: ImageRun) -> bool:
     return bool(getattr(METHODS.get(run.method), "pooled", False))
 
 
-def _marked(row: ModelRow) -> str:
-    return f"{row.name} {tables.POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
-
-
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
     accuracies = {
         heading: tables.spread([100 * r.accuracy(s, view) for r in runs], 2)
@@ -230,12 +226,6 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
     domains = runs[0].about["domains"]
     if len(domains) == 1:
         return {}
-    columns: dict[str, str] = {}
-    metrics = [r.metrics() for r in runs]
-    for domain in domains:
-        found = []
-        for t in metrics:
-            own = select(t, view=view, mask=MASKS[0], domain=domain)
-            found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = tables.spread(found, 2) if found else "-"
-    return columns
+    metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
+    found = {name: 100 * select(metrics, domain=name)["accuracy"] for name in domains}
+    return {name: tables.spread(a.tolist(), 2) if len(a) else "-" for name, a in found.items()}
