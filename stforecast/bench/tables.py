@@ -1,12 +1,16 @@
-"""Tables of results as Markdown, numbers in them, the page of a benchmark, and comparisons."""
+"""Tables of results and their numbers, the page of a benchmark, and comparisons.
+
+Tables are rows of texts until they are written as Markdown, LaTeX or JSON. Texts that show numbers
+are `Cell`s, which keep them unrounded.
+"""
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import os
 import platform
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +30,36 @@ if TYPE_CHECKING:  # matplotlib is slow to import.
 MOST_DECIMALS = 6
 """Maximum number of decimals of a number next to a bar."""
 
+Row = Mapping[str, str]
+"""Texts of a table's row by column; a missing one is a dash."""
 
-def spread(values: Sequence[float], decimals: int | None = None) -> str:
+
+class Cell(str):
+    """A text in a table that keeps the numbers it shows.
+
+    Attributes:
+        numbers: numbers, or a plainer text, by column; "{}" stands for the name of the cell's own.
+    """
+
+    numbers: Mapping[str, float | str]
+
+    def __new__(cls, text: str, numbers: Mapping[str, float | str]) -> Cell:
+        """Return a text that keeps numbers."""
+        cell = super().__new__(cls, text)
+        cell.numbers = numbers
+        return cell
+
+
+def number(value: float, form: str) -> Cell:
+    """Format a number, and keep it.
+
+    >>> number(2 / 3, ".2f"), number(2 / 3, ".2f").numbers
+    ('0.67', {'{}': 0.6666666666666666})
+    """
+    return Cell(f"{value:{form}}", {"{}": value})
+
+
+def spread(values: Sequence[float], decimals: int | None = None) -> Cell:
     """Format the mean, and the standard deviation if there are several values.
 
     By default it has the decimals of the mean's first four digits.
@@ -36,11 +68,18 @@ def spread(values: Sequence[float], decimals: int | None = None) -> str:
     ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
     """
     mean = float(np.mean(values))
+    return mean_of(mean, float(np.std(values, ddof=1)) if len(values) > 1 else None, decimals)
+
+
+def mean_of(mean: float, deviation: float | None, decimals: int | None = None) -> Cell:
+    """Format a mean and, if there is one, a standard deviation, as `spread` does."""
     if decimals is None:
         size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
         decimals = max(0, 3 - size)
     text = f"{mean:.{decimals}f}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
+    if deviation is None:
+        return Cell(text, {"{}": mean})
+    return Cell(f"{text} ± {deviation:.{decimals}f}", {"{}": mean, "{}_sd": deviation})
 
 
 def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
@@ -133,20 +172,93 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
+def marked(name: str, pools: bool) -> str:
+    """Return the name of a row, with a mark if it pooled the data of all clients."""
+    return Cell(f"{name} {POOLED_MARK}", {"{}": name, "pools": "yes"}) if pools else name
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    Attributes:
+        rows: its rows.
+        reference: name of the row that the others are compared with; empty without one.
+    """
+
+    rows: Sequence[Row]
+    reference: str = ""
+
+    def numbers(self) -> list[dict[str, float | str]]:
+        """Return the rows with numbers in place of texts, without what is not known or finite.
+
+        Names of columns do not depend on the reference, which has a column of its own.
+
+        >>> row = {"method": "solo", "against a": number(2 / 3, ".2f"), "p": "-"}
+        >>> Table([row], "a").numbers()
+        [{'reference': 'a', 'method': 'solo', 'against reference': 0.6666666666666666}]
+        """
+        named = {"reference": self.reference} if self.reference else {}
+        against = f"against {self.reference}", "against reference"
+        return [
+            {
+                name.format(head.replace(*against)): value
+                for head, cell in [*named.items(), *row.items()]
+                for name, value in _numbers(cell).items()
+            }
+            for row in self.rows
+        ]
+
+
+def _numbers(cell: str) -> Mapping[str, float | str]:
+    """Return what a cell keeps, without dashes and what is not finite."""
+    kept = cell.numbers if isinstance(cell, Cell) else {"{}": cell}
+    return {n: v for n, v in kept.items() if v != "-" and (isinstance(v, str) or math.isfinite(v))}
+
+
+Part = str | Table
+"""A paragraph of Markdown, or a table."""
+
+
 def in_sections(
     runs: Sequence[R],
     failures: Mapping[str, str],
     key: Callable[[R], tuple[str, ...]],
-    section: Callable[[Sequence[R]], str],
-) -> str:
-    """Return Markdown with a section for the runs of each key, then the failed runs by name."""
-    parts = [section(some) for some in grouped(runs, key).values()]
+    section: Callable[[Sequence[R]], list[Part]],
+) -> list[Part]:
+    """Return a section for the runs of each key, then the failed runs by name."""
+    parts = [part for some in grouped(runs, key).values() for part in section(some)]
     if failures:
-        parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
-    return "\n\n".join(parts)
+        parts += ["Failed:", "\n".join(f"- {name}: {e}" for name, e in failures.items())]
+    return parts
 
 
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+def in_markdown(parts: Iterable[Part]) -> str:
+    """Return paragraphs and tables as Markdown."""
+    return "\n\n".join(p if isinstance(p, str) else markdown(p.rows) for p in parts)
+
+
+def in_latex(parts: Iterable[Part]) -> str:
+    r"""Return tables for LaTeX, and paragraphs as comments.
+
+    >>> print(in_latex(["**milan**:", Table([{"method": "a_1", "MSE": "0.2 ± 0.1"}])]))
+    % **milan**:
+    <BLANKLINE>
+    \begin{tabular}{ll}
+    \toprule
+     method   & MSE       \\
+    \midrule
+     a\_1      & 0.2 ± 0.1 \\
+    \bottomrule
+    \end{tabular}
+    """
+    return "\n\n".join(
+        "\n".join(f"% {line}" for line in p.splitlines()) if isinstance(p, str) else latex(p.rows)
+        for p in parts
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
     r"""Return a Markdown table with dashes for missing entries.
 
     >>> print(markdown([{"method": "a|b"}]).splitlines()[-1])
@@ -160,26 +272,29 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
+def for_terminal(rows: Sequence[Row]) -> str:
     """Return a table for a terminal."""
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
 
-def latex(rows: Sequence[Mapping[str, str]]) -> str:
-    r"""Return a LaTeX table for the package booktabs.
+def latex(rows: Sequence[Row]) -> str:
+    r"""Return a LaTeX table for the package booktabs, with dashes for missing entries.
 
     LaTeX takes a bracket at the beginning of a row for an option of the row before.
 
     >>> print(latex([{"method": "[1]"}]).splitlines()[-3])
      {[}1]      \\
     """
-    table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    table = tabulate(
+        rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True, missingval="-"
+    )
     return table.replace("\n [", "\n {[}")
 
 
-def floats_up_and_down(run: Run) -> str:
+def floats_up_and_down(run: Run) -> Cell:
     """Return the numbers of floats that a client sends and receives in a round."""
-    return " / ".join(f"{floats(run.rounds(), way):,.0f}" for way in ("up", "down"))
+    found = {f"floats a round, {way}": floats(run.rounds(), way) for way in ("up", "down")}
+    return Cell(" / ".join(f"{n:,.0f}" for n in found.values()), found)
 
 
 def traffic_sentence(run: Run) -> str:
@@ -195,8 +310,8 @@ def traffic_sentence(run: Run) -> str:
     )
 
 
-def facts_to_repeat(runs: Sequence[Run]) -> str:
-    """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
+def facts_to_repeat(runs: Sequence[Run]) -> dict[str, str]:
+    """Return what is needed to repeat the runs, and when and where this was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
     seconds = sum(about["seconds"] for about in abouts)
@@ -208,7 +323,7 @@ def facts_to_repeat(runs: Sequence[Run]) -> str:
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
-    return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+    return {name: value for name, value in found.items() if value}
 
 
 def versions_of(runs: Iterable[Run]) -> str:
@@ -236,42 +351,29 @@ def _listed(seeds: Iterable[int]) -> str:
 
 
 def write_page(
-    out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
+    out: Path,
+    title: str,
+    command: str,
+    runs: Sequence[Run],
+    parts: Sequence[Part],
+    gallery: Gallery,
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures; and `table.tex`."""
-    parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
-    page = "\n\n".join(filter(None, parts))
-    for name, text in (("table.md", page), ("table.tex", in_latex(table))):
-        with atomic_path(out / name) as part:
-            part.write_text(text + "\n")
+    """Write the results as `table.md` and `.json`, with facts of the runs, and as `table.tex`.
 
-
-def in_latex(text: str) -> str:
-    r"""Return Markdown for LaTeX: its tables, and its other paragraphs as comments.
-
-    >>> print(in_latex("**milan**:\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
-    % **milan**:
-    <BLANKLINE>
-    \begin{tabular}{ll}
-    \toprule
-     method   & MSE       \\
-    \midrule
-     a\_1      & 0.2 ± 0.1 \\
-    \bottomrule
-    \end{tabular}
+    The page has the figures, too. In JSON, the rows of tables are those of `Table.numbers`.
     """
-    parts = []
-    for paragraph in text.split("\n\n"):
-        lines = paragraph.splitlines()
-        if "\n|--" in paragraph:
-            names, _, *rows = [
-                [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-                for line in lines
-            ]
-            parts.append(latex([dict(zip(names, row, strict=False)) for row in rows]))
-        else:
-            parts.append("\n".join(f"% {line}" for line in lines))
-    return "\n\n".join(parts)
+    facts = facts_to_repeat(runs)
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    page = [f"# {title}", f"    {command}", listed, in_markdown(parts), gallery.markdown(out)]
+    plain = [part if isinstance(part, str) else part.numbers() for part in parts]
+    about = {"title": title, "command": command, "facts": facts, "parts": plain}
+    for ending, text in {
+        ".md": "\n\n".join(filter(None, page)),
+        ".tex": in_latex(parts),
+        ".json": json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False),
+    }.items():
+        with atomic_path(out / f"table{ending}") as part:
+            part.write_text(text + "\n")
 
 
 @dataclass(frozen=True)
@@ -283,21 +385,23 @@ class ComparedTable:
         rows: rows of the table.
         claims: what it shows, in Markdown.
         basis: what its intervals are about.
+        reference: name of the row that the others are compared with.
     """
 
     name: str
-    rows: Sequence[Mapping[str, str]]
+    rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
+    reference: str = ""
 
     @property
     def plain_claims(self) -> list[str]:
         """Return what it shows, without marks."""
         return [claim.replace("**", "") for claim in self.claims]
 
-    def markdown(self) -> list[str]:
-        """Return the paragraphs of the table and what it shows."""
-        table = [markdown(self.rows)] if self.rows else []
+    def parts(self) -> list[Part]:
+        """Return the table and what it shows."""
+        table = [Table(self.rows, self.reference)] if self.rows else []
         return [*table, *self.claims, *self.basis]
 
 
@@ -329,13 +433,14 @@ class Compared:
 
     def write(self, out: Path) -> int:
         """Write `comparison.md`, `.tex` and `.csv`, with all numbers unrounded; return `draw`."""
-        page, tex = ["# Comparison"], []
+        page: list[Part] = ["# Comparison"]
+        tex: list[Part] = []
         for table in self.tables:
-            page += [f"## {table.name}", *table.markdown()]
+            page += [f"## {table.name}", *table.parts()]
             tex += [f"% {table.name}\n{latex(table.rows)}"]
         out.mkdir(parents=True, exist_ok=True)
         for ending, parts in ((".md", [*page, *self.legend]), (".tex", tex)):
             with atomic_path(out / f"comparison{ending}") as part:
-                part.write_text("\n\n".join(parts) + "\n")
+                part.write_text(in_markdown(parts) + "\n")
         write_csv(self.numbers, out / "comparison.csv")
         return self.draw(out)

@@ -13,6 +13,7 @@ from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
 from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate, Ranking, rank
+from stforecast.bench.tables import Cell, number
 from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.comparison.leaderboard import Leaderboard, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title
@@ -29,12 +30,14 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
     return [
         {
             "method": line.name,
-            f"{error_title(board.metric)} [95 %]": str(line.error),
-            **({against: "-" if line.name == leads else str(line.against)} if several else {}),
-            **({"p": "-" if math.isnan(p := line.p_value) else f"{p:.2g}"} if several else {}),
+            f"{error_title(board.metric)} [95 %]": line.error.cell(),
+            **({against: "-" if line.name == leads else line.against.cell()} if several else {}),
+            **(
+                {"p": "-" if math.isnan(p := line.p_value) else number(p, ".2g")} if several else {}
+            ),
             **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
             **({"wins, %": per_cent(line.wins)} if several else {}),
-            **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
+            **({"rank": number(ranks[line.name], ".2f")} if ranks else {}),
         }
         for line in board.sorted_lines
     ]
@@ -54,13 +57,13 @@ def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]
     ]
 
 
-def per_cent(share: Estimate) -> str:
+def per_cent(share: Estimate) -> Cell:
     """Return a share in per cent, with its interval.
 
     >>> per_cent(Estimate(0.123, 0.1, 0.151))
     '12.3 [10.0, 15.1]'
     """
-    return str(share.times(100))
+    return share.times(100).cell()
 
 
 def basis(board: Leaderboard) -> list[str]:

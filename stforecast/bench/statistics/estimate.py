@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError, counted
-from stforecast.bench.tables import MOST_DECIMALS, short
+from stforecast.bench.tables import MOST_DECIMALS, Cell, short
 
 NEGLIGIBLE = 1e-9
 """Largest width of an interval, by the larger of its value and 1, that is mere rounding."""
@@ -45,6 +45,10 @@ class Estimate:
     def times(self, factor: float) -> Estimate:
         """Return the estimate in other units."""
         return Estimate(factor * self.value, factor * self.low, factor * self.high)
+
+    def cell(self) -> Cell:
+        """Return it as a cell of a table."""
+        return Cell(str(self), with_ends({"{}": self}))
 
     def __str__(self) -> str:
         ends, width = (self.value, self.low, self.high), self.high - self.low
