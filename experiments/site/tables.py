@@ -16,10 +16,10 @@ from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import Cell, markdown, mean_of
+from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-AGAINST = "against reference, %"
 TOLD_APART = (
     "Two methods are told apart if the 95 % interval excludes 0 and p, which the whole table has, "
     "is at most 0.05."
@@ -341,7 +341,7 @@ def changes(benchmarks: Benchmarks) -> str:
 
 def changes_answer(benchmarks: Benchmarks) -> str:
     """Tell how many of the changes of mixed precision are below what the seeds change."""
-    found = [(row["float32"].numbers, row["bf16"].numbers) for row in _changes(benchmarks)]
+    found = [(row["float32"].kept, row["bf16"].kept) for row in _changes(benchmarks)]
     small = sum(abs(a["{}"] - b["{}"]) <= max(a["{}_sd"], b["{}_sd"]) for a, b in found)
     return (
         f"**In {small} of {len(found)} rows, the means with and without it differ by no more than "

@@ -33,28 +33,48 @@ MOST_DECIMALS = 6
 Row = Mapping[str, str]
 """Texts of a table's row by column; a missing one is a dash."""
 
+Part = str | Sequence[Row]
+"""A paragraph of Markdown, or a table."""
+
 
 class Cell(str):
-    """A text in a table that keeps the numbers it shows.
+    """A text in a table that keeps what it shows, such as unrounded numbers.
 
     Attributes:
-        numbers: numbers, or a plainer text, by column; "{}" stands for the name of the cell's own.
+        kept: values by column of `numbers_of`; "{}" stands for the name of the cell's own column.
     """
 
-    numbers: Mapping[str, float | str]
+    kept: Mapping[str, float | str]
 
-    def __new__(cls, text: str, numbers: Mapping[str, float | str]) -> Cell:
-        """Return a text that keeps numbers."""
+    def __new__(cls, text: str, kept: Mapping[str, float | str]) -> Cell:
+        """Return a text that keeps values."""
         cell = super().__new__(cls, text)
-        cell.numbers = numbers
+        cell.kept = kept
         return cell
+
+
+def numbers_of(rows: Sequence[Row]) -> list[dict[str, float | str]]:
+    """Return a table with numbers in place of texts, without dashes and what is not finite.
+
+    >>> numbers_of([{"method": "solo", "MSE": number(2 / 3, ".2f"), "p": "-"}])
+    [{'method': 'solo', 'MSE': 0.6666666666666666}]
+    """
+    return [
+        {
+            name.format(head): value
+            for head, cell in row.items()
+            for name, value in getattr(cell, "kept", {"{}": cell}).items()
+            if value != "-" and (isinstance(value, str) or math.isfinite(value))
+        }
+        for row in rows
+    ]
 
 
 def number(value: float, form: str) -> Cell:
     """Format a number, and keep it.
 
-    >>> number(2 / 3, ".2f"), number(2 / 3, ".2f").numbers
-    ('0.67', {'{}': 0.6666666666666666})
+    >>> number(2 / 3, ".2f")
+    '0.67'
     """
     return Cell(f"{value:{form}}", {"{}": value})
 
@@ -177,49 +197,6 @@ def marked(name: str, pools: bool) -> str:
     return Cell(f"{name} {POOLED_MARK}", {"{}": name, "pools": "yes"}) if pools else name
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of results.
-
-    Attributes:
-        rows: its rows.
-        reference: name of the row that the others are compared with; empty without one.
-    """
-
-    rows: Sequence[Row]
-    reference: str = ""
-
-    def numbers(self) -> list[dict[str, float | str]]:
-        """Return the rows with numbers in place of texts, without what is not known or finite.
-
-        Names of columns do not depend on the reference, which has a column of its own.
-
-        >>> row = {"method": "solo", "against a": number(2 / 3, ".2f"), "p": "-"}
-        >>> Table([row], "a").numbers()
-        [{'reference': 'a', 'method': 'solo', 'against reference': 0.6666666666666666}]
-        """
-        named = {"reference": self.reference} if self.reference else {}
-        against = f"against {self.reference}", "against reference"
-        return [
-            {
-                name.format(head.replace(*against)): value
-                for head, cell in [*named.items(), *row.items()]
-                for name, value in _numbers(cell).items()
-            }
-            for row in self.rows
-        ]
-
-
-def _numbers(cell: str) -> Mapping[str, float | str]:
-    """Return what a cell keeps, without dashes and what is not finite."""
-    kept = cell.numbers if isinstance(cell, Cell) else {"{}": cell}
-    return {n: v for n, v in kept.items() if v != "-" and (isinstance(v, str) or math.isfinite(v))}
-
-
-Part = str | Table
-"""A paragraph of Markdown, or a table."""
-
-
 def in_sections(
     runs: Sequence[R],
     failures: Mapping[str, str],
@@ -235,13 +212,13 @@ def in_sections(
 
 def in_markdown(parts: Iterable[Part]) -> str:
     """Return paragraphs and tables as Markdown."""
-    return "\n\n".join(p if isinstance(p, str) else markdown(p.rows) for p in parts)
+    return "\n\n".join(p if isinstance(p, str) else markdown(p) for p in parts)
 
 
 def in_latex(parts: Iterable[Part]) -> str:
     r"""Return tables for LaTeX, and paragraphs as comments.
 
-    >>> print(in_latex(["**milan**:", Table([{"method": "a_1", "MSE": "0.2 ± 0.1"}])]))
+    >>> print(in_latex(["**milan**:", [{"method": "a_1", "MSE": "0.2 ± 0.1"}]]))
     % **milan**:
     <BLANKLINE>
     \begin{tabular}{ll}
@@ -253,7 +230,7 @@ def in_latex(parts: Iterable[Part]) -> str:
     \end{tabular}
     """
     return "\n\n".join(
-        "\n".join(f"% {line}" for line in p.splitlines()) if isinstance(p, str) else latex(p.rows)
+        "\n".join(f"% {line}" for line in p.splitlines()) if isinstance(p, str) else latex(p)
         for p in parts
     )
 
@@ -358,14 +335,11 @@ def write_page(
     parts: Sequence[Part],
     gallery: Gallery,
 ) -> None:
-    """Write the results as `table.md` and `.json`, with facts of the runs, and as `table.tex`.
-
-    The page has the figures, too. In JSON, the rows of tables are those of `Table.numbers`.
-    """
+    """Write results as `table.md`, with figures, `.json`, with numbers unrounded, and `.tex`."""
     facts = facts_to_repeat(runs)
     listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
     page = [f"# {title}", f"    {command}", listed, in_markdown(parts), gallery.markdown(out)]
-    plain = [part if isinstance(part, str) else part.numbers() for part in parts]
+    plain = [part if isinstance(part, str) else numbers_of(part) for part in parts]
     about = {"title": title, "command": command, "facts": facts, "parts": plain}
     for ending, text in {
         ".md": "\n\n".join(filter(None, page)),
@@ -385,14 +359,12 @@ class ComparedTable:
         rows: rows of the table.
         claims: what it shows, in Markdown.
         basis: what its intervals are about.
-        reference: name of the row that the others are compared with.
     """
 
     name: str
     rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
-    reference: str = ""
 
     @property
     def plain_claims(self) -> list[str]:
@@ -401,8 +373,7 @@ class ComparedTable:
 
     def parts(self) -> list[Part]:
         """Return the table and what it shows."""
-        table = [Table(self.rows, self.reference)] if self.rows else []
-        return [*table, *self.claims, *self.basis]
+        return [*([self.rows] if self.rows else []), *self.claims, *self.basis]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from data_prep.base.errors import counted
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
-from stforecast.bench.tables import Cell, Part, Table, number, spread
+from stforecast.bench.tables import Cell, Part, number, spread
 from stforecast.comparison.errors import are_of_speed, busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
@@ -51,7 +51,7 @@ def horizon_table(rows: Sequence[Row], published: Published | None = None) -> li
         f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
         f"{' of each fold, mean over the folds' if run.fold else ''}; MAPE leaves out zero targets."
     )
-    return [caption, Table(body)]
+    return [caption, body]
 
 
 def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
@@ -111,7 +111,7 @@ def interval_table(rows: Sequence[Row]) -> list[Part]:
         if all(len(t) for t in tables):
             body.append({"method": row.marked_name, **_interval_cells(row, seeds, tables)})
     caption = "Intervals on the test part, all steps ahead, in data units."
-    return [caption, Table(body)] if body else []
+    return [caption, body] if body else []
 
 
 def nominal_coverage(run: ForecastRun) -> float:
@@ -227,4 +227,4 @@ def peak_table(rows: Sequence[Row]) -> list[Part]:
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean {busy_is} the day's mean "
         f"({spans}, {zone}), and off-peak."
     )
-    return [caption, Table(body)]
+    return [caption, body]

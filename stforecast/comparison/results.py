@@ -63,7 +63,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
         "if it equals that of training alone; not given where these two cannot be told apart."
     )
-    return [about, tables.Table(table), *said]
+    return [about, table, *said]
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
@@ -245,27 +245,25 @@ def _fold_dates(rows: Sequence[Row]) -> list[tables.Part]:
         {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
         for n, parts in folds.items()
     ]
-    return [tables.Table(dates)] if any(folds.values()) else []
+    return [dates] if any(folds.values()) else []
 
 
 def _errors_table(
     rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
-) -> tables.Table:
+) -> list[dict[str, str]]:
     labels = ["" if row.view else row.group.base for row in rows]
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return tables.Table(
-        [
-            {
-                "method": row.marked_name,
-                "runs": tables.number(len(row.group.runs), "d"),
-                **_measured(row, further),
-                **{heading: numbers[i] for heading, numbers in printed.items()},
-            }
-            for i, row in enumerate(rows)
-        ]
-    )
+    return [
+        {
+            "method": row.marked_name,
+            "runs": tables.number(len(row.group.runs), "d"),
+            **_measured(row, further),
+            **{heading: numbers[i] for heading, numbers in printed.items()},
+        }
+        for i, row in enumerate(rows)
+    ]
 
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part]:
@@ -281,14 +279,14 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
     ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
-    parts: list[tables.Part] = [tables.Table(comparison_rows(board, ranking), board.reference)]
+    parts: list[tables.Part] = [comparison_rows(board, ranking)]
     parts += [*claims(board), *worth_table(main, board)]
     parts += [str(ranking)] if ranking else []
     parts += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
     for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)
-        parts += [f"{title}:", tables.Table(comparison_rows(own), board.reference)]
+        parts += [f"{title}:", comparison_rows(own)]
     return parts
 
 

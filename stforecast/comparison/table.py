@@ -20,27 +20,31 @@ from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
 
+AGAINST = "against reference, %"
+"""Column of numbers of a difference from the reference, whatever its name."""
+
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
     """Return the rows of a leaderboard's table, from the lowest error to the highest."""
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
     several = len(board.lines) > 1
-    against, leads = f"against {board.reference}, %", board.reference
-    return [
-        {
-            "method": line.name,
-            f"{error_title(board.metric)} [95 %]": line.error.cell(),
-            **({against: "-" if line.name == leads else line.against.cell()} if several else {}),
-            **(
-                {"p": "-" if math.isnan(p := line.p_value) else number(p, ".2g")} if several else {}
-            ),
-            **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
-            **({"wins, %": per_cent(line.wins)} if several else {}),
-            **({"rank": number(ranks[line.name], ".2f")} if ranks else {}),
-        }
-        for line in board.sorted_lines
-    ]
+    reference, rows = board.reference, []
+    for line in board.sorted_lines:
+        leads = line.name == reference
+        row: dict[str, str] = {"method": Cell(line.name, {"{}": line.name, "reference": reference})}
+        row[f"{error_title(board.metric)} [95 %]"] = line.error.cell()
+        if several:
+            row[f"against {reference}, %"] = "-" if leads else line.against.cell(AGAINST)
+            row["p"] = "-" if math.isnan(line.p_value) else number(line.p_value, ".2g")
+        if line.skill is not None:
+            row[skill_title(board.metric)] = per_cent(line.skill)
+        if several:
+            row["wins, %"] = per_cent(line.wins)
+        if ranks:
+            row["rank"] = number(ranks[line.name], ".2f")
+        rows.append(row)
+    return rows
 
 
 def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:

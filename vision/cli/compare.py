@@ -40,7 +40,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import Cell, Compared, ComparedTable, Part, Table
+from stforecast.bench.tables import Cell, Compared, ComparedTable, Part
 from stforecast.federated.core.options import CheckedOptions
 from vision.comparison import (
     ACCURACY,
@@ -86,12 +86,13 @@ def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     several = len(order) > 1
     rows = []
     for name in (line.name for line in order):
-        row = {"method": name}
+        row: dict[str, str] = {"method": Cell(name, {"{}": name, "reference": found.reference})}
         for mask, lines in by_mask.items():
             row[f"{mask}, % [95 %]"] = lines[name].accuracy.cell()
             if several:
                 points = lines[name].points
-                row[f"{mask}, against {found.reference}"] = points.cell() if points else "-"
+                shown = points.cell(f"{mask}, against reference") if points else "-"
+                row[f"{mask}, against {found.reference}"] = shown
         rows.append(row)
     return rows
 
@@ -172,8 +173,7 @@ def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Co
 def compared_table(name: str, found: Comparison) -> ComparedTable:
     """Return the table of a comparison on the data of a name, and what it shows."""
     said = accuracy_claims(found, name)
-    basis = [about_intervals(found)]
-    return ComparedTable(name, accuracy_comparison(found), said, basis, found.reference)
+    return ComparedTable(name, accuracy_comparison(found), said, [about_intervals(found)])
 
 
 def rows_by_data(
@@ -334,9 +334,9 @@ def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> list[Part]:
     for claim in claims:
         least = claim.by if claim.least is None else claim.least
         for where, here, found in _found(claim, rows):
-            answer = answer_cell(found, least, seeds)
+            answer = verdict(found, least, seeds)
             cells.append({HEADING: claim.says, "of": where, "here": here, "answer": answer})
-    return [Table(cells), NOTE]
+    return [cells, NOTE]
 
 
 Found = Collection[Estimate | None]
@@ -415,8 +415,12 @@ def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
     return max(models, key=lambda row: level(row, mask).value)
 
 
-def verdict(found: Found, least: float) -> str:
+def verdict(found: Found, least: float, seeds: int = 1) -> str:
     """Return the answer to the claim that all estimates are above a value.
+
+    Where nothing can be told, it keeps how many seeds might tell. An interval is taken to shrink
+    with the root of their number. A claim falls with one estimate below what is claimed, and stands
+    with all above it.
 
     >>> some, none = Estimate(3.0, 1.0, 5.0), Estimate(-1.0, -2.0, 0.0)
     >>> verdict([some], 0), verdict([some], 2), verdict([some], 6), verdict([some, none], 0)
@@ -425,26 +429,15 @@ def verdict(found: Found, least: float) -> str:
     known = [e for e in found if e is not None]
     if any(e.high <= least for e in known):
         return NOT
-    return HOLDS if found and all(e is not None and e.low > least for e in found) else UNTOLD
-
-
-def answer_cell(found: Found, least: float, seeds: int) -> Cell:
-    """Return the `verdict` and, if nothing can be told, how many seeds might tell.
-
-    An interval is taken to shrink with the root of the number of seeds. A claim falls with one
-    estimate below what is claimed, and stands with all above it.
-
-    >>> answer_cell([Estimate(2.0, -2.0, 6.0)], 0, seeds=3).numbers
-    {'{}': 'cannot be told here', 'seeds to tell': 12}
-    """
-    answer = verdict(found, least)
+    if found and all(e is not None and e.low > least for e in found):
+        return HOLDS
     needed = [
         (e.value, seeds * ((e.high - e.low) / 2 / (e.value - least)) ** 2)
-        for e in found
-        if e and math.isfinite(e.high - e.low) and e.value != least
+        for e in known
+        if math.isfinite(e.high - e.low) and e.value != least
     ]
-    if answer != UNTOLD or not needed:
-        return Cell(answer, {"{}": answer})
+    if not needed:
+        return UNTOLD
     below = [n for value, n in needed if value < least]
     most = min(below) if below else max(n for _, n in needed)
-    return Cell(answer, {"{}": answer, TO_TELL: max(seeds + 1, math.ceil(most))})
+    return Cell(UNTOLD, {"{}": UNTOLD, TO_TELL: max(seeds + 1, math.ceil(most))})

@@ -197,14 +197,14 @@ def _section(
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
-        tables.Table(table),
+        table,
         columns,
         *([published.footnote] if published and printed else []),
         *pooled,
         *filter(None, (tables.left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        parts += [tables.Table(kept_rows(rows)), NOTE]
+        parts += [kept_rows(rows), NOTE]
     if len(rows) > 1:
         parts += compared(rows, name, reference).parts()
     return parts

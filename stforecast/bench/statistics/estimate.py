@@ -46,9 +46,9 @@ class Estimate:
         """Return the estimate in other units."""
         return Estimate(factor * self.value, factor * self.low, factor * self.high)
 
-    def cell(self) -> Cell:
-        """Return it as a cell of a table."""
-        return Cell(str(self), with_ends({"{}": self}))
+    def cell(self, name: str = "{}") -> Cell:
+        """Return it as a cell of a table; see `Cell` for the `name` of its numbers."""
+        return Cell(str(self), with_ends({name: self}))
 
     def __str__(self) -> str:
         ends, width = (self.value, self.low, self.high), self.high - self.low

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stforecast.bench.tables import Table, in_markdown
+from stforecast.bench.tables import in_markdown
 from vision.cli.compare import rows_by_data
 from vision.cli.tables import accuracy_tables, image_summary
 from vision.convergence import diagnose_run
@@ -25,9 +25,9 @@ def finished(tmp_path_factory):
 def tables(parts):
     """Each table: its rows by method, or by method and mask where it has masks."""
     return [
-        {tuple(row[k] for k in ("method", "choosing from") if k in row): row for row in part.rows}
+        {tuple(row[k] for k in ("method", "choosing from") if k in row): row for row in part}
         for part in parts
-        if isinstance(part, Table)
+        if not isinstance(part, str)
     ]
 
 
