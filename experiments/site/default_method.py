@@ -16,14 +16,7 @@ from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import RESULTS, Benchmarks
-from experiments.site.tables import (
-    AGAINST,
-    TOLD_APART,
-    columns_of,
-    estimate_of,
-    side,
-    spread_in,
-)
+from experiments.site.tables import AGAINST, TOLD_APART, columns_of, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
@@ -237,7 +230,7 @@ def tuned_list(benchmarks: Benchmarks) -> str:
         f"{sum(c < 0 for c in changes.values())} of them. The {min(SHOWN, len(pairs))} with the "
         "lowest tuned error (± is over seeds):"
     )
-    shown = {m: [spread_in(row, "MSE") for row in pair] for m, pair in pairs.items()}
+    shown = {m: [tables.spread_in(row, "MSE") for row in pair] for m, pair in pairs.items()}
     items = [
         f"- **{method}**: {shown[method][0]} by default, {shown[method][1]} tuned"
         for method in sorted(errors, key=lambda m: errors[m][1])[:SHOWN]
@@ -250,7 +243,7 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
     errors = {m: column.mse(m) for m in column.rows}
     sent = _sent(benchmarks)
     fuels, own = errors["fuels"], "fedlean, inputs of fuels"
-    above = estimate_of(column.rows["fuels"], AGAINST)
+    above = tables.estimate_of(column.rows["fuels"], AGAINST)
     below = sum(error < fuels for error in errors.values())
     return (
         f"One step ahead, `fuels` has an MSE {above} % above that of "

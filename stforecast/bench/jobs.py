@@ -23,7 +23,7 @@ from stforecast.bench.kind import Fold, Kind
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
-from stforecast.bench.tables import in_markdown, write_page
+from stforecast.bench.tables import facts_to_repeat, in_markdown, write_page
 from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun, write_csv
 from stforecast.federated.runs.unfinished_run import locked
 
@@ -201,7 +201,8 @@ def run_grid(
         note = grid.note.split("\n\n") if grid.note else []
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
         _write_tables(grid, runs, out)
-        write_page(out, grid.title, grid.repeat(out), runs, parts, gallery)
+        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
+        write_page(out, about, parts, gallery)
     return Outcome(runs, failures, in_markdown(parts), gallery)
 
 

@@ -71,11 +71,7 @@ def numbers_of(rows: Sequence[Row]) -> list[dict[str, float | str]]:
 
 
 def number(value: float, form: str) -> Cell:
-    """Format a number, and keep it.
-
-    >>> number(2 / 3, ".2f")
-    '0.67'
-    """
+    """Format a number, and keep it."""
     return Cell(f"{value:{form}}", {"{}": value})
 
 
@@ -216,23 +212,12 @@ def in_markdown(parts: Iterable[Part]) -> str:
 
 
 def in_latex(parts: Iterable[Part]) -> str:
-    r"""Return tables for LaTeX, and paragraphs as comments.
+    """Return tables for LaTeX, and paragraphs as comments."""
 
-    >>> print(in_latex(["**milan**:", [{"method": "a_1", "MSE": "0.2 ± 0.1"}]]))
-    % **milan**:
-    <BLANKLINE>
-    \begin{tabular}{ll}
-    \toprule
-     method   & MSE       \\
-    \midrule
-     a\_1      & 0.2 ± 0.1 \\
-    \bottomrule
-    \end{tabular}
-    """
-    return "\n\n".join(
-        "\n".join(f"% {line}" for line in p.splitlines()) if isinstance(p, str) else latex(p)
-        for p in parts
-    )
+    def commented(text: str) -> str:
+        return "\n".join(f"% {line}" for line in text.splitlines())
+
+    return "\n\n".join(commented(p) if isinstance(p, str) else latex(p) for p in parts)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -259,8 +244,14 @@ def latex(rows: Sequence[Row]) -> str:
 
     LaTeX takes a bracket at the beginning of a row for an option of the row before.
 
-    >>> print(latex([{"method": "[1]"}]).splitlines()[-3])
-     {[}1]      \\
+    >>> print(latex([{"method": "[1]", "MSE": "0.2 ± 0.1"}]))
+    \begin{tabular}{ll}
+    \toprule
+     method   & MSE       \\
+    \midrule
+     {[}1]      & 0.2 ± 0.1 \\
+    \bottomrule
+    \end{tabular}
     """
     table = tabulate(
         rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True, missingval="-"
@@ -328,24 +319,18 @@ def _listed(seeds: Iterable[int]) -> str:
 
 
 def write_page(
-    out: Path,
-    title: str,
-    command: str,
-    runs: Sequence[Run],
-    parts: Sequence[Part],
-    gallery: Gallery,
+    out: Path, about: Mapping[str, Any], parts: Sequence[Part], gallery: Gallery
 ) -> None:
-    """Write results as `table.md`, with figures, `.json`, with numbers unrounded, and `.tex`."""
-    facts = facts_to_repeat(runs)
-    listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    page = [f"# {title}", f"    {command}", listed, in_markdown(parts), gallery.markdown(out)]
+    """Write results as `table.md`, with figures, `.json`, with numbers unrounded, and `.tex`.
+
+    They begin with the title, the command and the facts to repeat in `about`.
+    """
+    facts = "\n".join(f"- {name}: {value}" for name, value in about["facts"].items())
+    page = [f"# {about['title']}", f"    {about['command']}", facts, *parts, gallery.markdown(out)]
     plain = [part if isinstance(part, str) else numbers_of(part) for part in parts]
-    about = {"title": title, "command": command, "facts": facts, "parts": plain}
-    for ending, text in {
-        ".md": "\n\n".join(filter(None, page)),
-        ".tex": in_latex(parts),
-        ".json": json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False),
-    }.items():
+    found = json.dumps({**about, "parts": plain}, indent=1, ensure_ascii=False, allow_nan=False)
+    texts = {".md": in_markdown(filter(None, page)), ".tex": in_latex(parts), ".json": found}
+    for ending, text in texts.items():
         with atomic_path(out / f"table{ending}") as part:
             part.write_text(text + "\n")
 

@@ -85,16 +85,14 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
 def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str]:
     low, high = min(division.sizes), max(division.sizes)
     roads = division.roads
-    cells = {
+    cells: dict[str, str] = {
         "clients": tables.number(len(division.sizes), "d"),
         "cells of a client": f"{low}" if low == high else f"{low} to {high}",
-        **(
-            {"roads cut, %": tables.number(100 * roads["cut"] / roads["roads"], ".0f")}
-            if roads
-            else {}
-        ),
-        "alone, against pooled, %": errors.relative_difference(division.alone, pooled).cell(),
     }
+    if roads:
+        cells["roads cut, %"] = tables.number(100 * roads["cut"] / roads["roads"], ".0f")
+    above = errors.relative_difference(division.alone, pooled)
+    cells["alone, against pooled, %"] = above.cell()
     for method, name in division.federated.items():
         share = _closed(division, name, pooled, errors)
         cells |= {
