@@ -18,7 +18,6 @@ from experiments.site.tables import (
     side,
     verdict_of,
 )
-from stforecast.bench.statistics.estimate import Estimate
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, TO_TELL, UNTOLD
 
@@ -115,8 +114,7 @@ def _flipped(row: Row) -> str:
     >>> _flipped({POINTS: -7.4, f"{POINTS}_low": -14.2, f"{POINTS}_high": -0.7})
     '**7.4 [0.7, 14.2]**'
     """
-    found = estimate_of(row, POINTS)
-    below = Estimate(-found.value, -found.high, -found.low)
+    below = estimate_of(row, POINTS).times(-1)
     return f"**{below}**" if below.excludes(0) else f"{below}"
 
 

@@ -125,8 +125,7 @@ def _sentence(
             if share is None:
                 none.append(number)
             else:
-                value, _, interval = str(share).partition(" ")
-                closed.append(f"{value} % {interval} with {number} clients".replace("  ", " "))
+                closed.append(f"{share.told('%')} with {number} clients")
     text = f"On {board.task}, **{method}** "
     if closed:
         text += (

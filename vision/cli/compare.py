@@ -104,17 +104,17 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        others = [(x, x.points) for x in _best_of_others(lines, found.reference) if x.points]
+        best = _best_of_others(lines, found.reference)
+        others = [(line.name, line.points) for line in best if line.points]
+        sentences = {
+            "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
+            "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
+            "cannot be told apart from": [
+                f"{n} ({p.times(-1).told('points')})" for n, p in others if not p.excludes(0)
+            ],
+        }
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
-        worse = [x for x, points in others if points.high < 0]
-        better = [x for x, points in others if points.low > 0]
-        equal = [x for x, points in others if not points.excludes(0)]
-        if worse:
-            said.append(f"{where} beats {_listed(worse, '{} by {}', -1)}.")
-        if better:
-            said.append(f"{where} is behind {_listed(better, '{} by {}', 1)}.")
-        if equal:
-            said.append(f"{where} cannot be told apart from {_listed(equal, '{} ({})', -1)}.")
+        said += [f"{where} {told} {'; '.join(few)}." for told, few in sentences.items() if few]
     return said
 
 
@@ -144,18 +144,6 @@ def about_intervals(found: Comparison) -> str:
 
 def _descending(line: Accuracy) -> float:
     return -line.accuracy.value
-
-
-def _listed(lines: Sequence[Accuracy], form: str, sign: int) -> str:
-    """List rows with the points by which the compared row differs from them."""
-    return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
-
-
-def _points(line: Accuracy, sign: int) -> str:
-    points = line.points or Estimate(math.nan, math.nan, math.nan)
-    ends = sorted((sign * points.low, sign * points.high))
-    value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
-    return f"{value} points {interval}".strip()
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
