@@ -43,8 +43,8 @@ class Benchmark(NamedTuple):
     """A benchmark: what ran, the sentences on it, and its tables.
 
     Attributes:
-        about: "title", "command", "facts" (such as "written"), "data", and "said" and "notes",
-            which are lists of sentences.
+        about: "title", "command", "facts" (such as "written"), "data", which is told by name, and
+            "said" and "notes", which are lists of sentences.
         tables: its tables.
     """
 
@@ -64,15 +64,15 @@ def read_benchmark(found: Mapping[str, Any]) -> Benchmark:
     {'methods': [{'data': 'a', 'method': 'solo', 'MSE': 0.3, 'p': 1}]}
     """
     about = {name: value for name, value in found.items() if name != "parts"}
-    about |= {"data": [], "said": [], "notes": []}
+    about |= {"data": {}, "said": [], "notes": []}
     tables: dict[str, dict[tuple[Any, ...], Row]] = {}
     common: Row = {}
     for part in found["parts"]:
         if isinstance(part, list):
             _add(tables, part, common)
         elif part.startswith("**"):
-            common = {"data": part[2:].partition("**")[0]}
-            about["data"].append(part)
+            name, _, told = part.removeprefix("**").partition("**: ")
+            common, about["data"][name] = {"data": name}, told
         elif part == "Ablations:":
             common = common | {"ablation": "yes"}
         else:
@@ -168,19 +168,23 @@ def read_folder(folder: Path) -> Benchmark:
     """Read what `stforecast bench` wrote."""
     path = folder / "table.json"
     if not path.is_file():
-        raise no_file(path, "table", "give folders that `stforecast bench` wrote")
+        raise no_file(
+            path,
+            "table",
+            "give folders that `stforecast bench` wrote; repeat an older one's command",
+        )
     return read_benchmark(json.loads(path.read_text()))
 
 
-def described(data: str) -> str:
+def described(name: str, told: str) -> str:
     """Return the data of forecasts, such as "milan, 25 cells, 1 step ahead"; the name of others.
 
-    >>> described("**milan, calls**: 25 cells, 3 folds, 1 step(s) ahead, z-scores by cell")
+    >>> described("milan, calls", "25 cells, 3 folds, 1 step(s) ahead, z-scores by cell")
     'milan, 25 cells, 1 step ahead'
-    >>> described("**pacs**: 20 clients, 7 classes")
+    >>> described("pacs", "20 clients, 7 classes")
     'pacs'
     """
-    found = re.match(r"\*\*([^*,]+),[^*]*\*\*: (\d+ cells),.*? (\d+) step.*? ahead", data)
+    found = re.match(r"(\d+ cells),.*? (\d+) step.*? ahead", told)
     if not found:
-        return data[2:].partition("**")[0]
-    return f"{found[1]}, {found[2]}, {counted(int(found[3]), 'step')} ahead"
+        return name
+    return f"{name.partition(',')[0]}, {found[1]}, {counted(int(found[2]), 'step')} ahead"

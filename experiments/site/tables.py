@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from statistics import mean
 from typing import NamedTuple
 
@@ -67,9 +68,9 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
     columns = []
     for benchmark in benchmarks.values():
         rows = benchmark.tables.get("methods", [])
-        for data in benchmark.about["data"]:
-            own = {r["method"]: r for r in rows if r.get("data") == data[2:].partition("**")[0]}
-            columns += [Column(described(data), own)] if own else []
+        for name, told in benchmark.about["data"].items():
+            own = {row["method"]: row for row in rows if row.get("data") == name}
+            columns += [Column(described(name, told), own)] if own else []
     return columns
 
 
@@ -77,7 +78,8 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
     """Return the title of a benchmark, or its data if another one has the same title."""
     about = benchmarks[name].about
     shared = [b for b in benchmarks.values() if b.about["title"] == about["title"]]
-    return "; ".join(map(described, about["data"])) if len(shared) > 1 else about["title"]
+    every = starmap(described, about["data"].items())
+    return "; ".join(every) if len(shared) > 1 else about["title"]
 
 
 # Tables of methods by data.
@@ -231,7 +233,7 @@ def spread_in(row: Row, name: str) -> Cell:
 def worth(benchmarks: Benchmarks) -> str:
     """Tabulate what federation is worth between training alone and on pooled data."""
     rows = [
-        {"data": described(benchmark.about["data"][0]).partition(",")[0]}
+        {"data": row["data"].partition(",")[0]}
         | {
             head: f"{estimate_of(row, head)}" if f"{head}_low" in row else f"{row[head]}"
             for head in row

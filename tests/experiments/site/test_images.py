@@ -29,7 +29,7 @@ ROWS = [
 
 @pytest.fixture
 def measured(monkeypatch):
-    about = {"data": ["**digits**: some"]}
+    about = {"data": {"digits": "some"}}
     benchmark = Benchmark(about, {"methods": ROWS})
     found = {"pfpl_digits": benchmark}
     monkeypatch.setattr(images, "of_page", lambda page, name: chosen(found, [name]))

@@ -160,7 +160,9 @@ def test_tables_of_methods_become_one_with_every_cell():
     }  # fmt: skip
     assert [name for name, row in rows.items() if "ablation" in row] == ["half"]
     assert COMPARED.about["facts"] == {"seeds": "1, 2"}
-    assert COMPARED.about["data"] == [HEADING]
+    assert COMPARED.about["data"] == {
+        "milan, calls": "25 cells, 3 folds, 1 step(s) ahead, z-scores by cell"
+    }
     assert COMPARED.about["said"] == [
         "On milan, **fuels** has a lower error than poor (-80 % [-90, -75])."
     ]
