@@ -20,7 +20,7 @@ from experiments.site.tables import AGAINST, TOLD_APART, columns_of, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import markdown
+from stforecast.bench.tables import markdown, marked
 
 FEW_CELLS = RESULTS / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
@@ -47,7 +47,7 @@ def standing(benchmarks: Benchmarks) -> str:
     records = _records(benchmarks)
     rows = [
         {
-            "method": f"{method} †" if record.pools else method,
+            "method": marked(method, record.pools),
             f"MSE above `{reference}`'s, mean [95 %]": f"{record.above} %",
             "lower": f"{record.lower}",
             "not told apart": f"{record.level}",
@@ -307,20 +307,13 @@ def floats_figure(benchmarks: Benchmarks) -> bytes:
 
 def skill_table(benchmarks: Benchmarks, page: str) -> str:
     """Tabulate the skill of each method by data, with links to the `page` of the benchmarks."""
-    methods = _by_skill(benchmarks)
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
-    for name, benchmark in benchmarks.items():
-        (column,) = columns_of({name: benchmark})
-        skill = {m: f"{column.rows[m][SKILL]:.0f}" for m in methods}
-        best = max(map(int, skill.values()))
-        rows.append(
-            {"data": f"[{column.about}]({page}#{name})"}
-            | {
-                f"{m} †" if m in pooled else m: f"**{cell}**" if int(cell) == best else cell
-                for m, cell in skill.items()
-            }
-        )
+    for name, (about, skill) in zip(benchmarks, _skills(benchmarks).iterrows(), strict=True):
+        cells = {marked(str(m), m in pooled): f"{value:.0f}" for m, value in skill.items()}
+        best = max(cells.values(), key=int)
+        row = {head: f"**{cell}**" if cell == best else cell for head, cell in cells.items()}
+        rows.append({"data": f"[{about}]({page}#{name})", **row})
     return markdown(rows)
 
 
@@ -328,20 +321,13 @@ def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
     from stforecast.plots.heat_map import skill_map
 
-    columns = columns_of(benchmarks)
-    table = pd.DataFrame(
-        [{m: c.rows[m][SKILL] for m in _by_skill(benchmarks)} for c in columns],
-        [column.about for column in columns],
-    )
+    table = _skills(benchmarks)
     return as_png(skill_map(table.loc[:, table.any()], "MSE", digits=0))
 
 
-def _by_skill(benchmarks: Benchmarks) -> list[str]:
-    """Return the methods of all benchmarks from the best to the worst."""
+def _skills(benchmarks: Benchmarks) -> pd.DataFrame:
+    """Return the skill of the methods of all benchmarks by data, from the best to the worst."""
     columns = columns_of(benchmarks)
-    methods = set.intersection(*(set(column.rows) for column in columns))
-
-    def skill(method: str) -> float:
-        return sum(float(column.rows[method][SKILL]) for column in columns)
-
-    return sorted(methods, key=skill, reverse=True)
+    found = [{m: row.get(SKILL) for m, row in c.rows.items()} for c in columns]
+    table = pd.DataFrame(found, [c.about for c in columns]).dropna(axis=1)
+    return table[table.sum().sort_values(ascending=False).index]

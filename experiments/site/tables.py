@@ -16,7 +16,7 @@ from typing import NamedTuple
 from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import Cell, markdown, mean_of
+from stforecast.bench.tables import Cell, markdown, marked, mean_of
 from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
@@ -175,7 +175,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
     kept |= set([m for m in methods if m not in kept][:room])
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
     rows = [
-        {"method": f"{m} †" if m in pools else m}
+        {"method": marked(m, m in pools)}
         | {c.about: _difference(c.rows[m], name) if m in c.rows else "" for c in columns}
         for m in methods
         if m in kept
