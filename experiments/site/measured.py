@@ -73,8 +73,8 @@ def read_benchmark(found: Mapping[str, Any]) -> Benchmark:
         elif part.startswith("**"):
             name, _, told = part.removeprefix("**").partition("**: ")
             common, about["data"][name] = {"data": name}, told
-        elif part == "Ablations:":
-            common = common | {"ablation": "yes"}
+        elif part in ("Ablations:", "Further models:"):
+            common = {"data": name} | ({"ablation": "yes"} if part == "Ablations:" else {})
         else:
             about["said" if part.startswith("On ") else "notes"].append(part)
     return Benchmark(about, {kind: [*rows.values()] for kind, rows in tables.items()})

@@ -159,6 +159,8 @@ def test_tables_of_methods_become_one_with_every_cell():
         "against reference, %_high": -5, "p": 0.01,
     }  # fmt: skip
     assert [name for name, row in rows.items() if "ablation" in row] == ["half"]
+    further = read(*compared_parts(), "Further models:", [{"method": "fuels (global)", "MSE": 0.3}])
+    assert "ablation" not in further.tables["methods"][-1]
     assert COMPARED.about["facts"] == {"seeds": "1, 2"}
     assert COMPARED.about["data"] == {
         "milan, calls": "25 cells, 3 folds, 1 step(s) ahead, z-scores by cell"
