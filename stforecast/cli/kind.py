@@ -52,11 +52,11 @@ from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.city.simulate import simulate
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
-from stforecast.bench.tables import Compared
+from stforecast.bench.tables import Compared, Part
 from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL, hourly_errors
-from stforecast.comparison.results import results_table
+from stforecast.comparison.results import results_parts
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -134,11 +134,11 @@ class ForecastKind(Kind[ForecastRun]):
 
         return SETTINGS
 
-    def results_table(
+    def results_parts(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
-    ) -> str:
+    ) -> list[Part]:
         """Tabulate errors, and compare the methods."""
-        return results_table(runs, failures, grid.published, grid.reference)
+        return results_parts(runs, failures, grid.published, grid.reference)
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings, including the split."""

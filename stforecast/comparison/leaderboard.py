@@ -205,24 +205,18 @@ def claims(board: Leaderboard) -> list[str]:
     """State in words what the numbers show about the reference and the others, if there are any."""
     if len(board.lines) < 2:
         return []
-    data = board.task
-    others = [line for line in board.lines if line.name != board.reference]
-    named = f"**{board.reference}**"
+    data, named = board.task, f"**{board.reference}**"
     diverged = [line for line in board.lines if not math.isfinite(line.error.value)]
     if not math.isfinite(board.replicates.pooled[board.reference][0]):
         return [f"On {data}, {named} diverged, so nothing can be compared with it."]
-    finite = [line for line in others if line not in diverged]
-    worse = [line for line in finite if line.differs and line.against.value > 0]
-    better = [line for line in finite if line.differs and line.against.value < 0]
-    equal = [line for line in finite if not line.differs]
-    said = []
-    if worse:
-        said.append(f"On {data}, {named} has a lower error than {_listed(worse)}.")
-    if better:
-        said.append(f"On {data}, {named} has a higher error than {_listed(better)}.")
+    finite = [x for x in board.lines if x not in diverged and x.name != board.reference]
     too_few = board.smallest_p > LEVEL
-    if equal and not too_few:
-        said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
+    sentences = {
+        "has a lower error than": [x for x in finite if x.differs and x.against.value > 0],
+        "has a higher error than": [x for x in finite if x.differs and x.against.value < 0],
+        "cannot be told apart from": [x for x in finite if not (x.differs or too_few)],
+    }
+    said = [f"On {data}, {named} {told} {_listed(few)}." for told, few in sentences.items() if few]
     if diverged:
         names = "; ".join(line.name for line in diverged)
         said.append(f"On {data}, {names} diverged: some forecasts are not finite.")

@@ -18,7 +18,7 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
 from stforecast.bench.run_groups import RunGroup, grouped
 from stforecast.bench.statistics.estimate import ErrorSums
-from stforecast.bench.tables import POOLED_MARK
+from stforecast.bench.tables import marked
 from stforecast.comparison import errors
 from stforecast.forecasting.results import ForecastRun, bounds_of, without_bounds
 from stforecast.metrics.metric import joined_sums, mean
@@ -98,7 +98,7 @@ class Row:
     @property
     def marked_name(self) -> str:
         """Name, with a mark if its method pooled the records of all cells."""
-        return f"{self.name} {POOLED_MARK}" if is_pooled(self.first) else self.name
+        return marked(self.name, is_pooled(self.first))
 
     @property
     def first(self) -> ForecastRun:

@@ -43,7 +43,7 @@ from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Kind, Scenario
-from stforecast.bench.tables import Compared
+from stforecast.bench.tables import Compared, Part
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage
@@ -76,12 +76,12 @@ class ImageKind(Kind[ImageRun]):
     plots = PLOTS
     settings = SETTINGS
 
-    def results_table(
+    def results_parts(
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
-    ) -> str:
+    ) -> list[Part]:
         """Tabulate accuracies, and answer the paper's claims."""
         tables = accuracy_tables(runs, failures, grid.published, grid.reference)
-        return "\n\n".join(filter(None, [tables, answers(grid.claims, runs)]))
+        return [*tables, *answers(grid.claims, runs)]
 
     def claims(self, found: Mapping[str, Any], labels: Sequence[str]) -> Sequence[Claim]:
         """Return the claims of a paper."""
