@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import counted, some
+from data_prep.readers.units import with_unit
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.forecasting.planning import SPEEDS, Side
@@ -67,17 +68,18 @@ def outlook_section(
     """
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"
+    quantity = with_unit(series.service, series.units)
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
     plan, side = _sorted(found.plan, found.side), found.side
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
         "methods": looks({"forecast": 0}),
-        "quantity": f"{series.service}{unit}",
+        "quantity": quantity,
         "clock": clock_of(series.calendar.time_zone or ""),
         "first": list(forecast.columns).index(plan.index[0]),
         "map": map_of(places, arrays),
-        "values": _values(found, f"{series.service}{unit}", unit, arrays),
+        "values": _values(found, quantity, unit, arrays),
         "series": _lines(series, found, arrays, room // len(series.cells)),
     }
     claims = (_when(forecast, series), *_said(found, length))

@@ -103,6 +103,18 @@ def test_a_table_has_the_unit_of_the_model_unless_it_names_another(cube, table, 
     np.testing.assert_allclose(model.predict(in_kb), expected, rtol=1e-5)
 
 
+def test_a_unit_has_several_spellings(cube, tiny, caplog):
+    """Cubes of earlier tables have the spelling of the option --units."""
+    caplog.set_level(logging.INFO)
+    in_mph, spelled = (
+        cube.assign(internet=cube["internet"].assign_attrs(units=unit))
+        for unit in ("mph", "mile/hour")
+    )
+    model = Forecaster("last_value", split=tiny["split"], service="internet").fit(in_mph)
+    np.testing.assert_array_equal(model.predict(spelled), model.predict(in_mph))
+    assert "times 1" not in caplog.text
+
+
 def test_a_model_is_adapted_to_cells_of_another_zone_and_unit(zoned, tiny):
     model = Forecaster("ridge", split=tiny["split"], calendar="week").fit(zoned)
     both = zoned.assign(c=zoned["a"] * 2)
