@@ -23,7 +23,7 @@ from stforecast.comparison import further_tables
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
-from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
+from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
 from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
@@ -151,9 +151,6 @@ def _listed(words: Sequence[str]) -> str:
 SAME_TEST = ("horizon", "scale")
 """Settings that errors in one table must share, besides data, service and split."""
 
-FURTHER = "Further models"
-"""Title of the table of methods' other models, such as the global one."""
-
 
 def results_parts(
     runs: Sequence[ForecastRun],
@@ -265,7 +262,7 @@ def _errors_table(
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part]:
     """Compare the main methods, then ablations and further models in tables of their own."""
-    by_title = grouped(rows, lambda row: FURTHER if row.view else row.first.table)
+    by_title = grouped(rows, lambda row: row.table)
     main = by_title.pop("", [])
     if not main or len(rows) < 2:
         return []

@@ -78,6 +78,10 @@ def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
 log = logging.getLogger(__name__)
 
 
+FURTHER = "Further models"
+"""Title of the table of methods' other models, such as the global one."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A method in a comparison.
@@ -99,6 +103,11 @@ class Row:
     def marked_name(self) -> str:
         """Name, with a mark if its method pooled the records of all cells."""
         return marked(self.name, is_pooled(self.first))
+
+    @property
+    def table(self) -> str:
+        """Title of the table of comparisons that it stands in; empty for that of main methods."""
+        return FURTHER if self.view else self.first.table
 
     @property
     def first(self) -> ForecastRun:

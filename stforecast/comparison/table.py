@@ -106,6 +106,11 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
             "negative if it is lower; p: p-value of no difference, from a test that swaps the "
             "errors of the two methods day by day, with Holm's correction."
         )
+    if any(line.row.table for board in boards for line in board.lines):
+        found.append(
+            "Holm's correction counts the main methods, and the rows of each further table of a "
+            "benchmark, such as its ablations, by themselves."
+        )
     for metric in sorted({board.metric for board in boards if any(x.skill for x in board.lines)}):
         found.append(
             f"skill in {short_title(metric)}: 1 minus the geometric mean, over cells, of the "
