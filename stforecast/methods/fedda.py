@@ -244,7 +244,7 @@ class DualAttention(FedAvg):
 
     def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
         """Move a model towards `uploads` `(n, …)`; average buffers by `sizes` `(n,)`."""
-        trained = self.population.parameters(1)
+        trained = self.population.trainable
         weights = {name: t for name, t in model.items() if name in trained}
         moved = attend(weights, uploads, quasi, self.options.rho, self.options.epsilon)
         averaged = {n: weighted_mean(t, sizes) for n, t in uploads.items() if n not in trained}
@@ -288,7 +288,7 @@ class DualAttention(FedAvg):
         device = next(iter(initial.values())).device
         model = self.population.parameters(1, device) | self.population.buffers(1, device)
         model |= {name: t[None].clone() for name, t in initial.items()}
-        params = [model[name].requires_grad_() for name in self.population.parameters(1)]
+        params = [model[name].requires_grad_() for name in self.population.trainable]
         optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=0.9)
         falls = [o.warmup_epochs // 2, 3 * o.warmup_epochs // 4]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)

@@ -381,9 +381,7 @@ class FedLean(FedAvg):
         """Return what the server solves for the map, and in a refit what penalties save."""
         for batch in cohort.data.chunks(CHUNK):
             base = self._base(RelativeInputs(batch["x"], self.task.window))
-            loss = self.task.loss(base, batch)
-            cohort.record("loss", loss)
-            cohort.record("task_loss", loss)
+            cohort.record_loss(self.task.loss(base, batch))
         sums = self._sums(cohort)
         if payload:
             self.receive(cohort, payload)
@@ -467,9 +465,7 @@ class FedLean(FedAvg):
         """Return the task's loss of the map and the network together, `(clients,)`."""
         features = self.population.encode(cohort.state, batch["x"])
         rest = self.population.decode(cohort.state, features)
-        loss = self.task.loss(batch["known"] + rest, batch)
-        cohort.record("task_loss", loss)
-        return loss
+        return self.recorded(cohort, batch["known"] + rest, batch)
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload

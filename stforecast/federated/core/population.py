@@ -98,7 +98,8 @@ class Population:
             a client's cells; all others are the same for all clients.
 
     Attributes:
-        names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
+        trainable: names of the model's parameters, `encoder.…` and `head.…`.
+        names: names of its parameters and buffers.
         mixed: whether matrices are multiplied in bfloat16.
 
     Raises:
@@ -124,6 +125,7 @@ class Population:
         self._slots = {part: _slots(self.model, f"{part}.") for part in ("encoder", "head")}
         self._parameters = self._stackable(dict(self.model.named_parameters()))
         self._buffers = self._stackable(dict(self.model.named_buffers()))
+        self.trainable = tuple(self._parameters)
         self.names = (*self._parameters, *self._buffers)
         self._dropouts = [m for m in self.model.modules() if isinstance(m, ClientDropout)]
 

@@ -19,7 +19,7 @@ from stforecast.federated.core.options import (
     Share,
     ShareBelowOne,
 )
-from stforecast.federated.core.tensors import Params, with_axes
+from stforecast.federated.core.tensors import Params, client_sums, with_axes
 from stforecast.federated.kernels.functions import AdamKernel
 
 Moments = dict[str, Params]
@@ -197,8 +197,7 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
         groups.setdefault(next((p for p in apart if name.startswith(p)), ""), []).append(name)
     clipped = {}
     for names in groups.values():
-        squares = [grads[n].reshape(len(grads[n]), -1).square().sum(1) for n in names]
-        length = torch.stack(squares).sum(0).sqrt()
+        length = client_sums(grads[name].square() for name in names).sqrt()
         scale = (norm / (length + 1e-6)).clamp(max=1)  # As in torch's clip_grad_norm_.
         for name in names:
             clipped[name] = grads[name] * with_axes(scale, grads[name].ndim)
