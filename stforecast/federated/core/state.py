@@ -51,6 +51,16 @@ class Clients:
         """Device of the parameters."""
         return next(iter(self.params.values())).device
 
+    def take(self, ids: Tensor) -> Clients:
+        """Return the state of some clients, as views if `ids` is a contiguous range."""
+        return Clients(
+            take(self.params, ids),
+            take(self.buffers, ids),
+            {name: take(tensors, ids) for name, tensors in self.moments.items()},
+            self.sizes[ids],
+            take(self.memory, ids),
+        )
+
     def groups(self) -> list[tuple[str, Params]]:
         """Return all groups of tensors with a client axis, by name."""
         moments = [(f"moments.{name}", tensors) for name, tensors in self.moments.items()]

@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -87,10 +86,8 @@ class Trained:
         if not found:
             return cls.nobody(failed, bytes_down)
         ids, upload = joined([(part.ids, part.upload) for part in found])
-        loss, task_loss = (
-            torch.cat(losses)
-            for losses in zip(*((part.loss, part.task_loss) for part in found), strict=True)
-        )
+        loss = torch.cat([part.loss for part in found])
+        task_loss = torch.cat([part.task_loss for part in found])
         return cls(ids, upload, found[0].like, loss, task_loss, bytes_down, failed)
 
 
@@ -98,29 +95,6 @@ log = logging.getLogger(__name__)
 
 DROPOUT, UPLINK = 2, 3
 """Purposes of random draws, the last part of a generator's key; methods have others."""
-
-
-class Parts(Protocol):
-    """Trainers of parts of the clients in other processes, see `spread_trainer`."""
-
-    predicting: State
-    """The state that predicts, of which the other processes hold the clients'."""
-
-    def train(self, ids: Tensor) -> Trained:
-        """Train some clients for a round, see `Trainer.train`."""
-        ...
-
-    def ready(self) -> State:
-        """Return the state that predicts, see `Trainer.ready`."""
-        ...
-
-    def scores(self) -> list[tuple[float, float]]:
-        """Return the scores of the validation samples, see `Trainer.scores`."""
-        ...
-
-    def forget(self) -> None:
-        """Send the clients' state again before the next round: it is another one now."""
-        ...
 
 
 class Trainer:
@@ -148,11 +122,9 @@ class Trainer:
         found: what was computed from each client's samples of this stage, see `Cohort.kept`.
         secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
             who knows the run's settings can compute it; otherwise it is keyed to the run.
-        parts: trainers in other processes that do the work of this one, if there are any.
     """
 
     secret_noise = False
-    parts: Parts | None = None
 
     def __init__(
         self,
@@ -325,8 +297,6 @@ class Trainer:
         vars(self.state).update(vars(rest))  # The server may hold this same object.
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
-        if self.parts:
-            self.parts.forget()
 
     def train(self, ids: Tensor) -> Trained:
         """Train clients of increasing `ids` for a round; those that fail keep their state.
@@ -334,8 +304,6 @@ class Trainer:
         Raises:
             InputError: if the method would send samples, or changes the server's state.
         """
-        if self.parts:
-            return self.parts.train(ids)
         work = cohorts(ids, self.state.clients, self.cohort_size)
         server = {name: (t, t._version) for name, t in self.state.server.items()}
         trained = [t for part in self.workers.map(self._train, work) for t in part]
@@ -428,8 +396,6 @@ class Trainer:
 
         A client without samples in this stage predicts with what it receives.
         """
-        if self.parts:
-            return self.parts.ready()
         if not self.method.personalises:
             return self.state
         state = self.unfitted()
@@ -456,8 +422,6 @@ class Trainer:
 
     def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
         """Return the task's score of each cohort as total and count; arguments as in `score`."""
-        if self.parts and data is self.validation and state is self.parts.predicting:
-            return self.parts.scores()
 
         @torch.no_grad()
         def of_cohort(method: Method, ids: Tensor) -> tuple[float, float]:
