@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from stforecast.data.clients import Cells
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.layers import ClientLinear, Stacked
+from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.core.prototypes import by_key
@@ -212,5 +212,4 @@ class ResidualLayer(nn.Module):
 
 
 def _xavier(rows: int, width: int) -> nn.Parameter:
-    bound = math.sqrt(6 / (rows + width))
-    return nn.Parameter(torch.empty(1, rows, width).uniform_(-bound, bound))
+    return uniform(math.sqrt(6 / (rows + width)), rows, width)

@@ -199,13 +199,8 @@ class Population:
 
     @property
     def dropout(self) -> ClientDropout | None:
-        """The first layer that drops units, which has all clients' generators."""
+        """The first layer that drops units, which has all clients' generators; None without one."""
         return self._dropouts[0] if self._dropouts else None
-
-    @property
-    def drops(self) -> bool:
-        """Return whether training zeroes units by each client's own draws."""
-        return bool(self._dropouts)
 
     @contextmanager
     def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
@@ -240,9 +235,9 @@ def _drawing(
             layer.generators = ()
 
 
-def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
-    views = {name: t.to(device).expand(n_clients, *t.shape[1:]) for name, t in tensors.items()}
-    return {name: t.clone() for name, t in views.items()}
+def _repeat(tensors: Mapping[str, Tensor], n: int, device: torch.device | str) -> Params:
+    """Return copies `(n, …)` of tensors `(1, …)`."""
+    return {name: t.to(device).expand(n, *t.shape[1:]).clone() for name, t in tensors.items()}
 
 
 def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str]]:
@@ -309,15 +304,9 @@ class Network:
     ) -> tuple[Params, Params]:
         """Return initial parameters and buffers of `n` clients, `(n, …)`, the same for all."""
         fresh = self._seeded(seed)
-        groups = (dict(fresh.named_parameters()), dict(fresh.named_buffers()))
-        parameters, buffers = (
-            {
-                self.prefix + name: t.to(device).expand(n, *t.shape[1:]).clone()
-                for name, t in group.items()
-            }
-            for group in groups
-        )
-        return parameters, buffers
+        groups = fresh.named_parameters(), fresh.named_buffers()
+        parameters, buffers = ({self.prefix + name: t for name, t in group} for group in groups)
+        return _repeat(parameters, n, device), _repeat(buffers, n, device)
 
     def __call__(
         self,

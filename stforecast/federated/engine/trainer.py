@@ -188,10 +188,15 @@ class Trainer:
 
     def predicted_memory(self) -> sizing.Memory:
         """Predict the memory of the run, without what the method adds."""
-        data = [*self.stream.stages, *([self.validation] if self.validation else [])]
-        method, together = self.method, len(self.workers) * min(len(self), self.cohort_size)
-        clients = method.population, method.training, len(self), together, method.remembers
-        return sizing.predicted_memory(*clients, data, best=bool(self.validation))
+        return sizing.predicted_memory(
+            self.method.population,
+            self.method.training,
+            len(self),
+            n_in_training=len(self.workers) * min(len(self), self.cohort_size),
+            keeps_model=self.method.remembers,
+            data=[*self.stream.stages, *([self.validation] if self.validation else [])],
+            best=bool(self.validation),
+        )
 
     def _make_store(self, memory: int | None) -> Store | None:
         """Return files for the clients' states if these do not fit in memory, else None."""
@@ -338,8 +343,7 @@ class Trainer:
 
     def _write_back(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
         """Keep the state of the clients that did not diverge, and encode their upload."""
-        of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
-        sound = sound_clients(*of_client, n=len(cohort))
+        sound = sound_clients(cohort.params, cohort.buffers, cohort.memory, upload, n=len(cohort))
         failed, bytes_down = {int(i): DIVERGED for i in cohort.ids[~sound]}, total_bytes(payload)
         if not sound.any():
             return Trained.nobody(failed, bytes_down)
@@ -367,10 +371,20 @@ class Trainer:
         return self.uplink.encode(upload, take(self.state.received, ids), generators)
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
-        data, method = self.train_data.take(ids), self.method
-        of_round = state.seed, state.round, copied, self.place()[0]
-        rest = method.clipped_apart, self.first, self.found, self._model
-        return Cohort(state.clients, ids, data, method.training, *of_round, *rest)
+        return Cohort(
+            state.clients,
+            ids,
+            self.train_data.take(ids),
+            self.method.training,
+            state.seed,
+            state.round,
+            copied=copied,
+            stage=self.place()[0],
+            apart=self.method.clipped_apart,
+            first=self.first,
+            found=self.found,
+            model=self._model,
+        )
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:
         return generator(self.state.seed, self.state.round, self.first + i, purpose)
@@ -382,7 +396,7 @@ class Trainer:
         Layers that draw from torch's global generators are keyed to the cohort.
         """
         with ExitStack() as stack:
-            if method.population.drops:
+            if method.population.dropout:
                 own = [self._generator(int(i), DROPOUT) for i in ids]
                 stack.enter_context(method.population.drawing(own))
             if self.workers.draws:

@@ -483,9 +483,15 @@ class Coordinator:
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
         }
-        extra, n = {"declared": self.membership.declared}, len(self.membership.sizes)
-        state, reports = server.state, server.reports
-        checkpoint = Checkpoint(self.identity, state, None, reports, n, notes, extra)
+        checkpoint = Checkpoint(
+            run=self.identity,
+            state=server.state,
+            best=None,
+            reports=server.reports,
+            cohort_size=len(self.membership.sizes),
+            notes=notes,
+            extra={"declared": self.membership.declared},
+        )
         save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:

@@ -167,7 +167,7 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients after the `last` round, and after the `best` if it was there then."""
+        """Return the clients' states: `last`, and `best` if this node was there in that round."""
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()

@@ -78,7 +78,7 @@ class NodeSums:
         """Return the answer of all nodes together to a round from 1; `now` says what the sum is of.
 
         Raises:
-            Lost: if the sum is lost, or too few nodes trained.
+            SumLost: if the sum is lost, or too few nodes trained.
         """
         self.bytes_down, fewest = 0, self.membership.patience.min_parties
         parties = sum(len(a.ids) > 0 for a in adverts.values())
@@ -126,8 +126,17 @@ class NodeSums:
         names = {"run": membership.token, "session": self.session}
         members = {n: membership.numbers[n].start for n in adverts}
         keys = {n: a.keys for n, a in adverts.items() if a.keys}
-        nodes_of = members, keys, membership.name, patience.min_parties
-        of_sum = SecureSum(self.link, patience.answer, self.settings, names, shapes, *nodes_of)
+        of_sum = SecureSum(
+            self.link,
+            patience.answer,
+            self.settings,
+            names,
+            shapes,
+            members,
+            keys,
+            membership.name,
+            patience.min_parties,
+        )
         try:
             nodes, sums = of_sum.run()
         finally:

@@ -22,7 +22,7 @@ FORMAT = 1
 """Version of the saved layout."""
 
 IN_SERVICE = Path("service") / "current" / "model"
-"""Folder in a run's of the model that `stforecast update` has put in its place."""
+"""Where, in a run's folder, `stforecast update` puts the model that replaces the run's own."""
 
 STATE = "state.safetensors"
 """File of the arrays."""

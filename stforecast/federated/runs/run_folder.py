@@ -251,9 +251,9 @@ SMALL = 2**22
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
-    """Read a table of a run with required columns of numbers, which may miss, and of text.
+    """Read a table of a run with required columns of numbers and of text; values may be missing.
 
-    Only an empty field misses: `NA`, `None` and the like may be names of cells or classes.
+    Only an empty field is missing: `NA`, `None` and the like may be names of cells or classes.
     """
     with reading(path, "as a table", AGAIN):
         with path.open() as file:  # thousands of columns would take the parser minutes
