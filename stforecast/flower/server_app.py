@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command
-from data_prep.base.files import atomic_path, file_lock
+from data_prep.base.files import file_lock
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import membership
 from stforecast.federated.nodes.coordinator import Coordinator
@@ -27,7 +26,14 @@ from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.checkpoint import load_checkpoint, newest_first
-from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
+from stforecast.federated.runs.run_folder import (
+    CHECKPOINTS,
+    LINES,
+    lines_of_tables,
+    write_csv,
+    write_json,
+)
+from stforecast.federated.runs.unfinished_run import LOCK
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import read_run
@@ -40,11 +46,6 @@ log = logging.getLogger(__name__)
 LAST, BEFORE = "last", "before"
 """Folders in the results of the checkpoint after the last round, and of that of the run before."""
 
-CHECKPOINTS = "checkpoints"
-"""Folder in the results of an unfinished run's checkpoints."""
-
-LOCK = ".lock"
-"""File in the results that is locked while a run writes there."""
 
 WAIT = Words("wait for it or choose another {results}")
 """What a second run in the same folder is told."""
@@ -104,38 +105,43 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
-        test, left_out = coordinator.test_errors, coordinator.left_out
-        doubtful: dict[int, str] = {}
-        if not run.secure:
-            sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
-            test, odd, doubtful = mean_test_errors(
-                {n: f for n, f in finished.items() if n not in left_out},
-                {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
-                run.metrics,
-            )
-            left_out = left_out | odd
-        about = {
-            "settings": config.flat(),
-            "clients": run.n_clients,
-            "best_round": coordinator.server.best_round,
-            "nodes": len(finished),
-            "left_out": left_out,
-            "doubtful": doubtful,
-            "models": sum(f.model for f in finished.values()),
-            "test": test,
-            LINES: lines_of_tables(out),
-            **guarantee(config.uplink, coordinator.uploads, run.protected),
-        }
+        about = {**_results(run, coordinator, finished), LINES: lines_of_tables(out)}
+        about |= guarantee(config.uplink, coordinator.uploads, run.protected)
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
         known = membership.event("finished", best_round=about["best_round"], test=about["test"])
         log.info("test errors of all nodes: %s", about["test"], extra=known)
-        with atomic_path(out / RESULTS) as part:
-            part.write_text(json.dumps(about, indent=2) + "\n")
+        write_json(out / RESULTS, about)
         shutil.rmtree(out / LAST, ignore_errors=True)
         newest_first(out / CHECKPOINTS)[0].rename(out / LAST)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return about
+
+
+def _results(
+    run: FederationSettings, coordinator: Coordinator, finished: Mapping[int, Finished]
+) -> dict[str, Any]:
+    """Return the results of a run, given the nodes' last answers."""
+    test, left_out = coordinator.test_errors, coordinator.left_out
+    doubtful: dict[int, str] = {}
+    if not run.secure:
+        sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
+        test, odd, doubtful = mean_test_errors(
+            {n: f for n, f in finished.items() if n not in left_out},
+            {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
+            run.metrics,
+        )
+        left_out = left_out | odd
+    return {
+        "settings": run.chosen.flat(),
+        "clients": run.n_clients,
+        "best_round": coordinator.server.best_round,
+        "nodes": len(finished),
+        "left_out": left_out,
+        "doubtful": doubtful,
+        "models": sum(f.model for f in finished.values()),
+        "test": test,
+    }
 
 
 def check_unfinished(out: Path) -> None:

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -35,23 +34,19 @@ from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.core.prototypes import by_key
-from stforecast.federated.core.state import generator
+from stforecast.federated.core.state import generator, seeded
 
 CELLS = (0, 0, 7)
 """Key of these numbers, distinct from those of the core, the clients and the methods."""
 
 
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Seed torch's generator by its present seed and `CELLS`; restore its state afterwards.
+def own_randomness() -> AbstractContextManager[None]:
+    """Return a context in which torch's generator is seeded by its present seed and `CELLS`.
 
     Later draws are the same whatever is drawn within, so the layers that clients share do not
     depend on how many cells a client holds.
     """
-    seed = torch.initial_seed()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(seed, *CELLS).initial_seed())
-        yield
+    return seeded(generator(torch.initial_seed(), *CELLS).initial_seed())
 
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import Chain, ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.state import seeded
 from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
 
@@ -115,8 +116,7 @@ class Population:
     ) -> None:
         self.own = dict(own or {})
         self.mixed, self._build = mixed_precision == "bf16", build
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.model = build().requires_grad_(False)
         self._looped = tuple(
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
@@ -295,8 +295,7 @@ class Network:
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
     def _seeded(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return self._build().requires_grad_(False)
 
     def initial(

@@ -177,6 +177,14 @@ def generator(seed: int, *key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(entropy[0]))
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's global generators within the context; restore that of the CPU and the device."""
+    with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 class Cohort:
     """Clients that train together, with equal sizes and equal numbers of optimiser steps.
 

@@ -26,7 +26,15 @@ from data_prep.base.errors import InputError
 from data_prep.base.progress import noting
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, initial_state, predictions_of
-from stforecast.federated.core.state import Clients, Cohort, Participants, State, cohorts, generator
+from stforecast.federated.core.state import (
+    Clients,
+    Cohort,
+    Participants,
+    State,
+    cohorts,
+    generator,
+    seeded,
+)
 from stforecast.federated.core.tensors import (
     Like,
     Params,
@@ -400,9 +408,8 @@ class Trainer:
                 own = [self._generator(int(i), DROPOUT) for i in ids]
                 stack.enter_context(method.population.drawing(own))
             if self.workers.draws:
-                devices = [self.device] if self.device.type == "cuda" else []
-                stack.enter_context(torch.random.fork_rng(devices=devices))
-                torch.manual_seed(self._generator(int(ids[0]), DROPOUT).initial_seed())
+                seed = self._generator(int(ids[0]), DROPOUT).initial_seed()
+                stack.enter_context(seeded(seed, self.device))
             yield
 
     def ready(self) -> State:
