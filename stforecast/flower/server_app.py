@@ -20,9 +20,10 @@ import pandas as pd
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command
 from data_prep.base.files import file_lock
 from stforecast.federated.engine.rounds import RoundReport
-from stforecast.federated.nodes import membership
+from stforecast.federated.nodes import reported
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.masker import METRICS
+from stforecast.federated.nodes.membership import event, tell_left_out
 from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.checkpoint import load_checkpoint, newest_first
@@ -81,7 +82,7 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     check_unfinished(out)
     with file_lock(out / LOCK, out, WAIT), logged(out):
         plan = {"rounds": config.training.rounds, "clients": run.n_clients}
-        known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
+        known = event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
@@ -109,7 +110,7 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         about |= guarantee(config.uplink, coordinator.uploads, run.protected)
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
-        known = membership.event("finished", best_round=about["best_round"], test=about["test"])
+        known = event("finished", best_round=about["best_round"], test=about["test"])
         log.info("test errors of all nodes: %s", about["test"], extra=known)
         write_json(out / RESULTS, about)
         shutil.rmtree(out / LAST, ignore_errors=True)
@@ -211,9 +212,7 @@ def logged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        log.error(
-            "the run ends: %s", e, extra=membership.event("failed", reason=str(for_command(e)))
-        )
+        log.error("the run ends: %s", e, extra=event("failed", reason=str(for_command(e))))
         raise
     finally:
         package.setLevel(level)
@@ -234,26 +233,26 @@ def mean_test_errors(
     be another by a factor of more than `MOVED`, counts but is doubtful.
     """
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
-    counted, left_out = membership.sound_errors(errors, names)
-    membership.tell_left_out(left_out)
+    counted, left_out = reported.sound_errors(errors, names)
+    tell_left_out(left_out)
     test: dict[str, float] = {}
     doubtful: dict[int, list[str]] = {node: [] for node in counted}
     for name in names if counted else ():
         sums = {
-            node: membership.Reported(errors[node][name] * n, n, samples[node])
+            node: reported.Reported(errors[node][name] * n, n, samples[node])
             for node in counted
             for n in [finished[node].targets]
         }
-        farthest = math.inf if name in membership.HIGHEST else membership.FARTHEST
-        limits = membership.MOST_TARGETS, farthest
-        test[name] = membership.bounded_mean([*sums.values()], *limits)
-        for node, why in membership.bounded_nodes(sums, *limits).items():
+        farthest = math.inf if name in reported.HIGHEST else reported.FARTHEST
+        limits = reported.MOST_TARGETS, farthest
+        test[name] = reported.bounded_mean([*sums.values()], *limits)
+        for node, why in reported.bounded_nodes(sums, *limits).items():
             doubtful[node] += [why] if name == names[0] else []
-        for node, (mean, rest) in membership.moved_by(sums, *limits).items():
+        for node, (mean, rest) in reported.moved_by(sums, *limits).items():
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():
-        known = membership.event("errors_doubtful", node=node, reason=why)
+        known = event("errors_doubtful", node=node, reason=why)
         log.warning("node %d counts in the test errors, but %s", node, why, extra=known)
     return test, left_out, reasons
 
@@ -265,5 +264,5 @@ def _log_round(report: RoundReport) -> None:
         "round %(round)d: %(trained)d of %(participants)d clients, training loss %(train_loss).4f, "
         "%(validated)s%(bytes_down)d bytes down, %(bytes_up)d up, %(seconds).1f s",
         {**facts, "trained": report.participants - report.failed, "validated": validated},
-        extra=membership.event("round", **facts),
+        extra=event("round", **facts),
     )

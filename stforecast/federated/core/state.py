@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, batches
-from stforecast.federated.core.tensors import Batch, Params, is_range, take
+from stforecast.federated.core.tensors import Batch, Params, is_range, take, without_prefix
 from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
 
 ServerState = dict[str, Tensor]
@@ -118,25 +118,22 @@ class State:
         Raises:
             KeyError: if `clients/sizes` is missing or a tensor belongs to none of the three.
         """
-        sides: dict[str, Params] = {"clients": {}, "server": {}, "received": {}}
-        for name, t in tensors.items():
-            side, _, rest = name.partition("/")
-            sides[side][rest] = t
-        groups: dict[str, Params] = {}
-        for name, t in sides["clients"].items():
-            group, _, own = name.partition("/")
-            groups.setdefault(group, {})[own] = t
-        prefix = "moments."
+        sides = "clients/", "server/", "received/"
+        if odd := [name for name in tensors if not name.startswith(sides)]:
+            raise KeyError(odd[0])
+        of_clients, server, received = (without_prefix(tensors, side) for side in sides)
+        moments: Moments = {}
+        for name, t in without_prefix(of_clients, "moments.").items():
+            moment, _, parameter = name.partition("/")
+            moments.setdefault(moment, {})[parameter] = t
         clients = Clients(
-            params=groups.get("params", {}),
-            buffers=groups.get("buffers", {}),
-            moments={
-                g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)
-            },
+            params=without_prefix(of_clients, "params/"),
+            buffers=without_prefix(of_clients, "buffers/"),
+            moments=moments,
             sizes=tensors["clients/sizes"],
-            memory=groups.get("memory", {}),
+            memory=without_prefix(of_clients, "memory/"),
         )
-        return cls(clients, sides["server"], round, seed, sides["received"])
+        return cls(clients, server, round, seed, received)
 
 
 @dataclass(frozen=True)

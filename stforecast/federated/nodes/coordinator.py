@@ -7,7 +7,7 @@ others, and a warning is logged. With `slow_share` it also continues without the
 `stforecast.federated.nodes.late_answers`.
 
 No single node decides which round is the best, and so which models are kept: see
-`stforecast.federated.nodes.membership`.
+`stforecast.federated.nodes.reported`.
 
 If a folder is given, the server's state is saved after each round. A run that was ended continues
 after the last complete round, to which its nodes return.
@@ -42,16 +42,7 @@ from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
 from stforecast.federated.nodes.late_answers import LateAnswers
 from stforecast.federated.nodes.masker import METRICS
-from stforecast.federated.nodes.membership import (
-    Membership,
-    Patience,
-    Reported,
-    bounded_mean,
-    bounded_nodes,
-    event,
-    most_improved,
-    tell_left_out,
-)
+from stforecast.federated.nodes.membership import Membership, Patience, event, tell_left_out
 from stforecast.federated.nodes.messages import (
     FEW,
     Answer,
@@ -64,7 +55,13 @@ from stforecast.federated.nodes.messages import (
     few_parties,
     most_common,
 )
-from stforecast.federated.nodes.node_sums import NodeSums, check_sums
+from stforecast.federated.nodes.node_sums import NodeSums, check_uploads
+from stforecast.federated.nodes.reported import (
+    Reported,
+    bounded_mean,
+    bounded_nodes,
+    most_improved,
+)
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -144,13 +141,9 @@ class Coordinator:
             self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
         self.late = LateAnswers(self.method, link, self.membership)
-        if self.server.uplink.delta_coding:
-            raise InputError("nodes may lose an upload, so they do not support delta_coding")
-        self.sums: NodeSums | None = None
+        check_uploads(type(method), self.server.uplink, self.server.robust, secure)
+        self.sums = NodeSums(secure, link, self.membership) if secure else None
         self.metrics = metrics
-        if secure:
-            check_sums(type(method), self.server.uplink, self.server.robust)
-            self.sums = NodeSums(secure, link, self.membership)
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""

@@ -2,7 +2,7 @@
 
 A node's answer may be damaged, of another version or malicious, so every part that is used is
 checked here first. Accepted values are only required to be finite and of the expected shape;
-`stforecast.federated.nodes.membership` bounds what a node's scores and counts can do.
+`stforecast.federated.nodes.reported` bounds what a node's scores and counts can do.
 """
 
 from __future__ import annotations

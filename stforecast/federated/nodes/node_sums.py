@@ -56,6 +56,18 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         )
 
 
+def check_uploads(
+    method: type[Method], uplink: Uplink, robust: Robust, secure: SecureSums | None
+) -> None:
+    """Check that nodes, which may lose uploads, support these settings of uploads."""
+    if uplink.delta_coding:
+        raise InputError(
+            Words("nodes may lose an upload, so they do not support {delta_coding}; leave it out")
+        )
+    if secure:
+        check_sums(method, uplink, robust)
+
+
 class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
