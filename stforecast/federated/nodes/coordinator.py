@@ -54,6 +54,7 @@ from stforecast.federated.nodes.messages import (
     check_round,
     few_parties,
     most_common,
+    with_uploads,
 )
 from stforecast.federated.nodes.node_sums import NodeSums, check_uploads
 from stforecast.federated.nodes.reported import (
@@ -212,7 +213,7 @@ class Coordinator:
             return
         server.accept(merged)
         self._n_empty, self._lost_because = 0, ""
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         n_trained = sum(len(a.ids) for a in trained.values())
         loss, task_loss = (
@@ -270,7 +271,7 @@ class Coordinator:
         If the new state is not sound, the aggregation is repeated without one node, that of the
         largest upload first, then without several. If nothing helps, there is no new state.
         """
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         if not trained:
             return answers, None
         if (n := self.sums.parties if self.sums else len(trained)) < self.patience.min_parties:
@@ -392,22 +393,24 @@ class Coordinator:
 
     def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose tensors are not the model's, or differ from most clients'."""
-        for node in [n for n, a in answers.items() if len(a.ids)]:
-            own = answers[node].like
-            if odd := [n for n in own.keys() & self._model.keys() if own[n] != self._model[n]]:
-                of_model = self._model[odd[0]]
-                self._leave_out(node, f"its {odd[0]!r} is {own[odd[0]]}, not {of_model}", sent=True)
+        for node, answer in with_uploads(answers).items():
+            own, model = answer.like, self._model
+            if odd := [name for name in model if own.get(name, model[name]) != model[name]]:
+                reason = f"its {odd[0]!r} is {own[odd[0]]}, not {model[odd[0]]}"
+                self._leave_out(node, reason, sent=True)
                 del answers[node]
-        like = most_common([a for a in answers.values() if len(a.ids)], self._like)
+        alike = with_uploads(answers)
+        like = most_common([*alike.values()], self._like)
         self._like = like or self._like
-        for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:
-            self._leave_out(node, f"it sent {answers[node].like}, others sent {like}", sent=True)
-            del answers[node]
+        for node, answer in alike.items():
+            if answer.like != like:
+                self._leave_out(node, f"it sent {answer.like}, others sent {like}", sent=True)
+                del answers[node]
         return answers
 
     def _without_outliers(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose uploads are out of bounds."""
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         found = outliers(trained, self.server.state.server, self.membership.sizes)
         for node, reason in found.items():
             self._leave_out(node, reason, sent=True)

@@ -121,6 +121,11 @@ class Answer:
     late: int = 0
 
 
+def with_uploads(answers: Mapping[int, Answer]) -> dict[int, Answer]:
+    """Return the answers, by node, of those that trained clients."""
+    return {node: answer for node, answer in answers.items() if len(answer.ids)}
+
+
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:
     """Return the types and shapes of most clients' uploads; `before` breaks a tie."""
     votes = [(sum(len(b.ids) for b in answers if b.like == a.like), a.like) for a in answers]
