@@ -28,6 +28,11 @@ Moments = dict[str, Params]
 STEPS = "steps"
 """Name of Adam's step counts, `(clients,)` for each parameter."""
 
+Lists = dict[str, list[Tensor]]
+"""Name of an optimiser's moment to a tensor for each of some parameters."""
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Adam's settings of Kingma and Ba, ICLR 2015, Algorithm 1."""
 
 SLOW = frozenset({"slow_share", "slow_rounds", "mixing", "staleness", "hinge"})
 """Names of the settings of simulated slow clients."""
@@ -239,13 +244,8 @@ def zero_moments(
     }
 
 
-Lists = dict[str, list[Tensor]]
 Step = Callable[[list[Tensor], list[Tensor], Lists, Training], None]
 """Updates parameters and moments in place, given the gradients."""
-
-
-BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Adam's settings of Kingma and Ba, ICLR 2015, Algorithm 1."""
 
 
 def _adam(params: list[Tensor], grads: list[Tensor], moments: Lists, training: Training) -> None:

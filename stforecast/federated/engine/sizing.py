@@ -21,7 +21,6 @@ import hashlib
 import itertools
 import logging
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -275,10 +274,10 @@ def pick_device(name: str) -> torch.device:
 
 
 class Store:
-    """A folder of plain files, one per tensor, which is removed with this object."""
+    """A temporary folder of plain files, one per tensor, which is removed with this object."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="stforecast-", dir=folder))
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stforecast-"))
         self._names = itertools.count()
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
