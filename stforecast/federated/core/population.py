@@ -101,6 +101,7 @@ class Population:
     Attributes:
         trainable: names of the model's parameters, `encoder.…` and `head.…`.
         names: names of its parameters and buffers.
+        common: those of them that are not client-specific (`SplitModel.own`).
         mixed: whether matrices are multiplied in bfloat16.
 
     Raises:
@@ -127,6 +128,7 @@ class Population:
         self._buffers = self._stackable(dict(self.model.named_buffers()))
         self.trainable = tuple(self._parameters)
         self.names = (*self._parameters, *self._buffers)
+        self.common = tuple(n for n in self.names if not n.startswith(self.model.own))
         self._dropouts = [m for m in self.model.modules() if isinstance(m, ClientDropout)]
 
     def _refuse_unstacked(self) -> None:

@@ -89,10 +89,8 @@ class FedPac(FedPer):
 
     @property
     def heads(self) -> list[str]:
-        """Names of the tensors of a head, without those in the model's `own`."""
-        own = self.population.model.own
-        names = self.population.names
-        return [name for name in names if name.startswith(HEAD) and not name.startswith(own)]
+        """Names of the tensors of a head that are not client-specific."""
+        return [name for name in self.population.common if name.startswith(HEAD)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the encoder `(…)` and the clients' heads `(clients, …)`."""

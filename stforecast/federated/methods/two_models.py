@@ -56,8 +56,8 @@ class OwnModels(Method):
 
     def set_up(self) -> None:
         """Find the names of the parameters that are sent."""
-        own = self.population.model.own
-        self.shared = [n for n in self.population.trainable if not n.startswith(own)]
+        trainable = self.population.trainable
+        self.shared = [name for name in self.population.common if name in trainable]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return all clients' models `(clients, …)`; none has taken part."""
