@@ -53,8 +53,7 @@ class CubeClients:
         self.config, self.data = config, data
         self.select: str = config.run.select
         method = behind_link(build_method(config, cells_of_clients(config, data)))
-        parts = (data.split.train, data.split.validation)
-        train, validation = client_samples(method, data, *parts)
+        train, validation = client_samples(method, data, data.split.train, data.split.validation)
         self.trainer = Trainer(
             method,
             train,

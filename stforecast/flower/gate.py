@@ -1,4 +1,4 @@
-"""The door of a federation's server: what nodes send passes, and nothing else.
+"""The gate of a federation's server, which lets what nodes send pass, and nothing else.
 
 Flower 1.40 to 1.42 serves nodes (`/v1/fleet`), the command `flwr` (`/v1/control`) and the processes
 of apps (`/v1/runtime`) at one address, and asks only nodes for a key. So the SuperLink listens on
@@ -97,7 +97,7 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
 
 
 def tried(url: str, run: bool = True) -> list[str]:
-    """Return what a stranger can do at an address, by trying: without a key or a certificate.
+    """Try what a stranger without a key or certificate can do at an address; return what works.
 
     With `run`, it also tries to run an app.
     """

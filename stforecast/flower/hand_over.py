@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Client, Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 ABOUT, PAYLOAD = "about", "payload"
 """Names of the records of a message of Flower's: one JSON text, and the tensors."""
@@ -29,21 +29,8 @@ PATIENCE = 60.0
 """Seconds that a worker may take to start."""
 
 
-class ArrayLike(Protocol):
-    """A tensor as Flower holds it."""
-
-    @property
-    def dtype(self) -> str: ...  # noqa: D102  (Flower's names)
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    @property
-    def stype(self) -> str: ...  # noqa: D102
-    @property
-    def data(self) -> bytes: ...  # noqa: D102
-
-
 class Array(NamedTuple):
-    """A tensor as Flower holds it, without Flower; `stype` is the format of `data`."""
+    """A tensor with the attributes of Flower's `Array`; `stype` is the format of `data`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -51,7 +38,8 @@ class Array(NamedTuple):
     data: bytes
 
 
-Arrays = Mapping[str, ArrayLike]
+Arrays = Mapping[str, Array]
+"""Tensors by name, of this class or of Flower's."""
 
 
 def send(connection: Connection, about: Mapping[str, Any], arrays: Arrays) -> None:

@@ -96,7 +96,7 @@ class NodeSettings:
     def command(self, port: int, worker: Path | None = None) -> list[str]:
         """Return the command that starts the SuperNode.
 
-        It listens at the port for processes on this machine. `worker` is the socket of the node's.
+        It listens at the port for processes on this machine. `worker` is the socket of the worker.
         """
         given: dict[str, str | int] = {
             "data": str(self.data.resolve()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import os
@@ -19,15 +18,23 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command
-from data_prep.base.files import atomic_path, file_lock
+from data_prep.base.files import file_lock
 from stforecast.federated.engine.rounds import RoundReport
-from stforecast.federated.nodes import membership
+from stforecast.federated.nodes import reported
 from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.masker import METRICS
+from stforecast.federated.nodes.membership import event, tell_left_out
 from stforecast.federated.nodes.messages import Finished
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.checkpoint import load_checkpoint, newest_first
-from stforecast.federated.runs.run_folder import LINES, lines_of_tables, write_csv
+from stforecast.federated.runs.run_folder import (
+    CHECKPOINTS,
+    LINES,
+    lines_of_tables,
+    write_csv,
+    write_json,
+)
+from stforecast.federated.runs.unfinished_run import LOCK
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import read_run
@@ -40,11 +47,6 @@ log = logging.getLogger(__name__)
 LAST, BEFORE = "last", "before"
 """Folders in the results of the checkpoint after the last round, and of that of the run before."""
 
-CHECKPOINTS = "checkpoints"
-"""Folder in the results of an unfinished run's checkpoints."""
-
-LOCK = ".lock"
-"""File in the results that is locked while a run writes there."""
 
 WAIT = Words("wait for it or choose another {results}")
 """What a second run in the same folder is told."""
@@ -80,7 +82,7 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     check_unfinished(out)
     with file_lock(out / LOCK, out, WAIT), logged(out):
         plan = {"rounds": config.training.rounds, "clients": run.n_clients}
-        known = membership.event("start", method=config.method, **plan, answer=run.patience.answer)
+        known = event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
@@ -104,38 +106,43 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         finished = coordinator.run(_log_round)
         rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
         write_csv(rounds, out / "rounds.csv")
-        test, left_out = coordinator.test_errors, coordinator.left_out
-        doubtful: dict[int, str] = {}
-        if not run.secure:
-            sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
-            test, odd, doubtful = mean_test_errors(
-                {n: f for n, f in finished.items() if n not in left_out},
-                {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
-                run.metrics,
-            )
-            left_out = left_out | odd
-        about = {
-            "settings": config.flat(),
-            "clients": run.n_clients,
-            "best_round": coordinator.server.best_round,
-            "nodes": len(finished),
-            "left_out": left_out,
-            "doubtful": doubtful,
-            "models": sum(f.model for f in finished.values()),
-            "test": test,
-            LINES: lines_of_tables(out),
-            **guarantee(config.uplink, coordinator.uploads, run.protected),
-        }
+        about = {**_results(run, coordinator, finished), LINES: lines_of_tables(out)}
+        about |= guarantee(config.uplink, coordinator.uploads, run.protected)
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
-        known = membership.event("finished", best_round=about["best_round"], test=about["test"])
+        known = event("finished", best_round=about["best_round"], test=about["test"])
         log.info("test errors of all nodes: %s", about["test"], extra=known)
-        with atomic_path(out / RESULTS) as part:
-            part.write_text(json.dumps(about, indent=2) + "\n")
+        write_json(out / RESULTS, about)
         shutil.rmtree(out / LAST, ignore_errors=True)
         newest_first(out / CHECKPOINTS)[0].rename(out / LAST)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return about
+
+
+def _results(
+    run: FederationSettings, coordinator: Coordinator, finished: Mapping[int, Finished]
+) -> dict[str, Any]:
+    """Return the results of a run, given the nodes' last answers."""
+    test, left_out = coordinator.test_errors, coordinator.left_out
+    doubtful: dict[int, str] = {}
+    if not run.secure:
+        sizes, numbers = coordinator.membership.sizes, coordinator.membership.numbers
+        test, odd, doubtful = mean_test_errors(
+            {n: f for n, f in finished.items() if n not in left_out},
+            {n: int(sizes[numbers[n].start : numbers[n].stop].sum()) for n in finished},
+            run.metrics,
+        )
+        left_out = left_out | odd
+    return {
+        "settings": run.chosen.flat(),
+        "clients": run.n_clients,
+        "best_round": coordinator.server.best_round,
+        "nodes": len(finished),
+        "left_out": left_out,
+        "doubtful": doubtful,
+        "models": sum(f.model for f in finished.values()),
+        "test": test,
+    }
 
 
 def check_unfinished(out: Path) -> None:
@@ -205,9 +212,7 @@ def logged(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        log.error(
-            "the run ends: %s", e, extra=membership.event("failed", reason=str(for_command(e)))
-        )
+        log.error("the run ends: %s", e, extra=event("failed", reason=str(for_command(e))))
         raise
     finally:
         package.setLevel(level)
@@ -228,26 +233,26 @@ def mean_test_errors(
     be another by a factor of more than `MOVED`, counts but is doubtful.
     """
     errors = {node: f.errors if f.targets else {} for node, f in finished.items()}
-    counted, left_out = membership.sound_errors(errors, names)
-    membership.tell_left_out(left_out)
+    counted, left_out = reported.sound_errors(errors, names)
+    tell_left_out(left_out)
     test: dict[str, float] = {}
     doubtful: dict[int, list[str]] = {node: [] for node in counted}
     for name in names if counted else ():
         sums = {
-            node: membership.Reported(errors[node][name] * n, n, samples[node])
+            node: reported.Reported(errors[node][name] * n, n, samples[node])
             for node in counted
             for n in [finished[node].targets]
         }
-        farthest = math.inf if name in membership.HIGHEST else membership.FARTHEST
-        limits = membership.MOST_TARGETS, farthest
-        test[name] = membership.bounded_mean([*sums.values()], *limits)
-        for node, why in membership.bounded_nodes(sums, *limits).items():
+        farthest = math.inf if name in reported.HIGHEST else reported.FARTHEST
+        limits = reported.MOST_TARGETS, farthest
+        test[name] = reported.bounded_mean([*sums.values()], *limits)
+        for node, why in reported.bounded_nodes(sums, *limits).items():
             doubtful[node] += [why] if name == names[0] else []
-        for node, (mean, rest) in membership.moved_by(sums, *limits).items():
+        for node, (mean, rest) in reported.moved_by(sums, *limits).items():
             doubtful[node].append(f"without it the test {name} would be {rest:.4g}, not {mean:.4g}")
     reasons = {node: "; ".join(why) for node, why in doubtful.items() if why}
     for node, why in reasons.items():
-        known = membership.event("errors_doubtful", node=node, reason=why)
+        known = event("errors_doubtful", node=node, reason=why)
         log.warning("node %d counts in the test errors, but %s", node, why, extra=known)
     return test, left_out, reasons
 
@@ -259,5 +264,5 @@ def _log_round(report: RoundReport) -> None:
         "round %(round)d: %(trained)d of %(participants)d clients, training loss %(train_loss).4f, "
         "%(validated)s%(bytes_down)d bytes down, %(bytes_up)d up, %(seconds).1f s",
         {**facts, "trained": report.participants - report.failed, "validated": validated},
-        extra=membership.event("round", **facts),
+        extra=event("round", **facts),
     )

@@ -61,34 +61,29 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
         (keys.authority, issuer, ca_key.public_key(), True),
         (keys.certificate, _name(supernode.HOST), key.public_key(), False),
     ):
+        uses = x509.KeyUsage(
+            digital_signature=not authority,
+            key_cert_sign=authority,
+            crl_sign=authority,
+            **dict.fromkeys(NO_USES, False),
+        )
+        extensions: list[tuple[x509.ExtensionType, bool]] = [  # Each with whether it is critical.
+            (x509.BasicConstraints(authority, None), True),
+            (x509.SubjectKeyIdentifier.from_public_key(public), False),
+            (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False),
+            (uses, True),
+        ]
+        if not authority:
+            address = x509.IPAddress(ipaddress.ip_address(supernode.HOST))
+            names = x509.SubjectAlternativeName([address, x509.DNSName("localhost")])
+            extensions.append((names, False))
         certificate = (
             x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
             .not_valid_before(start)
             .not_valid_after(start + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(authority, None), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
-                critical=False,
-            )
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=not authority,
-                    key_cert_sign=authority,
-                    crl_sign=authority,
-                    **dict.fromkeys(NO_USES, False),
-                ),
-                critical=True,
-            )
         )
-        if not authority:
-            names = [
-                x509.IPAddress(ipaddress.ip_address(supernode.HOST)),
-                x509.DNSName("localhost"),
-            ]
-            certificate = certificate.add_extension(
-                x509.SubjectAlternativeName(names), critical=False
-            )
+        for extension, critical in extensions:
+            certificate = certificate.add_extension(extension, critical)
         signed = certificate.sign(ca_key, hashes.SHA384())
         path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     keys.private.touch(mode=0o600)

@@ -228,7 +228,7 @@ class Ending:
         return "\n".join(self.lines)
 
     def failed_by(self, said: re.Pattern[str]) -> re.Match[str] | None:
-        """Return what it said like this if it did not join."""
+        """Return the match of a pattern in its last lines; None if it has joined."""
         return said.search(self.text) if self.joined is None else None
 
     @property

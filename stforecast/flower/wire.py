@@ -93,15 +93,87 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(values.reshape(shape).copy())
 
 
+class _Asked:
+    """Messages to nodes whose answers are waited for.
+
+    Flower waits for minutes for a node that announced an answer and does not send the rest of it.
+    So each answer is waited for in a thread of its own, and such a node delays no other.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self.grid = grid
+        self.replies: SimpleQueue[Any] = SimpleQueue()
+        self._sent: dict[str, tuple[int, float, threading.Event]] = {}
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks for an answer."""
+        return max(POLL, len(self._sent) / MOST_LOOKS)
+
+    def nodes(self) -> set[int]:
+        """Return the nodes that have not answered."""
+        return {node for node, _, _ in self._sent.values()}
+
+    def silent(self) -> set[int]:
+        """Return the nodes that have not answered in time."""
+        now = time.monotonic()
+        return {node for node, end, _ in self._sent.values() if end < now}
+
+    def send(self, messages: Mapping[int, Message], timeout: float) -> None:
+        """Send messages, whose answers may take `timeout` seconds."""
+        import flwr.app
+
+        if not messages:
+            return
+        end = time.monotonic() + timeout
+        packed = [
+            flwr.app.Message(pack(message), dst_node_id=node, message_type="train", ttl=timeout)
+            for node, message in messages.items()
+        ]
+        numbers = self.grid.push_messages(packed)
+        new = {i: (n, end, threading.Event()) for i, n in zip(numbers, messages, strict=True)}
+        self._sent |= new
+        for i, (_, _, ended) in new.items():
+            args = i, self.pause, ended
+            threading.Thread(target=self._listen, args=args, daemon=True).start()
+
+    def _listen(self, number: str, pause: float, ended: threading.Event) -> None:
+        """Put the answer to a message into the queue, or the error that looking for it raised."""
+        try:
+            while not ended.wait(pause):
+                for reply in self.grid.pull_messages([number]):
+                    self.replies.put(reply)
+                    return
+        except Exception as e:
+            self.replies.put(e)
+
+    def forget(self, nodes: Collection[int]) -> None:
+        """End the waiting for the answers of these nodes."""
+        for i, (node, _, ended) in list(self._sent.items()):
+            if node in nodes:
+                ended.set()
+                del self._sent[i]
+
+    def next(self, wait: bool) -> tuple[int, Message | str] | None:
+        """Return a node and its answer; None if none has come, or comes within a pause."""
+        while True:
+            try:
+                reply = self.replies.get(wait, self.pause)
+            except Empty:
+                return None
+            if isinstance(reply, Exception):
+                self.forget(self.nodes())
+                raise reply
+            if asked := self._sent.pop(reply.metadata.reply_to_message_id, None):
+                return asked[0], _read(reply)
+
+
 class GridLink:
     """A `stforecast.federated.nodes.messages.Link` to SuperNodes through the SuperLink's `Grid`."""
 
     def __init__(self, grid: Any) -> None:
         self.grid = grid
-        self._asked: dict[str, tuple[int, float, threading.Event]] = {}
-        self._found: SimpleQueue[Any] = SimpleQueue()
-        self._knocked: dict[str, tuple[int, float, threading.Event]] = {}
-        self._heard: SimpleQueue[Any] = SimpleQueue()
+        self._asked, self._knocked = _Asked(grid), _Asked(grid)
 
     def nodes(self) -> set[int]:
         """Return the SuperNodes with a recent heartbeat."""
@@ -109,103 +181,36 @@ class GridLink:
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Send all messages and wait for the answers of nodes that are still connected."""
-        self._forget(self._busy())
-        self._found = SimpleQueue()
+        self._asked.forget(self._asked.nodes())
+        self._asked = _Asked(self.grid)
         return self.ask_some(messages, timeout, len(messages))
 
     def ask_some(
         self, messages: Mapping[int, Message], timeout: float, enough: int
     ) -> dict[int, Message | str]:
-        """Send all messages and wait for as many answers, also to earlier messages.
-
-        Flower waits for minutes for a node that announced an answer and does not send the rest of
-        it. So each node's answer is waited for in a thread of its own, and such a node delays
-        nobody beyond `timeout`.
-        """
+        """Send all messages and wait for as many answers, also to earlier messages."""
         asked, answers = self._asked, dict[int, Message | str]()
-        self._forget(messages.keys())
-        end = time.monotonic() + timeout
-        new = {i: (n, end, threading.Event()) for i, n in self._push(messages, timeout).items()}
-        asked |= new
-        pause = max(POLL, len(asked) / MOST_LOOKS)
-        for i, (_, _, ended) in new.items():
-            self._listen(i, pause, self._found, ended)
-        while asked:
+        asked.forget(messages.keys())
+        asked.send(messages, timeout)
+        while busy := asked.nodes():
             waits = len(answers) < enough
-            try:
-                reply = self._found.get(waits, pause)
-            except Empty:
-                if not waits:
-                    break
-                now = time.monotonic()
-                silent = {node for node, end, _ in asked.values() if end < now}
-                self._forget(silent | (self._busy() - self.nodes()))
-                continue
-            if isinstance(reply, Exception):
-                self._forget(self._busy())
-                raise reply
-            if found := asked.pop(reply.metadata.reply_to_message_id, None):
-                answers[found[0]] = _read(reply)
+            if found := asked.next(waits):
+                answers[found[0]] = found[1]
+            elif waits:
+                asked.forget(asked.silent() | (busy - self.nodes()))
+            else:
+                break
         return answers
-
-    def _busy(self) -> set[int]:
-        """Return the nodes whose answers are waited for."""
-        return {node for node, _, _ in self._asked.values()}
-
-    def _forget(self, nodes: Collection[int]) -> None:
-        """End the waiting for the answers of these nodes."""
-        for i, (node, _, ended) in list(self._asked.items()):
-            if node in nodes:
-                ended.set()
-                del self._asked[i]
 
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Send messages without waiting; return the answers that have come to earlier ones."""
-        now, answers = time.monotonic(), {}
-        while not self._heard.empty():
-            reply = self._heard.get()
-            if isinstance(reply, Exception):
-                raise reply
-            if asked := self._knocked.pop(reply.metadata.reply_to_message_id, None):
-                answers[asked[0]] = _read(reply)
-        for i, (_, end, ended) in list(self._knocked.items()):
-            if end < now:
-                ended.set()
-                del self._knocked[i]
-        busy = {node for node, _, _ in self._knocked.values()} | answers.keys()
-        new = {node: message for node, message in messages.items() if node not in busy}
-        for i, node in self._push(new, timeout).items():
-            self._knocked[i] = node, now + timeout, threading.Event()
-            self._listen(i, max(POLL, len(new) / MOST_LOOKS), self._heard, self._knocked[i][2])
+        knocked, answers = self._knocked, dict[int, Message | str]()
+        while found := knocked.next(wait=False):
+            answers[found[0]] = found[1]
+        knocked.forget(knocked.silent())
+        busy = knocked.nodes() | answers.keys()
+        knocked.send({n: message for n, message in messages.items() if n not in busy}, timeout)
         return answers
-
-    def _push(self, messages: Mapping[int, Message], timeout: float) -> dict[str, int]:
-        """Send messages; return the nodes by Flower's number of each message."""
-        import flwr.app
-
-        sent = [
-            flwr.app.Message(pack(message), dst_node_id=node, message_type="train", ttl=timeout)
-            for node, message in messages.items()
-        ]
-        return dict(zip(self.grid.push_messages(sent), messages, strict=True)) if sent else {}
-
-    def _listen(
-        self, number: str, pause: float, found: SimpleQueue[Any], ended: threading.Event
-    ) -> None:
-        args = (number, pause, found, ended)
-        threading.Thread(target=self._wait_for, args=args, daemon=True).start()
-
-    def _wait_for(
-        self, number: str, pause: float, found: SimpleQueue[Any], ended: threading.Event
-    ) -> None:
-        """Put the answer to a message into a queue, or the error that looking for it raised."""
-        try:
-            while not ended.wait(pause):
-                for reply in self.grid.pull_messages([number]):
-                    found.put(reply)
-                    return
-        except Exception as e:
-            found.put(e)
 
 
 def _read(reply: Any) -> Message | str:

@@ -53,8 +53,7 @@ replacement even with φ = 1.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -66,7 +65,14 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import (
+    Clients,
+    Cohort,
+    Participants,
+    ServerState,
+    generator,
+    seeded,
+)
 from stforecast.federated.core.tensors import (
     Params,
     Payload,
@@ -244,7 +250,7 @@ class DualAttention(FedAvg):
 
     def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
         """Move a model towards `uploads` `(n, …)`; average buffers by `sizes` `(n,)`."""
-        trained = self.population.parameters(1)
+        trained = self.population.trainable
         weights = {name: t for name, t in model.items() if name in trained}
         moved = attend(weights, uploads, quasi, self.options.rho, self.options.epsilon)
         averaged = {n: weighted_mean(t, sizes) for n, t in uploads.items() if n not in trained}
@@ -288,13 +294,13 @@ class DualAttention(FedAvg):
         device = next(iter(initial.values())).device
         model = self.population.parameters(1, device) | self.population.buffers(1, device)
         model |= {name: t[None].clone() for name, t in initial.items()}
-        params = [model[name].requires_grad_() for name in self.population.parameters(1)]
+        params = [model[name].requires_grad_() for name in self.population.trainable]
         optimizer = torch.optim.SGD(params, lr=o.warmup_lr, momentum=0.9)
         falls = [o.warmup_epochs // 2, 3 * o.warmup_epochs // 4]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
         pooled = {name: sample[name].flatten(0, 1)[None] for name in ("x", "y", "mask")}
         windows = ClientData(pooled, torch.tensor([pooled["x"].shape[1]]))
-        with server_randomness(seed, params[0].device), torch.enable_grad():
+        with seeded(seed, params[0].device), torch.enable_grad():
             self.population.train()
             for _ in range(o.warmup_epochs):
                 for batch in windows.chunks(o.warmup_batch_size):
@@ -341,14 +347,6 @@ class FedDAClusters(DualAttention):
         """Return the model of each client's cluster."""
         label = server["label"][to.ids.to(server["label"].device)]
         return {name: t[label] for name, t in self.kept(server, "cluster.").items()}
-
-
-@contextmanager
-def server_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generators, which dropout uses, and restore them afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def attend(model: Params, uploads: Params, quasi: Params, rho: float, epsilon: float) -> Params:

@@ -211,14 +211,16 @@ PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
 
 SAVED, LEARNT = "saved", "map.windows"
-"""Names of what corrections saved by `PENALTIES`, in the upload of a refit's first round and in sum
-on the server, and of the number of windows of the last fit in a client's memory."""
+"""Name of the squared errors that corrections with each of `PENALTIES` saved, in the upload of a
+refit's first round, and summed over refits on the server; and name of the number of windows of the
+last fit, in a client's memory."""
 
 PENALTIES = (1.0, 0.1, 0.3, 3.0)
 """Penalties of Dₙ to choose from, as multiples of `shrinkage`, which is the first."""
 
 FACTOR, KNOWN = "factor", "known"
-"""Names under which a process keeps what of corrections and training depends on windows and W."""
+"""Names of what a process keeps (`Cohort.kept`), as it depends on windows and W alone: the factor
+of corrections, and the map's forecasts, to which the network adds."""
 
 VALIDATED = 20
 """Every so many rounds are validated, and the last one: corrections take longer than a round."""
@@ -227,7 +229,8 @@ SELDOM = 0.2
 """Share of the clients in a round below which they keep no moments and few rounds are validated."""
 
 RARELY = 0.1
-"""The same below which the first round, too, has drawn participants alone: their sums suffice."""
+"""Share of the clients in a round below which the first round, too, draws participants, as their
+sums suffice."""
 
 MANY = 10_000
 """Most clients whose corrections are kept in single precision: those of more take gigabytes."""
@@ -381,9 +384,7 @@ class FedLean(FedAvg):
         """Return what the server solves for the map, and in a refit what penalties save."""
         for batch in cohort.data.chunks(CHUNK):
             base = self._base(RelativeInputs(batch["x"], self.task.window))
-            loss = self.task.loss(base, batch)
-            cohort.record("loss", loss)
-            cohort.record("task_loss", loss)
+            cohort.record_loss(self.task.loss(base, batch))
         sums = self._sums(cohort)
         if payload:
             self.receive(cohort, payload)
@@ -467,9 +468,7 @@ class FedLean(FedAvg):
         """Return the task's loss of the map and the network together, `(clients,)`."""
         features = self.population.encode(cohort.state, batch["x"])
         rest = self.population.decode(cohort.state, features)
-        loss = self.task.loss(batch["known"] + rest, batch)
-        cohort.record("task_loss", loss)
-        return loss
+        return self.recorded(cohort, batch["known"] + rest, batch)
 
     def aggregate(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
@@ -493,7 +492,7 @@ class FedLean(FedAvg):
     def _saved_so_far(
         self, server: dict[str, Tensor], of: Participants, uploads: Payload
     ) -> dict[str, Tensor]:
-        """Return what penalties saved in all refits together; nothing before the first refit."""
+        """Return what penalties saved, summed over all refits; nothing before the first one."""
         if SAVED not in uploads:
             return {}
         saved = weighted_mean(uploads[SAVED], of.sizes)

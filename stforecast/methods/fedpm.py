@@ -217,9 +217,9 @@ class FedPM(Method):
         window: Moments,
         generators: Sequence[torch.Generator] = (),
     ) -> Moments:
-        """Return by how much the targets' moments will differ from the window's; learned.
+        """Return the learned change from the window's moments to those of its targets.
 
-        It trains, with dropout, if there are `generators`.
+        With `generators`, units are dropped as in training.
         """
         inputs = torch.cat([x[..., : self.n_readings], *window], dim=-1)
         outputs = self.level(state, inputs, training=bool(generators), generators=generators)

@@ -175,9 +175,8 @@ class FedTrees(Method):
         node = torch.zeros(prediction.shape[:2], dtype=torch.long, device=bins.device)
         grown = prediction
         if level:
-            tree = _tree(tables, -1)
-            node = trees.nodes_at(bins, tree["feature"], tree["split"], level)
-            grown = prediction + _values(tree, node, level)
+            node = _nodes(tables, -1, bins, level)
+            grown = prediction + _values(tables, -1, node, level)
         cohort.record_loss(self.task.loss(grown, batch))
         weight = batch["mask"].to(prediction).mean(2, keepdim=True).mT
         residual = residuals(self.task, prediction, batch)
@@ -220,9 +219,8 @@ class FedTrees(Method):
             done[new] = 0
         finished = len(tables["feature"]) - bool(tables["level"])
         for i in range(int(done.min()), finished):
-            tree = _tree(tables, i)
-            node = trees.nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
-            added = _values(tree, node, self.options.depth)
+            node = _nodes(tables, i, bins, self.options.depth)
+            added = _values(tables, i, node, self.options.depth)
             prediction += torch.where((done <= i)[:, None, None], added, 0)
         done.fill_(finished)
         return bins, prediction
@@ -306,9 +304,8 @@ class FedTrees(Method):
         rows = x.flatten(2).flatten(0, 1)[None]  # All clients have the same trees.
         bins, prediction = trees.to_bins(rows, tables["bin_ends"]), _linear(rows, tables["linear"])
         for i in range(len(tables["feature"])):
-            tree = _tree(tables, i)
-            node = trees.nodes_at(bins, tree["feature"], tree["split"], self.options.depth)
-            prediction += _values(tree, node, self.options.depth)
+            node = _nodes(tables, i, bins, self.options.depth)
+            prediction += _values(tables, i, node, self.options.depth)
         return prediction.view(*x.shape[:2], -1)
 
 
@@ -339,10 +336,12 @@ def _linear(x: Tensor, weights: Tensor) -> Tensor:
     return x @ weights[:-1] + weights[-1]
 
 
-def _tree(tables: Params, i: int) -> Params:
-    return {name: tables[name][i] for name in ("feature", "split", "value")}
+def _nodes(tables: Params, tree: int, bins: Tensor, level: int) -> Tensor:
+    """Return the node of each sample at a level of a tree."""
+    return trees.nodes_at(bins, tables["feature"][tree], tables["split"][tree], level)
 
 
-def _values(tree: Params, node: Tensor, level: int) -> Tensor:
+def _values(tables: Params, tree: int, node: Tensor, level: int) -> Tensor:
     """Return the values of nodes of a level, which are those of the leaves below them."""
-    return tree["value"][node * (len(tree["value"]) >> level)]
+    of_leaves = tables["value"][tree]
+    return of_leaves[node * (len(of_leaves) >> level)]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from stforecast.data.anchors import LEVEL
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked, uniform
 from stforecast.federated.core.options import CheckedOptions, ShareBelowOne, Width
 from stforecast.federated.core.population import SplitModel
 
@@ -69,8 +69,7 @@ class Slopes(Stacked):
         self.added = window.target == LEVEL
         self.n_values = window.n_inputs - window.n_known
         bound = 1 / math.sqrt(window.n_inputs)
-        weight = torch.empty(1, window.n_inputs, window.horizon)
-        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.weight = uniform(bound, window.n_inputs, window.horizon)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(clients, batch, n_inputs)` to `(clients, batch, horizon)`."""

@@ -166,7 +166,7 @@ def sines(n: int, width: int) -> Tensor:
 
 
 def dropout(p: float) -> nn.Module:
-    """Return a layer that drops a share of the values, or none that costs time."""
+    """Return a layer that drops a share of the values, or for 0 one that takes no time."""
     return ClientDropout(p) if p else nn.Identity()
 
 

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -31,27 +30,23 @@ from torch.nn import functional as F
 from stforecast.data.clients import Cells
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.layers import ClientLinear, Stacked
+from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.options import CheckedOptions, Depth, ShareBelowOne, Width
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.core.prototypes import by_key
-from stforecast.federated.core.state import generator
+from stforecast.federated.core.state import generator, seeded
 
 CELLS = (0, 0, 7)
 """Key of these numbers, distinct from those of the core, the clients and the methods."""
 
 
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Seed torch's generator by its present seed and `CELLS`; restore its state afterwards.
+def own_randomness() -> AbstractContextManager[None]:
+    """Return a context in which torch's generator is seeded by its present seed and `CELLS`.
 
     Later draws are the same whatever is drawn within, so the layers that clients share do not
     depend on how many cells a client holds.
     """
-    seed = torch.initial_seed()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator(seed, *CELLS).initial_seed())
-        yield
+    return seeded(generator(torch.initial_seed(), *CELLS).initial_seed())
 
 
 log = logging.getLogger(__name__)
@@ -212,5 +207,4 @@ class ResidualLayer(nn.Module):
 
 
 def _xavier(rows: int, width: int) -> nn.Parameter:
-    bound = math.sqrt(6 / (rows + width))
-    return nn.Parameter(torch.empty(1, rows, width).uniform_(-bound, bound))
+    return uniform(math.sqrt(6 / (rows + width)), rows, width)

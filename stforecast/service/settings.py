@@ -12,19 +12,22 @@ import textwrap
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from data_prep.base.errors import choose, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.registry import entries
-from stforecast.federated.core.options import CheckedOptions, PositiveShare, distribute
+from stforecast.federated.core.options import (
+    CheckedOptions,
+    PositiveShare,
+    Probability,
+    distribute,
+)
 
 FILE = "service.toml"
 """Name of the file in the run's folder."""
-
-Level = Annotated[float, Field(gt=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class UpdateOptions(CheckedOptions):
     anew_days: NonNegativeFloat = 28.0
     rest_days: NonNegativeFloat = 3.0
     trial_days: PositiveFloat = 14.0
-    level: Level = 0.9
+    level: Probability = 0.9
     history_days: NonNegativeFloat = 0.0
 
 

@@ -173,14 +173,13 @@ def test_actors_that_are_lost_again_and_again_end_the_run(spread):
 
 def test_actors_receive_their_clients_state_only_if_they_lack_it(spread, monkeypatch):
     others = spread(Inside(2, {("train", 2, 0): 1}), FEDAVG, SIZES)
-    parts = others.trainer.parts
-    sent, send = [], parts._sent
+    sent, send = [], others.trainer._sent
 
     def noted(i):
         sent.append((i, len((state := send(i)).clients)))
         return state
 
-    monkeypatch.setattr(parts, "_sent", noted)
+    monkeypatch.setattr(others.trainer, "_sent", noted)
     others.run()
     assert sent[:2] == [(0, 4), (1, 4)]
     assert [call for call in sent[2:] if call[1]] == [(0, 4)]

@@ -93,6 +93,7 @@ def test_a_subclass_may_narrow_a_range():
         (str | None, "", "finite", None),
         (PositiveInt, "x>0", "positive", None),
         (NonNegativeInt | None, "x>=0", "0 or more", None),
+        (Annotated[NonNegativeInt | None, "a mark"], "x>=0", "0 or more", None),
         (Annotated[float, Gt(2)], "x>2", "above 2", None),
         (Annotated[float, Lt(2)], "x<2", "finite", "below 2"),
         (Annotated[int, Ge(2), Le(4)], "2<=x<=4", "2 or more", "at most 4"),

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.layers import ClientLinear, Stacked
+from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.population import Network
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload
@@ -133,9 +133,7 @@ class NormedLinear(Stacked):
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(in_features)
-        weight = torch.empty(1, in_features, out_features).uniform_(-bound, bound)
-        self.weight = nn.Parameter(weight)
+        self.weight = uniform(1 / math.sqrt(in_features), in_features, out_features)
         self.scale = nn.Parameter(torch.ones(1, out_features))
         self.shift = nn.Parameter(torch.zeros(1, out_features))
         self.register_buffer("running_mean", torch.zeros(1, out_features))

@@ -50,8 +50,8 @@ class ClientLinear(Stacked):
         super().__init__()
         self.parts = parts
         bound = 1 / math.sqrt(in_features)
-        self.weight = _uniform(bound, in_features, out_features)
-        self.bias = _uniform(bound, out_features)
+        self.weight = uniform(bound, in_features, out_features)
+        self.bias = uniform(bound, out_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply each client's own layer."""
@@ -136,10 +136,10 @@ class ClientGRU(Stacked):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(hidden_size)
-        self.weight_ih = _uniform(bound, input_size, 3 * hidden_size)
-        self.weight_hh = _uniform(bound, hidden_size, 3 * hidden_size)
-        self.bias_ih = _uniform(bound, 3 * hidden_size)
-        self.bias_hh = _uniform(bound, 3 * hidden_size)
+        self.weight_ih = uniform(bound, input_size, 3 * hidden_size)
+        self.weight_hh = uniform(bound, hidden_size, 3 * hidden_size)
+        self.bias_ih = uniform(bound, 3 * hidden_size)
+        self.bias_hh = uniform(bound, 3 * hidden_size)
 
     @property
     def weights(self) -> Weights:
@@ -203,10 +203,10 @@ class ClientLSTM(Stacked):
         bound, gates = 1 / math.sqrt(hidden_size), 4 * hidden_size
         for layer in range(num_layers):
             width = hidden_size if layer else input_size
-            setattr(self, f"weight_ih_l{layer}", _uniform(bound, width, gates))
-            setattr(self, f"weight_hh_l{layer}", _uniform(bound, hidden_size, gates))
-            setattr(self, f"bias_ih_l{layer}", _uniform(bound, gates))
-            setattr(self, f"bias_hh_l{layer}", _uniform(bound, gates))
+            setattr(self, f"weight_ih_l{layer}", uniform(bound, width, gates))
+            setattr(self, f"weight_hh_l{layer}", uniform(bound, hidden_size, gates))
+            setattr(self, f"bias_ih_l{layer}", uniform(bound, gates))
+            setattr(self, f"bias_hh_l{layer}", uniform(bound, gates))
 
     def forward(self, x: Tensor) -> Tensor:
         """Run over the steps, layer by layer, and return the last hidden state."""
@@ -241,7 +241,8 @@ def _lstm_step(gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(out) * torch.tanh(cell), cell
 
 
-def _uniform(bound: float, *shape: int) -> nn.Parameter:
+def uniform(bound: float, *shape: int) -> nn.Parameter:
+    """Return a parameter `(1, *shape)`, drawn uniformly within ± `bound`."""
     return nn.Parameter(torch.empty(1, *shape).uniform_(-bound, bound))
 
 

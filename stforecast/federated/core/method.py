@@ -76,7 +76,8 @@ class Method:
     """Whether clients need their own copies of what they receive in a later round or to predict;
     otherwise their state has no parameters and buffers."""
     sums_first: ClassVar[bool] = False
-    """Whether the first round solves for what later ones keep: a refit begins with it again."""
+    """Whether the first round sends sums, from which the server solves for what later rounds keep;
+    a refit repeats it."""
     keeps_apart: ClassVar[bool] = False
     """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
     guards: ClassVar[tuple[str, ...]] = ()

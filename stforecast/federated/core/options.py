@@ -238,10 +238,11 @@ class Range:
 
 
 def range_of(hint: Any) -> Range:
-    """Return the range of a type such as `PositiveInt` or `Share | None`."""
-    if NoneType in get_args(hint):
-        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
-    kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    """Return the range of a type such as `PositiveInt`, or `Share | None` with rules of its own."""
+    kind, rules = hint, list[Any]()
+    while get_origin(kind) is Annotated or NoneType in get_args(kind):
+        kind, *further = (part for part in get_args(kind) if part is not NoneType)
+        rules += further
     bounds: dict[str, Any] = {}
     for rule in rules:
         if isinstance(rule, Gt):

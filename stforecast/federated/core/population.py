@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import Chain, ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.state import seeded
 from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
 
@@ -98,7 +99,9 @@ class Population:
             a client's cells; all others are the same for all clients.
 
     Attributes:
-        names: names of the model's parameters and buffers, `encoder.…` and `head.…`.
+        trainable: names of the model's parameters, `encoder.…` and `head.…`.
+        names: names of its parameters and buffers.
+        common: those of them that are not client-specific (`SplitModel.own`).
         mixed: whether matrices are multiplied in bfloat16.
 
     Raises:
@@ -114,8 +117,7 @@ class Population:
     ) -> None:
         self.own = dict(own or {})
         self.mixed, self._build = mixed_precision == "bf16", build
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             self.model = build().requires_grad_(False)
         self._looped = tuple(
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
@@ -124,7 +126,9 @@ class Population:
         self._slots = {part: _slots(self.model, f"{part}.") for part in ("encoder", "head")}
         self._parameters = self._stackable(dict(self.model.named_parameters()))
         self._buffers = self._stackable(dict(self.model.named_buffers()))
+        self.trainable = tuple(self._parameters)
         self.names = (*self._parameters, *self._buffers)
+        self.common = tuple(n for n in self.names if not n.startswith(self.model.own))
         self._dropouts = [m for m in self.model.modules() if isinstance(m, ClientDropout)]
 
     def _refuse_unstacked(self) -> None:
@@ -197,13 +201,8 @@ class Population:
 
     @property
     def dropout(self) -> ClientDropout | None:
-        """The first layer that drops units, which has all clients' generators."""
+        """The first layer that drops units, which has all clients' generators; None without one."""
         return self._dropouts[0] if self._dropouts else None
-
-    @property
-    def drops(self) -> bool:
-        """Return whether training zeroes units by each client's own draws."""
-        return bool(self._dropouts)
 
     @contextmanager
     def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
@@ -238,9 +237,9 @@ def _drawing(
             layer.generators = ()
 
 
-def _repeat(tensors: Params, n_clients: int, device: torch.device | str) -> Params:
-    views = {name: t.to(device).expand(n_clients, *t.shape[1:]) for name, t in tensors.items()}
-    return {name: t.clone() for name, t in views.items()}
+def _repeat(tensors: Mapping[str, Tensor], n: int, device: torch.device | str) -> Params:
+    """Return copies `(n, …)` of tensors `(1, …)`."""
+    return {name: t.to(device).expand(n, *t.shape[1:]).clone() for name, t in tensors.items()}
 
 
 def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str]]:
@@ -298,8 +297,7 @@ class Network:
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
     def _seeded(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return self._build().requires_grad_(False)
 
     def initial(
@@ -307,15 +305,9 @@ class Network:
     ) -> tuple[Params, Params]:
         """Return initial parameters and buffers of `n` clients, `(n, …)`, the same for all."""
         fresh = self._seeded(seed)
-        groups = (dict(fresh.named_parameters()), dict(fresh.named_buffers()))
-        parameters, buffers = (
-            {
-                self.prefix + name: t.to(device).expand(n, *t.shape[1:]).clone()
-                for name, t in group.items()
-            }
-            for group in groups
-        )
-        return parameters, buffers
+        groups = fresh.named_parameters(), fresh.named_buffers()
+        parameters, buffers = ({self.prefix + name: t for name, t in group} for group in groups)
+        return _repeat(parameters, n, device), _repeat(buffers, n, device)
 
     def __call__(
         self,

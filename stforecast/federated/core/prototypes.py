@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.method import Method, Task
-from stforecast.federated.core.state import Cohort
+from stforecast.federated.core.state import Cohort, ServerState
 from stforecast.federated.core.tensors import Batch
 from stforecast.federated.kernels.compiler import usable
 from stforecast.federated.kernels.functions import add_by_key
@@ -218,6 +218,33 @@ def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:
     """
     share = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     return (share @ prototypes.flatten(1)).view(-1, *prototypes.shape[1:])
+
+
+def key_means(prototypes: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean prototype of each key over the clients, `(keys, d)`; 0 without weights.
+
+    The prototypes are `(clients, keys, d)`, the weights `(clients, keys)`: whole or truth values.
+
+    >>> prototypes = torch.tensor([[[1.0], [5.0]], [[4.0], [6.0]]])
+    >>> key_means(prototypes, torch.tensor([[2, 0], [1, 0]]))
+    tensor([[2.],
+            [0.]])
+    """
+    weights = weights.to(prototypes.dtype)
+    shares = weights / weights.sum(0).clamp(min=1)
+    return torch.einsum("nk,nkd->kd", shares, prototypes)
+
+
+def global_prototypes(server: ServerState, prototypes: Tensor, weights: Tensor) -> ServerState:
+    """Return the `prototypes` that `key_means` gives, and which keys are `known`, `(keys,)`.
+
+    A key without weight keeps its prototype in the server's former state, if it has one there.
+    """
+    mean, known = key_means(prototypes, weights), (weights > 0).any(0)
+    if "prototypes" in server:
+        mean = torch.where(known[:, None], mean, server["prototypes"])
+        known = known | server["known"]
+    return {"prototypes": mean, "known": known}
 
 
 def by_key(prototypes: Tensor, keys: Tensor) -> Tensor:

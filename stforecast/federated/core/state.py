@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData, batches
-from stforecast.federated.core.tensors import Batch, Params, is_range, take
+from stforecast.federated.core.tensors import Batch, Params, is_range, take, without_prefix
 from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
 
 ServerState = dict[str, Tensor]
@@ -50,6 +50,16 @@ class Clients:
     def device(self) -> torch.device:
         """Device of the parameters."""
         return next(iter(self.params.values())).device
+
+    def take(self, ids: Tensor) -> Clients:
+        """Return the state of some clients, as views if `ids` is a contiguous range."""
+        return Clients(
+            take(self.params, ids),
+            take(self.buffers, ids),
+            {name: take(tensors, ids) for name, tensors in self.moments.items()},
+            self.sizes[ids],
+            take(self.memory, ids),
+        )
 
     def groups(self) -> list[tuple[str, Params]]:
         """Return all groups of tensors with a client axis, by name."""
@@ -108,25 +118,22 @@ class State:
         Raises:
             KeyError: if `clients/sizes` is missing or a tensor belongs to none of the three.
         """
-        sides: dict[str, Params] = {"clients": {}, "server": {}, "received": {}}
-        for name, t in tensors.items():
-            side, _, rest = name.partition("/")
-            sides[side][rest] = t
-        groups: dict[str, Params] = {}
-        for name, t in sides["clients"].items():
-            group, _, own = name.partition("/")
-            groups.setdefault(group, {})[own] = t
-        prefix = "moments."
+        sides = "clients/", "server/", "received/"
+        if odd := [name for name in tensors if not name.startswith(sides)]:
+            raise KeyError(odd[0])
+        of_clients, server, received = (without_prefix(tensors, side) for side in sides)
+        moments: Moments = {}
+        for name, t in without_prefix(of_clients, "moments.").items():
+            moment, _, parameter = name.partition("/")
+            moments.setdefault(moment, {})[parameter] = t
         clients = Clients(
-            params=groups.get("params", {}),
-            buffers=groups.get("buffers", {}),
-            moments={
-                g.removeprefix(prefix): ts for g, ts in groups.items() if g.startswith(prefix)
-            },
+            params=without_prefix(of_clients, "params/"),
+            buffers=without_prefix(of_clients, "buffers/"),
+            moments=moments,
             sizes=tensors["clients/sizes"],
-            memory=groups.get("memory", {}),
+            memory=without_prefix(of_clients, "memory/"),
         )
-        return cls(clients, sides["server"], round, seed, sides["received"])
+        return cls(clients, server, round, seed, received)
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,14 @@ def generator(seed: int, *key: int) -> torch.Generator:
     """
     entropy = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(entropy[0]))
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's global generators within the context; restore that of the CPU and the device."""
+    with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 class Cohort:

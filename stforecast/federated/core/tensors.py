@@ -5,7 +5,7 @@ All have a leading client axis. A round's bytes are counted from its payloads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,6 +123,15 @@ def plain_mean(stacked: Tensor) -> Tensor:
     return weighted_mean(stacked, torch.ones(len(stacked)))
 
 
+def client_sums(tensors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of all values of tensors `(clients, …)` for each client, `(clients,)`.
+
+    >>> client_sums([torch.ones(2, 3), torch.tensor([10.0, 20.0])])
+    tensor([13., 23.])
+    """
+    return torch.stack([t.reshape(len(t), -1).sum(1) for t in tensors]).sum(0)
+
+
 def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
     """Return `‖w - w^t‖²` of each client, `(clients,)`, over the parameters that both have.
 
@@ -132,12 +141,7 @@ def squared_distance(params: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
     >>> squared_distance(w, {name: torch.zeros_like(t) for name, t in w.items()})
     tensor([14., 16.])
     """
-    parts = [
-        (p - anchor[name]).square().reshape(len(p), -1).sum(1)
-        for name, p in params.items()
-        if name in anchor
-    ]
-    return torch.stack(parts).sum(0)
+    return client_sums((p - anchor[n]).square() for n, p in params.items() if n in anchor)
 
 
 def linear_term(
@@ -151,11 +155,7 @@ def linear_term(
     >>> linear_term(d, w, {"a": torch.tensor([[1.0, 1.0]])})
     tensor([10.])
     """
-    parts = [
-        (d * (params[name] - anchor[name])).reshape(len(d), -1).sum(1)
-        for name, d in direction.items()
-    ]
-    return torch.stack(parts).sum(0)
+    return client_sums(d * (params[name] - anchor[name]) for name, d in direction.items())
 
 
 def with_axes(t: Tensor, n: int) -> Tensor:

@@ -19,7 +19,7 @@ from stforecast.federated.core.options import (
     Share,
     ShareBelowOne,
 )
-from stforecast.federated.core.tensors import Params, with_axes
+from stforecast.federated.core.tensors import Params, client_sums, with_axes
 from stforecast.federated.kernels.functions import AdamKernel
 
 Moments = dict[str, Params]
@@ -28,6 +28,11 @@ Moments = dict[str, Params]
 STEPS = "steps"
 """Name of Adam's step counts, `(clients,)` for each parameter."""
 
+Lists = dict[str, list[Tensor]]
+"""Name of an optimiser's moment to a tensor for each of some parameters."""
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+"""Adam's settings of Kingma and Ba, ICLR 2015, Algorithm 1."""
 
 SLOW = frozenset({"slow_share", "slow_rounds", "mixing", "staleness", "hinge"})
 """Names of the settings of simulated slow clients."""
@@ -197,8 +202,7 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
         groups.setdefault(next((p for p in apart if name.startswith(p)), ""), []).append(name)
     clipped = {}
     for names in groups.values():
-        squares = [grads[n].reshape(len(grads[n]), -1).square().sum(1) for n in names]
-        length = torch.stack(squares).sum(0).sqrt()
+        length = client_sums(grads[name].square() for name in names).sqrt()
         scale = (norm / (length + 1e-6)).clamp(max=1)  # As in torch's clip_grad_norm_.
         for name in names:
             clipped[name] = grads[name] * with_axes(scale, grads[name].ndim)
@@ -240,13 +244,8 @@ def zero_moments(
     }
 
 
-Lists = dict[str, list[Tensor]]
 Step = Callable[[list[Tensor], list[Tensor], Lists, Training], None]
 """Updates parameters and moments in place, given the gradients."""
-
-
-BETAS, EPSILON = (0.9, 0.999), 1e-8
-"""Adam's settings of Kingma and Ba, ICLR 2015, Algorithm 1."""
 
 
 def _adam(params: list[Tensor], grads: list[Tensor], moments: Lists, training: Training) -> None:

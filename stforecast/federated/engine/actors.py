@@ -140,38 +140,44 @@ def spread_trainer(
     Half of `memory` is for this process, half for the actors; `workers` are those of an actor.
     """
     half, n = memory // 2 if memory else None, len(actors)
+    of_actor = {"workers": workers, "memory": half // n if half else None}
     # With the workers of all actors the cohorts are those of one process.
-    trainer = Trainer(*data, workers=n * workers, memory=half, **options)
-    trainer.parts = SpreadParts(trainer, actors, workers, half // n if half else None)
-    return trainer
+    return SpreadTrainer(actors, of_actor, *data, workers=n * workers, memory=half, **options)
 
 
-class SpreadParts:
-    """Parts of a trainer's clients in actors, none of which is started.
+class SpreadTrainer(Trainer):
+    """A trainer whose clients are trained in several actors, see `spread_trainer`.
 
     An actor is sent a `State`: the server's state, and that of its clients if it does not have it.
-    It has `workers` cohorts at the same time, and may take `memory` bytes.
+
+    Args:
+        actors: the actors.
+        of_actor: options of the trainer in each.
+        *data: method and samples, see `Trainer`.
+        **options: options of this trainer, see `Trainer`.
     """
 
-    def __init__(self, trainer: Trainer, actors: Actors, workers: int, memory: int | None) -> None:
-        self.trainer, n = trainer, len(actors)
+    def __init__(
+        self, actors: Actors, of_actor: Mapping[str, Any], *data: Any, **options: Any
+    ) -> None:
+        super().__init__(*data, **options)
         self._options = {
-            "seed": trainer.state.seed,
-            "uplink": trainer.uplink,
-            "workers": workers,
-            "memory": memory,
-            "cohort_size": trainer.cohort_size,
+            "seed": self.state.seed,
+            "uplink": self.uplink,
+            "cohort_size": self.cohort_size,
+            **of_actor,
         }
-        self._actors, self._parts = actors, split_clients(len(trainer), n, trainer.cohort_size)
-        self._missing, self._stale = set(range(n)), set(range(n))
-        self.predicting = trainer.state
+        self._actors = actors
+        self._parts = split_clients(len(self), len(actors), self.cohort_size)
+        self._missing, self._stale = set(range(len(actors))), set(range(len(actors)))
+        self._predicting = self.state
 
     def _make(self, part: range) -> Callable[[], PartTrainer]:
         """Return what makes a part, with the samples of its clients only."""
-        ids, whole = torch.tensor(part), self.trainer
-        stages = Stream([stage.take(ids) for stage in whole.stream.stages], whole.stream.order)
-        validation = None if whole.validation is None else whole.validation.take(ids)
-        method, options = whole.method, self._options
+        ids = torch.tensor(part)
+        stages = Stream([stage.take(ids) for stage in self.stream.stages], self.stream.order)
+        validation = None if self.validation is None else self.validation.take(ids)
+        method, options = self.method, self._options
         return lambda: PartTrainer(method, stages, validation, part.start, **options)
 
     def train(self, ids: Tensor) -> Trained:
@@ -179,7 +185,7 @@ class SpreadParts:
         bounds = torch.tensor([part.start for part in self._parts[1:]])
         of_parts = ids.tensor_split(torch.searchsorted(ids, bounds))
         answers: list[tuple[Trained, Params]] = self._ask("train", [(own,) for own in of_parts])
-        state = self.trainer.state.clients.flat()
+        state = self.state.clients.flat()
         for own, (_, rows) in zip(of_parts, answers, strict=True):
             for name, t in rows.items():
                 state[name][own] = t
@@ -187,21 +193,24 @@ class SpreadParts:
 
     def ready(self) -> State:
         """Return the state that predicts, see `Trainer.ready`."""
-        self.predicting = self.trainer.state
-        if self.trainer.method.personalises:
-            self.predicting = self.trainer.unfitted()
-            whole = self.predicting.clients.flat()
+        self._predicting = self.state
+        if self.method.personalises:
+            self._predicting = self.unfitted()
+            whole = self._predicting.clients.flat()
             for part, rows in zip(self._parts, self._ask("ready"), strict=True):
                 for name, t in rows.items():
                     whole[name][part.start : part.stop] = t
-        return self.predicting
+        return self._predicting
 
-    def scores(self) -> list[tuple[float, float]]:
-        """Return the scores of the validation samples, in order of the clients."""
+    def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
+        """Return scores as `Trainer.scores`; actors compute those of the validation samples."""
+        if data is not self.validation or state is not self._predicting:
+            return super().scores(data, state)
         return [score for of_part in self._ask("scores") for score in of_part]
 
-    def forget(self) -> None:
-        """Send the clients' state again before the next round."""
+    def restore(self, state: State) -> None:
+        """Restore a state, and send actors that of their clients before the next round."""
+        super().restore(state)
         self._stale = set(range(len(self._parts)))
 
     def _ask(self, task: str, arguments: Sequence[tuple[Any, ...]] | None = None) -> list[Any]:
@@ -231,7 +240,7 @@ class SpreadParts:
         clients = self._parts[i]
         log.warning(
             "round %d: the actor of clients %d to %d was lost (%s); a new one repeats its work",
-            self.trainer.state.round + 1,
+            self.state.round + 1,
             clients.start,
             clients.stop - 1,
             reason,
@@ -241,18 +250,9 @@ class SpreadParts:
 
     def _sent(self, i: int) -> State:
         """Return what an actor receives; tensors of its clients only if it does not have them."""
-        state, ids = self.trainer.state, torch.tensor(self._parts[i])
-        clients = Clients({}, {}, {}, torch.empty(0, dtype=torch.long))
-        if i in self._stale:
-            groups = {name: take(tensors, ids) for name, tensors in state.clients.groups()}
-            moments = {name: groups[f"moments.{name}"] for name in state.clients.moments}
-            clients = Clients(
-                groups["params"],
-                groups["buffers"],
-                moments,
-                state.clients.sizes[ids],
-                groups["memory"],
-            )
+        state, ids = self.state, torch.tensor(self._parts[i])
+        nobody = Clients({}, {}, {}, torch.empty(0, dtype=torch.long))
+        clients = state.clients.take(ids) if i in self._stale else nobody
         return State(clients, state.server, state.round, state.seed, take(state.received, ids))
 
 

@@ -68,9 +68,8 @@ class RoundReport:
 class Server:
     """Aggregates the uploads of each round and records the rounds' reports.
 
-    Of the state, the server's tensors, the round and the clients' sizes are used. Validation losses
-    are delayed by `lag` rounds. A defence against Byzantine uploads that the method cannot use is
-    refused.
+    It uses the state's server, round and sizes of clients. Validation losses are delayed by `lag`
+    rounds. A defence against Byzantine uploads that the method cannot use is refused.
 
     Attributes:
         reports: reports of all rounds done.
@@ -158,7 +157,7 @@ class Server:
         return {name: row_major(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
-        """Make a state that `merged` returned the server's; this ends the round."""
+        """Replace the server's state by one that `merged` returned; this ends the round."""
         self.state.server = merged
         self.state.round += 1
 
@@ -347,7 +346,7 @@ class Federation:
         return loss
 
     def ready(self) -> State:
-        """Return the state that predicts, see `Trainer.ready`; that of a round once."""
+        """Return the state that predicts, see `Trainer.ready`; a validated one is kept for this."""
         return self._validated or self.trainer.ready()
 
     def evaluate(self, data: ClientData, state: State | None = None) -> float:

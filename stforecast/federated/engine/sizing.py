@@ -21,7 +21,6 @@ import hashlib
 import itertools
 import logging
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -99,11 +98,11 @@ def cohort_size(
 
 def cache_bytes() -> int:
     """Return the size of the largest cache of the first core."""
-    sizes = [USUAL_CACHE]
-    for path in sorted(CPU_CACHES.glob("index*/size")):
+    sizes = []
+    for path in CPU_CACHES.glob("index*/size"):
         if found := re.fullmatch(r"(\d+)([KM])", path.read_text().strip()):
-            sizes.append(int(found[1]) * 2 ** (10 if found[2] == "K" else 20))
-    return max(sizes[1:], default=sizes[0])
+            sizes.append(int(found[1]) * (2**10 if found[2] == "K" else 2**20))
+    return max(sizes, default=USUAL_CACHE)
 
 
 def keep_freed_memory() -> None:
@@ -159,11 +158,11 @@ class Memory:
 
     def __str__(self) -> str:
         """Describe the bytes in words, for the log."""
-        named = ("clients", self.clients), ("best round", self.best), ("training", self.training)
-        parts = ", ".join(
-            f"{name} {size / 1e9:.2f}" for name, size in (*named, ("data", self.data))
+        return (
+            f"{self.total / 1e9:.2f} GB (clients {self.clients / 1e9:.2f}, best round "
+            f"{self.best / 1e9:.2f}, training {self.training / 1e9:.2f}, data "
+            f"{self.data / 1e9:.2f})"
         )
-        return f"{self.total / 1e9:.2f} GB ({parts})"
 
 
 def predicted_memory(
@@ -275,10 +274,10 @@ def pick_device(name: str) -> torch.device:
 
 
 class Store:
-    """A folder of plain files, one per tensor, which is removed with this object."""
+    """A temporary folder of plain files, one per tensor, which is removed with this object."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="stforecast-", dir=folder))
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stforecast-"))
         self._names = itertools.count()
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 

@@ -42,7 +42,8 @@ LATE, DUE = "late.", "late due"
 """Prefix of waiting uploads, and the round in which each client's arrives, in `received`."""
 
 MIXED, BEGAN = "late mixed", "late began"
-"""How many uploads of each client were mixed, and how many of all when it began its latest."""
+"""Numbers of uploads by client: how many of its own were mixed, and how many of all clients' had
+been mixed when it began its latest."""
 
 SLOW, ORDER = (0, 0, 8), (0, 0, 9)
 """Keys of the draws of slow clients and of orders of arrival, distinct from others of a run."""
@@ -84,7 +85,9 @@ def lateness_weight(training: Training, delay: Tensor) -> Tensor:
 
 
 def shares_of(weights: Tensor) -> Tensor:
-    """Return the shares of a model, and of what is mixed into it in turn with weights `(n,)`.
+    """Return the shares `(1 + n,)` of a model and n others that are mixed into it one by one.
+
+    The i-th mixing replaces the share `weights[i]` of what is there by the i-th other model.
 
     >>> shares_of(torch.tensor([0.5, 0.25]))
     tensor([0.3750, 0.3750, 0.2500])

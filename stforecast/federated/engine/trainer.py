@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +26,15 @@ from data_prep.base.errors import InputError
 from data_prep.base.progress import noting
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, initial_state, predictions_of
-from stforecast.federated.core.state import Clients, Cohort, Participants, State, cohorts, generator
+from stforecast.federated.core.state import (
+    Clients,
+    Cohort,
+    Participants,
+    State,
+    cohorts,
+    generator,
+    seeded,
+)
 from stforecast.federated.core.tensors import (
     Like,
     Params,
@@ -87,10 +94,8 @@ class Trained:
         if not found:
             return cls.nobody(failed, bytes_down)
         ids, upload = joined([(part.ids, part.upload) for part in found])
-        loss, task_loss = (
-            torch.cat(losses)
-            for losses in zip(*((part.loss, part.task_loss) for part in found), strict=True)
-        )
+        loss = torch.cat([part.loss for part in found])
+        task_loss = torch.cat([part.task_loss for part in found])
         return cls(ids, upload, found[0].like, loss, task_loss, bytes_down, failed)
 
 
@@ -98,29 +103,6 @@ log = logging.getLogger(__name__)
 
 DROPOUT, UPLINK = 2, 3
 """Purposes of random draws, the last part of a generator's key; methods have others."""
-
-
-class Parts(Protocol):
-    """Trainers of parts of the clients in other processes, see `spread_trainer`."""
-
-    predicting: State
-    """The state that predicts, of which the other processes hold the clients'."""
-
-    def train(self, ids: Tensor) -> Trained:
-        """Train some clients for a round, see `Trainer.train`."""
-        ...
-
-    def ready(self) -> State:
-        """Return the state that predicts, see `Trainer.ready`."""
-        ...
-
-    def scores(self) -> list[tuple[float, float]]:
-        """Return the scores of the validation samples, see `Trainer.scores`."""
-        ...
-
-    def forget(self) -> None:
-        """Send the clients' state again before the next round: it is another one now."""
-        ...
 
 
 class Trainer:
@@ -148,11 +130,9 @@ class Trainer:
         found: what was computed from each client's samples of this stage, see `Cohort.kept`.
         secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
             who knows the run's settings can compute it; otherwise it is keyed to the run.
-        parts: trainers in other processes that do the work of this one, if there are any.
     """
 
     secret_noise = False
-    parts: Parts | None = None
 
     def __init__(
         self,
@@ -216,10 +196,15 @@ class Trainer:
 
     def predicted_memory(self) -> sizing.Memory:
         """Predict the memory of the run, without what the method adds."""
-        data = [*self.stream.stages, *([self.validation] if self.validation else [])]
-        method, together = self.method, len(self.workers) * min(len(self), self.cohort_size)
-        clients = method.population, method.training, len(self), together, method.remembers
-        return sizing.predicted_memory(*clients, data, best=bool(self.validation))
+        return sizing.predicted_memory(
+            self.method.population,
+            self.method.training,
+            len(self),
+            n_in_training=len(self.workers) * min(len(self), self.cohort_size),
+            keeps_model=self.method.remembers,
+            data=[*self.stream.stages, *([self.validation] if self.validation else [])],
+            best=bool(self.validation),
+        )
 
     def _make_store(self, memory: int | None) -> Store | None:
         """Return files for the clients' states if these do not fit in memory, else None."""
@@ -325,8 +310,6 @@ class Trainer:
         vars(self.state).update(vars(rest))  # The server may hold this same object.
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
-        if self.parts:
-            self.parts.forget()
 
     def train(self, ids: Tensor) -> Trained:
         """Train clients of increasing `ids` for a round; those that fail keep their state.
@@ -334,8 +317,6 @@ class Trainer:
         Raises:
             InputError: if the method would send samples, or changes the server's state.
         """
-        if self.parts:
-            return self.parts.train(ids)
         work = cohorts(ids, self.state.clients, self.cohort_size)
         server = {name: (t, t._version) for name, t in self.state.server.items()}
         trained = [t for part in self.workers.map(self._train, work) for t in part]
@@ -370,8 +351,7 @@ class Trainer:
 
     def _write_back(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
         """Keep the state of the clients that did not diverge, and encode their upload."""
-        of_client = (cohort.params, cohort.buffers, cohort.memory, upload)
-        sound = sound_clients(*of_client, n=len(cohort))
+        sound = sound_clients(cohort.params, cohort.buffers, cohort.memory, upload, n=len(cohort))
         failed, bytes_down = {int(i): DIVERGED for i in cohort.ids[~sound]}, total_bytes(payload)
         if not sound.any():
             return Trained.nobody(failed, bytes_down)
@@ -399,10 +379,20 @@ class Trainer:
         return self.uplink.encode(upload, take(self.state.received, ids), generators)
 
     def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
-        data, method = self.train_data.take(ids), self.method
-        of_round = state.seed, state.round, copied, self.place()[0]
-        rest = method.clipped_apart, self.first, self.found, self._model
-        return Cohort(state.clients, ids, data, method.training, *of_round, *rest)
+        return Cohort(
+            state.clients,
+            ids,
+            self.train_data.take(ids),
+            self.method.training,
+            state.seed,
+            state.round,
+            copied=copied,
+            stage=self.place()[0],
+            apart=self.method.clipped_apart,
+            first=self.first,
+            found=self.found,
+            model=self._model,
+        )
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:
         return generator(self.state.seed, self.state.round, self.first + i, purpose)
@@ -414,13 +404,12 @@ class Trainer:
         Layers that draw from torch's global generators are keyed to the cohort.
         """
         with ExitStack() as stack:
-            if method.population.drops:
+            if method.population.dropout:
                 own = [self._generator(int(i), DROPOUT) for i in ids]
                 stack.enter_context(method.population.drawing(own))
             if self.workers.draws:
-                devices = [self.device] if self.device.type == "cuda" else []
-                stack.enter_context(torch.random.fork_rng(devices=devices))
-                torch.manual_seed(self._generator(int(ids[0]), DROPOUT).initial_seed())
+                seed = self._generator(int(ids[0]), DROPOUT).initial_seed()
+                stack.enter_context(seeded(seed, self.device))
             yield
 
     def ready(self) -> State:
@@ -428,8 +417,6 @@ class Trainer:
 
         A client without samples in this stage predicts with what it receives.
         """
-        if self.parts:
-            return self.parts.ready()
         if not self.method.personalises:
             return self.state
         state = self.unfitted()
@@ -456,8 +443,6 @@ class Trainer:
 
     def scores(self, data: ClientData, state: State) -> list[tuple[float, float]]:
         """Return the task's score of each cohort as total and count; arguments as in `score`."""
-        if self.parts and data is self.validation and state is self.parts.predicting:
-            return self.parts.scores()
 
         @torch.no_grad()
         def of_cohort(method: Method, ids: Tensor) -> tuple[float, float]:

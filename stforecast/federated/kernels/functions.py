@@ -43,8 +43,7 @@ def stacked_grus(xs: Sequence[Tensor], weights: Sequence[Weights]) -> Tensor:
     also in the backward pass; sums, gates and gradients stay in single precision. The inputs are
     `(clients, batch, steps, input_size)` on a CPU, float32 or float64.
     """
-    result: Tensor = _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
-    return result
+    return _StackedGRUs.apply(len(xs), *xs, *(w for ws in weights for w in ws))
 
 
 class _StackedGRUs(Function):
@@ -114,8 +113,7 @@ def stacked_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding:
         `(clients, batch, height + 2 padding - side + 1, width + 2 padding - side + 1, out)`.
     """
     padded = F.pad(x, (0, 0, *[padding] * 4)) if padding else x
-    result: Tensor = _Convolution.apply(padded, weight, bias)
-    return result
+    return _Convolution.apply(padded, weight, bias)
 
 
 class _Convolution(Function):
@@ -146,8 +144,7 @@ class _Convolution(Function):
 
 def relu_pool(x: Tensor) -> Tensor:
     """Return the maximum of 2 × 2 pixels and 0, `(clients, batch, height/2, width/2, channels)`."""
-    result: Tensor = _ReluPool.apply(x)
-    return result
+    return _ReluPool.apply(x)
 
 
 class _ReluPool(Function):
@@ -167,8 +164,7 @@ class _ReluPool(Function):
         clients, batch, height, width, channels = x.shape
         d_x, sizes = x.new_empty(x.shape), (clients * batch, height, width, channels)
         call("relu_pool_backward", x.dtype, *sizes, x, y, grad.contiguous(), d_x)
-        result: Tensor = d_x
-        return result
+        return d_x
 
 
 def linear_column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Tensor:
@@ -177,8 +173,7 @@ def linear_column(x: Tensor, weight: Tensor, bias: Tensor, parts: int = 1) -> Te
     Values x are `(clients, batch, parts * width)` on a CPU, float32 or float64, where width is a
     multiple of `LANES`; W is `(clients, width, 1)`, b `(clients, 1)`.
     """
-    result: Tensor = _Column.apply(x, weight, bias, parts)
-    return result
+    return _Column.apply(x, weight, bias, parts)
 
 
 class _Column(Function):
@@ -294,10 +289,8 @@ def contrast(
         sum of both losses, `(clients,)`.
     """
     of_keys = prototypes or (None, None, None)
-    result: tuple[Tensor, Tensor] = _Contrast.apply(
-        encoded, filters, *of_keys, (float(temperature), float(weight))
-    )
-    return result
+    factors = float(temperature), float(weight)
+    return _Contrast.apply(encoded, filters, *of_keys, factors)
 
 
 class _Contrast(Function):

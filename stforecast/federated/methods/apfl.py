@@ -94,7 +94,7 @@ class Apfl(TwoModels):
     def mixture(self, state: Mapping[str, Tensor], global_model: Mapping[str, Tensor]) -> Params:
         """Return v̄ = α v + (1-α) w, with its own buffers, `personal.…`."""
         model = personal_model(state)
-        for name in self.trainable:
+        for name in self.population.trainable:
             w, v = global_model[name], model[name]
             model[name] = torch.lerp(w, v, with_axes(state["alpha"].to(v), v.ndim))
         return model

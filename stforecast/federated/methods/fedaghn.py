@@ -84,10 +84,9 @@ class FedAghn(OwnModels):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return all clients' models `(clients, …)`, of which none has changed yet."""
-        models = {name: clients.params[name].clone() for name in self.shared}
-        changes = {CHANGE + name: torch.zeros_like(t) for name, t in models.items()}
-        seen = torch.zeros(len(clients), dtype=torch.bool, device=clients.device)
-        return {**models, **changes, SEEN: seen, **self.scalars(seen)}
+        server = super().init(clients, sizes, seed)
+        changes = {CHANGE + name: torch.zeros_like(server[name]) for name in self.shared}
+        return {**server, **changes, **self.scalars(server[SEEN])}
 
     def scalars(self, like: Tensor) -> ServerState:
         """Return the initial p and q of clients, in double precision. `like`: `(clients,)`."""
@@ -165,12 +164,9 @@ class FedAghn(OwnModels):
     def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients; the model of a new one is the mean of all."""
         ids = ids.to(server[SEEN].device)
-        known, seen = ids >= 0, server[SEEN]
-        fresh = {SEEN: torch.zeros_like(known), **self.scalars(known)}
-        for name in self.shared:
-            models = server[name]
-            fresh[name] = models[seen].mean(0) if seen.any() else models[0]
-            fresh[CHANGE + name] = torch.zeros_like(models[0])
+        known, model = ids >= 0, self.model_of_new(server)
+        changes = {CHANGE + name: torch.zeros_like(t) for name, t in model.items()}
+        fresh = {**model, **changes, SEEN: torch.zeros_like(known), **self.scalars(known)}
         return {
             name: torch.where(with_axes(known, t.ndim), t[ids], fresh[name])
             for name, t in server.items()

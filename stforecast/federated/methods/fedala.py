@@ -34,7 +34,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from stforecast.federated.core.data import ClientData, batches, members
+from stforecast.federated.core.data import ClientData, batches, members, shuffled
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
@@ -85,8 +85,8 @@ class FedAla(FittedModels):
             if next(module.parameters(recurse=False), None) is not None
         ]
         high = tuple(layers[-self.options.mixed_layers :])
-        parameters = dict(self.population.model.named_parameters())
-        self.mixed = [n for n in self.shared if n in parameters and n.startswith(high)]
+        trainable = self.population.trainable
+        self.mixed = [n for n in self.shared if n in trainable and n.startswith(high)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Initialise as FedAvg, with all weights at 1."""
@@ -130,7 +130,7 @@ class FedAla(FittedModels):
         data = cohort.data
         total = int(data.n_groups[0])
         n = max(1, int(self.options.mixing_share * total))
-        order = torch.stack([torch.randperm(total, generator=g)[:n] for g in cohort.generators])
+        order = shuffled(total, cohort.generators)[:, :n]
         rows, client = members(order, data.group), torch.arange(len(cohort))[:, None]
         tensors = {name: t[client, rows] for name, t in data.tensors.items()}
         sizes = torch.full((len(cohort),), rows.shape[1])

@@ -37,9 +37,8 @@ class FedAvg(Method):
 
     @property
     def shared(self) -> list[str]:
-        """Names of the tensors that are sent and averaged, without those in the model's `own`."""
-        own = self.population.model.own
-        return [n for n in self.population.names if self.shares(n) and not n.startswith(own)]
+        """Names of the tensors that are sent and averaged; none is client-specific."""
+        return [name for name in self.population.common if self.shares(name)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the clients' common initial model, `(…)` without a client axis."""

@@ -35,7 +35,7 @@ from torch import Tensor
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
-from stforecast.federated.core.tensors import Batch, Payload, weighted_mean
+from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
 
 BIAS, MEAN = "bias_memory", "feature_mean"
@@ -92,8 +92,7 @@ class FedDBE(FedAvg):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models; keep z̄_g, or average the first means."""
-        fresh = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
-        return {**server, **fresh}
+        return {**server, **super().aggregate(server, of, uploads)}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the latest global model and the client's own z̄_p."""

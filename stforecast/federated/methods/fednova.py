@@ -29,17 +29,16 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
-from stforecast.federated.core.tensors import Batch, Payload, squared_distance, with_axes
-from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.core.tensors import Payload, with_axes
+from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
 
 DIRECTION = "direction."
 """Prefix of an upload that is a direction, not a value."""
 
 
 @dataclass(frozen=True)
-class FedNovaOptions(CheckedOptions):
+class FedNovaOptions(FedProxOptions):
     """Settings of FedNova.
 
     Attributes:
@@ -50,13 +49,13 @@ class FedNovaOptions(CheckedOptions):
     mu: NonNegativeFloat = 0.0
 
 
-class FedNova(FedAvg):
-    """FedAvg, with FedProx's local objective unless μ = 0, and normalised averaging."""
+class FedNova(FedProx):
+    """FedProx, which is FedAvg for μ = 0, with normalised averaging."""
 
     name = "fednova"
     summary = "FedAvg that normalises updates by the clients' local steps"
     paper = "Wang et al., NeurIPS 2020"
-    guards = FedAvg.guards
+    guards = FedProx.guards
     Options = FedNovaOptions
     options: FedNovaOptions
 
@@ -80,13 +79,6 @@ class FedNova(FedAvg):
             else:
                 upload[name] = t
         return upload
-
-    def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
-        """Return the loss of each client, `(clients,)`, with the proximal term of FedProx."""
-        loss = super().local_loss(cohort, batch, payload)
-        if self.options.mu == 0:
-            return loss
-        return loss + self.options.mu / 2 * squared_distance(cohort.params, payload)
 
     def norm(self, cohort: Cohort) -> Tensor:
         """Return ‖a_i‖₁ of the round, `(clients,)`.

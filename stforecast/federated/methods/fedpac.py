@@ -39,7 +39,11 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.prototypes import PrototypeMeans, instance_distance
+from stforecast.federated.core.prototypes import (
+    PrototypeMeans,
+    global_prototypes,
+    instance_distance,
+)
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import (
     Batch,
@@ -85,10 +89,8 @@ class FedPac(FedPer):
 
     @property
     def heads(self) -> list[str]:
-        """Names of the tensors of a head, without those in the model's `own`."""
-        own = self.population.model.own
-        names = self.population.names
-        return [name for name in names if name.startswith(HEAD) and not name.startswith(own)]
+        """Names of the tensors of a head that are not client-specific."""
+        return [name for name in self.population.common if name.startswith(HEAD)]
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the encoder `(…)` and the clients' heads `(clients, …)`."""
@@ -146,19 +148,13 @@ class FedPac(FedPer):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average encoders and prototypes, and mix the participants' heads."""
-        ids, held = of.ids.to(uploads["known"].device), uploads["known"]
+        ids = of.ids.to(uploads["known"].device)
         after = {name: weighted_mean(uploads[name], of.sizes) for name in self.shared}
         weights = mixing_weights(uploads["moment"], uploads["variance"])
         for name in self.heads:
             after[name] = server[name].clone()
             after[name][ids] = torch.tensordot(weights.to(uploads[name]), uploads[name], dims=1)
-        shares = held / held.sum(0).clamp(min=1)
-        mean = torch.einsum("nk,nkd->kd", shares.to(uploads["prototypes"]), uploads["prototypes"])
-        known = held.any(0)
-        if "prototypes" in server:
-            mean = torch.where(known[:, None], mean, server["prototypes"])
-            known = known | server["known"]
-        return {**after, "prototypes": mean, "known": known}
+        return {**after, **global_prototypes(server, uploads["prototypes"], uploads["known"])}
 
     def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients; the head of a new one is the mean of all."""

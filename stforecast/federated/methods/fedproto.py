@@ -25,13 +25,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
-from stforecast.federated.core.prototypes import encoded, instance_distance, means_of_last_epoch
+from stforecast.federated.core.prototypes import (
+    encoded,
+    global_prototypes,
+    instance_distance,
+    means_of_last_epoch,
+)
 from stforecast.federated.core.state import Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload, repeated
 from stforecast.federated.uploads.robust import RULES
@@ -83,15 +87,9 @@ class FedProto(Method):
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return the mean of the local prototypes of each key over its clients (Eq. 6)."""
-        prototypes, counts = uploads["prototypes"], uploads["counts"]
-        held = counts > 0
-        weights = (counts if self.options.average == "samples" else held).to(prototypes.dtype)
-        shares = weights / weights.sum(0).clamp(min=1)
-        mean, known = torch.einsum("nk,nkd->kd", shares, prototypes), held.any(0)
-        if server:
-            mean = torch.where(known[:, None], mean, server["prototypes"])
-            known = known | server["known"]
-        return {"prototypes": mean, "known": known}
+        counts = uploads["counts"]
+        weights = counts if self.options.average == "samples" else counts > 0
+        return global_prototypes(server, uploads["prototypes"], weights)
 
 
 def pulled_loss(

@@ -45,7 +45,7 @@ from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
-from stforecast.federated.core.prototypes import means_of_last_epoch
+from stforecast.federated.core.prototypes import key_means, means_of_last_epoch
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.methods.fedproto import pulled_loss
@@ -153,9 +153,7 @@ def widest_gap(prototypes: Tensor, held: Tensor) -> float:
     >>> widest_gap(prototypes, torch.tensor([[True, True, False], [True, True, False]]))
     4.0
     """
-    weights = held.to(prototypes.dtype)
-    means = torch.einsum("nk,nkd->kd", weights / weights.sum(0).clamp(min=1), prototypes)
-    means = means[held.any(0)]
+    means = key_means(prototypes, held)[held.any(0)]
     return float(torch.pdist(means).max()) if len(means) > 1 else 0.0
 
 

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, linear_term
 from stforecast.federated.methods.two_models import FittedModels
 
 
@@ -94,8 +94,8 @@ class PerFedAvg(FittedModels):
             return loss
         product = self.hessian_product(cohort, gradient_of(loss, adapted), third)
         # The correction is 0; its gradient is -α ∇²f g.
-        terms = [((p - p.detach()) * product[n]).reshape(len(p), -1) for n, p in w.items()]
-        return loss - alpha * torch.cat(terms, dim=1).sum(1)
+        here = {name: p.detach() for name, p in w.items()}
+        return loss - alpha * linear_term(product, w, here)
 
     def hessian_product(self, cohort: Cohort, g: Params, batch: Batch) -> Params:
         """Return ∇²f(w) g as a central difference of gradients, with the same dropout in both."""

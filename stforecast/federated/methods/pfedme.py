@@ -83,7 +83,7 @@ class PFedMe(TwoModels):
         self.receive(cohort, payload)
         theta = personal_model(cohort.memory)
         overwrite(theta, cohort.state)
-        w = {name: cohort.params[name].detach() for name in self.trainable}
+        w = {name: cohort.params[name].detach() for name in self.population.trainable}
         for batch in cohort.batches():
             for _ in range(self.options.inner_steps):
                 self.inner_step(cohort, theta, w, batch)
@@ -106,7 +106,7 @@ class PFedMe(TwoModels):
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Return (1-β) wᵗ + β times the participants' mean (Algorithm 1, last line)."""
         mean = super().aggregate(server, of, uploads)
-        trained = [name for name in self.trainable if name in mean]
+        trained = [name for name in self.population.trainable if name in mean]
         mixed = {n: torch.lerp(server[n], mean[n], self.options.beta) for n in trained}
         return {**mean, **mixed}
 

@@ -1,41 +1,34 @@
 """FedAvgM, FedAdam and FedYogi: FedAvg whose server replaces the plain mean by an optimiser's step.
 
-The papers' clients train by plain SGD; here they have the run's optimiser. Buffers (running
-statistics) are averaged without the server's optimiser.
+The clients train as in FedAvg: by the run's optimiser, where those of the papers have plain SGD.
+Buffers (running statistics) are averaged without the server's optimiser.
 
 FedAvgM: FedAvg with momentum on the server.
 
 Hsu, Qi, Brown: Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification, 2019, arXiv 1909.06335, section 4.2.
 
-The clients train as in FedAvg. With Δw the mean change of the model over the round, weighted by
-samples, the server keeps a velocity v ← β v + Δw and moves the model by η v. (The paper defines Δw
-with the opposite sign and subtracts it.) For β = 0 and η = 1 this is FedAvg.
+With Δw the mean change of the model over the round, weighted by samples, the server keeps a
+velocity v ← β v + Δw and moves the model by η v. (The paper defines Δw with the opposite sign and
+subtracts it.) For β = 0 and η = 1 this is FedAvg.
 
 - In the long run the server moves η / (1-β) times as far as FedAvg's. The paper has η = 1 and tunes
   the clients' learning rate for each β; here either may be lowered.
 - The paper's experiments use Nesterov momentum; this uses the plain momentum of its equation.
 
-FedAdam: FedAvg with Adam on the server.
+FedAdam and FedYogi: FedAvg with Adam or Yogi on the server.
 
 Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
 ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
-The clients train as in FedAvg. With Δ the mean change of the model over the round, the server keeps
-m ← β₁ m + (1-β₁) Δ and v ← β₂ v + (1-β₂) Δ², and moves each parameter by η m / (√v + τ).
+With Δ the mean change of the model over the round, the server of FedAdam keeps
+m ← β₁ m + (1-β₁) Δ and v ← β₂ v + (1-β₂) Δ², and moves each parameter by η m / (√v + τ). FedYogi
+has v ← v - (1-β₂) Δ² sign(v - Δ²) instead: v changes by (1-β₂) Δ² in a round, never more. So if
+small changes follow large ones, v decreases slowly, and the steps grow slowly.
 
 - As in Algorithm 2, the moments have no bias correction: m starts at 0, v at τ². The paper requires
   v ≥ τ² at the start and gives no value.
 - Algorithm 2 counts clients equally; Δ is weighted by samples here, as in FedAvg.
-
-FedYogi: FedAvg with Yogi on the server.
-
-Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan: Adaptive Federated Optimization,
-ICLR 2021, arXiv 2003.00295, Algorithm 2.
-
-FedAdam, but v ← v - (1-β₂) Δ² sign(v - Δ²): v changes by (1-β₂) Δ² in a round, never more. So if
-small changes follow large ones, v decreases slowly, and the steps grow slowly. The differences from
-the paper are those of FedAdam, see there.
 """
 
 from __future__ import annotations
@@ -153,9 +146,12 @@ class FedAdamOptions(CheckedOptions):
     tau: PositiveFloat = 1e-3
 
 
-class AdaptiveServer(ServerOptimizer):
-    """Base of the servers that divide the mean change by the root of its mean square."""
+class FedAdam(ServerOptimizer):
+    """FedAvg with Adam on the server."""
 
+    name = "fedadam"
+    summary = "FedAvg with Adam on the server"
+    paper = "Reddi et al., ICLR 2021"
     guards = ServerOptimizer.guards
     Options = FedAdamOptions
     options: FedAdamOptions
@@ -171,31 +167,17 @@ class AdaptiveServer(ServerOptimizer):
         step = self.options.server_lr * mean / (square.sqrt() + self.options.tau)
         return step, {"mean": mean, "square": square}
 
-    @abstractmethod
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return the next mean square from v and Δ²."""
-
-
-class FedAdam(AdaptiveServer):
-    """FedAvg with Adam on the server."""
-
-    name = "fedadam"
-    summary = "FedAvg with Adam on the server"
-    paper = "Reddi et al., ICLR 2021"
-    guards = ServerOptimizer.guards
-
-    def next_square(self, v: Tensor, square: Tensor) -> Tensor:
-        """Return β₂ v + (1-β₂) Δ²."""
+        """Return the next mean square from v and Δ²: β₂ v + (1-β₂) Δ²."""
         return v.lerp(square, 1 - self.options.beta2)
 
 
-class FedYogi(AdaptiveServer):
+class FedYogi(FedAdam):
     """FedAvg with Yogi on the server."""
 
     name = "fedyogi"
     summary = "FedAvg with Yogi on the server: Adam, but its steps grow slowly"
-    paper = "Reddi et al., ICLR 2021"
-    guards = ServerOptimizer.guards
+    guards = FedAdam.guards
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
         """Return Yogi's v - (1-β₂) Δ² sign(v - Δ²)."""

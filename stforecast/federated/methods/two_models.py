@@ -27,11 +27,6 @@ class TwoModels(FedAvg):
     views = ("personal", "global")
     clipped_apart: ClassVar[tuple[str, ...]] = (PERSONAL,)
 
-    @property
-    def trainable(self) -> list[str]:
-        """Names of the model's parameters, without its buffers."""
-        return [name for name, _ in self.population.model.named_parameters()]
-
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the client's personal model, or with the server's latest global model."""
         if view == "personal":
@@ -61,9 +56,13 @@ class OwnModels(Method):
 
     def set_up(self) -> None:
         """Find the names of the parameters that are sent."""
-        model = self.population.model
-        names = [name for name, _ in model.named_parameters()]
-        self.shared = [name for name in names if not name.startswith(model.own)]
+        trainable = self.population.trainable
+        self.shared = [name for name in self.population.common if name in trainable]
+
+    def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
+        """Return all clients' models `(clients, …)`; none has taken part."""
+        models = {name: clients.params[name].clone() for name in self.shared}
+        return {**models, SEEN: torch.zeros(len(clients), dtype=torch.bool, device=clients.device)}
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the trained model."""
@@ -73,6 +72,11 @@ class OwnModels(Method):
         """Predict with the client's own model, as it was trained."""
         return super().predict(state, {}, x, view)
 
+    def model_of_new(self, server: ServerState) -> Params:
+        """Return the model of a new client `(…)`: the mean of all that have taken part."""
+        models, seen = {name: server[name] for name in self.shared}, server[SEEN]
+        return {n: t[seen].mean(0) if seen.any() else t[0] for n, t in models.items()}
+
 
 class MixedModels(OwnModels):
     """Base of methods whose server mixes all models by weights that follow from the models."""
@@ -81,10 +85,8 @@ class MixedModels(OwnModels):
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return all clients' models `(clients, …)`, of which none is mixed yet."""
-        n, device = len(clients), clients.device
-        models = {name: clients.params[name].clone() for name in self.shared}
-        seen = torch.zeros(n, dtype=torch.bool, device=device)
-        return {**models, SEEN: seen, MIXTURE: torch.eye(n, device=device)}
+        server = super().init(clients, sizes, seed)
+        return {**server, MIXTURE: torch.eye(len(clients), device=clients.device)}
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return each client's mixture under the names of the model."""
@@ -107,17 +109,18 @@ class MixedModels(OwnModels):
     def server_for(self, server: ServerState, ids: Tensor) -> ServerState:
         """Return the state for other clients; the model of a new one is the mean of all."""
         ids = ids.to(server[SEEN].device)
-        known, seen = ids >= 0, server[SEEN]
-        rows = {**server, SEEN: known & seen[ids]}
-        for name in self.shared:
-            models = server[name]
-            mean = models[seen].mean(0) if seen.any() else models[0]
-            rows[name] = torch.where(with_axes(known, models.ndim), models[ids], mean)
+        known = ids >= 0
+        rows = {**server, SEEN: known & server[SEEN][ids]}
+        for name, mean in self.model_of_new(server).items():
+            rows[name] = torch.where(with_axes(known, 1 + mean.ndim), server[name][ids], mean)
         return {**rows, MIXTURE: self.mixture(rows).to(server[MIXTURE])}
 
 
 def inner_products(models: Mapping[str, Tensor]) -> Tensor:
-    """Return those of all pairs of models `(clients, …)`, `(clients, clients)` doubles."""
+    """Return the inner products of all pairs of models `(clients, …)`.
+
+    They are `(clients, clients)`, in double precision.
+    """
     rows = (t.reshape(len(t), -1).double() for t in models.values())
     return torch.stack([t @ t.T for t in rows]).sum(0)
 

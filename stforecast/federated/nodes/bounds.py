@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from stforecast.federated.core.tensors import Like, Payload, like_of
-from stforecast.federated.nodes.membership import MOST_SAMPLES
 from stforecast.federated.nodes.messages import Answer
+from stforecast.federated.nodes.reported import MOST_SAMPLES
 
 LARGEST = 1e15
 """Largest size of a value: the sum of a million squares is finite in single precision."""

@@ -7,7 +7,7 @@ others, and a warning is logged. With `slow_share` it also continues without the
 `stforecast.federated.nodes.late_answers`.
 
 No single node decides which round is the best, and so which models are kept: see
-`stforecast.federated.nodes.membership`.
+`stforecast.federated.nodes.reported`.
 
 If a folder is given, the server's state is saved after each round. A run that was ended continues
 after the last complete round, to which its nodes return.
@@ -42,16 +42,7 @@ from stforecast.federated.engine.rounds import RoundReport, Server
 from stforecast.federated.nodes.bounds import fault_of, norm, outliers
 from stforecast.federated.nodes.late_answers import LateAnswers
 from stforecast.federated.nodes.masker import METRICS
-from stforecast.federated.nodes.membership import (
-    Membership,
-    Patience,
-    Reported,
-    bounded_mean,
-    bounded_nodes,
-    event,
-    most_improved,
-    tell_left_out,
-)
+from stforecast.federated.nodes.membership import Membership, Patience, event, tell_left_out
 from stforecast.federated.nodes.messages import (
     FEW,
     Answer,
@@ -63,8 +54,15 @@ from stforecast.federated.nodes.messages import (
     check_round,
     few_parties,
     most_common,
+    with_uploads,
 )
-from stforecast.federated.nodes.node_sums import NodeSums, check_sums
+from stforecast.federated.nodes.node_sums import NodeSums, check_uploads
+from stforecast.federated.nodes.reported import (
+    Reported,
+    bounded_mean,
+    bounded_nodes,
+    most_improved,
+)
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -144,13 +142,9 @@ class Coordinator:
             self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
         self.late = LateAnswers(self.method, link, self.membership)
-        if self.server.uplink.delta_coding:
-            raise InputError("nodes may lose an upload, so they do not support delta_coding")
-        self.sums: NodeSums | None = None
+        check_uploads(type(method), self.server.uplink, self.server.robust, secure)
+        self.sums = NodeSums(secure, link, self.membership) if secure else None
         self.metrics = metrics
-        if secure:
-            check_sums(type(method), self.server.uplink, self.server.robust)
-            self.sums = NodeSums(secure, link, self.membership)
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
@@ -219,7 +213,7 @@ class Coordinator:
             return
         server.accept(merged)
         self._n_empty, self._lost_because = 0, ""
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
         n_trained = sum(len(a.ids) for a in trained.values())
         loss, task_loss = (
@@ -277,7 +271,7 @@ class Coordinator:
         If the new state is not sound, the aggregation is repeated without one node, that of the
         largest upload first, then without several. If nothing helps, there is no new state.
         """
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         if not trained:
             return answers, None
         if (n := self.sums.parties if self.sums else len(trained)) < self.patience.min_parties:
@@ -399,22 +393,24 @@ class Coordinator:
 
     def _without_odd_shapes(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose tensors are not the model's, or differ from most clients'."""
-        for node in [n for n, a in answers.items() if len(a.ids)]:
-            own = answers[node].like
-            if odd := [n for n in own.keys() & self._model.keys() if own[n] != self._model[n]]:
-                of_model = self._model[odd[0]]
-                self._leave_out(node, f"its {odd[0]!r} is {own[odd[0]]}, not {of_model}", sent=True)
+        for node, answer in with_uploads(answers).items():
+            own, model = answer.like, self._model
+            if odd := [name for name in model if own.get(name, model[name]) != model[name]]:
+                reason = f"its {odd[0]!r} is {own[odd[0]]}, not {model[odd[0]]}"
+                self._leave_out(node, reason, sent=True)
                 del answers[node]
-        like = most_common([a for a in answers.values() if len(a.ids)], self._like)
+        alike = with_uploads(answers)
+        like = most_common([*alike.values()], self._like)
         self._like = like or self._like
-        for node in [n for n, a in answers.items() if len(a.ids) and a.like != like]:
-            self._leave_out(node, f"it sent {answers[node].like}, others sent {like}", sent=True)
-            del answers[node]
+        for node, answer in alike.items():
+            if answer.like != like:
+                self._leave_out(node, f"it sent {answer.like}, others sent {like}", sent=True)
+                del answers[node]
         return answers
 
     def _without_outliers(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Leave out answers whose uploads are out of bounds."""
-        trained = {node: a for node, a in answers.items() if len(a.ids)}
+        trained = with_uploads(answers)
         found = outliers(trained, self.server.state.server, self.membership.sizes)
         for node, reason in found.items():
             self._leave_out(node, reason, sent=True)
@@ -483,9 +479,15 @@ class Coordinator:
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
         }
-        extra, n = {"declared": self.membership.declared}, len(self.membership.sizes)
-        state, reports = server.state, server.reports
-        checkpoint = Checkpoint(self.identity, state, None, reports, n, notes, extra)
+        checkpoint = Checkpoint(
+            run=self.identity,
+            state=server.state,
+            best=None,
+            reports=server.reports,
+            cohort_size=len(self.membership.sizes),
+            notes=notes,
+            extra={"declared": self.membership.declared},
+        )
         save_checkpoint(checkpoint, self.folder, is_spaced)
 
     def _restore(self, found: Checkpoint) -> None:

@@ -47,8 +47,8 @@ class LateAnswers:
     ) -> dict[int, tuple[Message, Message | str]]:
         """Send messages; return those that were answered, by node, each with its answer.
 
-        A node that is silent for as long as it may be has that as its answer. `wait` waits for the
-        answers to all of these messages, also of busy nodes, and forgets others.
+        Of a node that is silent for too long, this is the answer. `wait` waits for the answers to
+        all of these messages, also of busy nodes, and forgets others.
         """
         limit, start = self.membership.patience.answer, time.monotonic()
         new = {node: (message, start) for node, message in messages.items()}
@@ -69,7 +69,7 @@ class LateAnswers:
     ) -> dict[int, Answer]:
         """Return answers as if they were given to the present model, see `stragglers.moved`.
 
-        Models that are mixed in turn stay as they are; their weight tells how late they are.
+        Models that are mixed in turn stay as they are; their weights allow for the delay.
         """
         training, current = self.method.training, {}
         for node, answer in answers.items():

@@ -168,7 +168,7 @@ def _checks(shares: bytes) -> list[str]:
 
 
 NUMBERS, UPLOAD = "numbers", "upload/"
-"""Name of the sums of `Numbers`, and prefix of the names of uploads."""
+"""Name of the sums of `FIELDS`, and prefix of the names of uploads."""
 
 FIELDS = ("weight", "loss", "task_loss", "task_losses", "score", "scored")
 """Order of `NUMBERS`: weight of the clients; sums of their losses; for how many of them the task's

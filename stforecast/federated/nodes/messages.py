@@ -2,7 +2,7 @@
 
 A node's answer may be damaged, of another version or malicious, so every part that is used is
 checked here first. Accepted values are only required to be finite and of the expected shape;
-`stforecast.federated.nodes.membership` bounds what a node's scores and counts can do.
+`stforecast.federated.nodes.reported` bounds what a node's scores and counts can do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def few_parties(n: int) -> Words:
-    """Return the warning of a run of so few parties that one can compute what another one sent."""
+    """Return the warning that n parties are so few that one can compute what another one sent."""
     return Words(
         "the number of parties is {}: with two, each can compute the other's upload from the "
         "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what it "
@@ -66,30 +66,30 @@ class Link(Protocol):
         ...
 
     def ask(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
-        """Return each node's answer, or why it has none; those silent for `timeout` s may miss."""
+        """Return each node's answer, or why it has none; without nodes silent for `timeout` s."""
         ...
 
     def ask_some(
         self, messages: Mapping[int, Message], timeout: float, enough: int
     ) -> dict[int, Message | str]:
-        """Return as soon as so many nodes have answered, these messages or those of calls before.
+        """Return as soon as `enough` nodes have answered, these messages or those of earlier calls.
 
         Missing answers may come with a later call, until `timeout` seconds have passed, the node is
-        sent another message, or `ask` is called. A link whose nodes answer at once asks them.
+        sent another message, or `ask` is called. This default is for nodes that answer at once.
         """
         return self.ask(messages, timeout) if messages else {}
 
     def knock(self, messages: Mapping[int, Message], timeout: float) -> dict[int, Message | str]:
         """Send messages without waiting; return the answers that have come, also to earlier ones.
 
-        A node that has not answered yet is sent nothing more for `timeout` seconds. A link whose
-        nodes answer at once asks them.
+        A node that has not answered yet is sent nothing more for `timeout` seconds. This default is
+        for nodes that answer at once.
         """
         return self.ask(messages, timeout) if messages else {}
 
 
 class Rejected(Exception):
-    """Raised for an unusable answer; if clients are `taken`, they are those of another node."""
+    """Raised for an unusable answer; `taken` says that it claims the clients of another node."""
 
     def __init__(self, reason: str, taken: bool = False) -> None:
         super().__init__(reason)
@@ -119,6 +119,11 @@ class Answer:
     bytes_up: int
     keys: PublicKeys | None = None
     late: int = 0
+
+
+def with_uploads(answers: Mapping[int, Answer]) -> dict[int, Answer]:
+    """Return the answers, by node, of those that trained clients."""
+    return {node: answer for node, answer in answers.items() if len(answer.ids)}
 
 
 def most_common(answers: Sequence[Answer], before: Like | None) -> Like | None:

@@ -76,19 +76,24 @@ class Node:
         self.candidate: State | None = None
         self.rounds = 0
         if found := newest_sound(folder, self.run, before):
-            self.rounds = found.state.round + 1
-            trainer.restore(found.state)
-            trainer.cohort_size = found.cohort_size
-            self.best = trainer.copy(found.best) if found.best else None
-            if found.extra:
-                state = trainer.state
-                candidate = State.from_flat(found.extra, found.notes["candidate"], state.seed)
-                self.candidate = trainer.copy(candidate)
-        elif before and newest_first(folder):
-            log.warning("%s: no state before round %d; starting anew", folder, before + 1)
-        if earlier and not found:
-            self._go_on_from(earlier)
+            self._restore(found)
+        else:
+            if before and newest_first(folder):
+                log.warning("%s: no state before round %d; starting anew", folder, before + 1)
+            if earlier:
+                self._go_on_from(earlier)
         self._newest = self._newest_on_disk()
+
+    def _restore(self, found: Checkpoint) -> None:
+        """Restore what `_save` wrote."""
+        trainer = self.trainer
+        trainer.restore(found.state)
+        trainer.cohort_size = found.cohort_size
+        self.rounds = found.state.round + 1
+        self.best = trainer.copy(found.best) if found.best else None
+        if found.extra:
+            round, seed = found.notes["candidate"], trainer.state.seed
+            self.candidate = trainer.copy(State.from_flat(found.extra, round, seed))
 
     def _go_on_from(self, folder: Path) -> None:
         """Begin with the clients' last state in a finished run, which had other samples."""
@@ -167,7 +172,7 @@ class Node:
         return Message(answer, trained.upload)
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients after the `last` round, and after the `best` if it was there then."""
+        """Return the clients' states: `last`, and `best` if this node was there in that round."""
         self._choose_best(message.about["best"])
         self._save()
         last = self.trainer.ready()

@@ -56,6 +56,18 @@ def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
         )
 
 
+def check_uploads(
+    method: type[Method], uplink: Uplink, robust: Robust, secure: SecureSums | None
+) -> None:
+    """Check that nodes, which may lose uploads, support these settings of uploads."""
+    if uplink.delta_coding:
+        raise InputError(
+            Words("nodes may lose an upload, so they do not support {delta_coding}; leave it out")
+        )
+    if secure:
+        check_sums(method, uplink, robust)
+
+
 class NodeSums:
     """Turns the answers of a `Coordinator`'s nodes, which have no values, into sums over the nodes.
 
@@ -78,7 +90,7 @@ class NodeSums:
         """Return the answer of all nodes together to a round from 1; `now` says what the sum is of.
 
         Raises:
-            Lost: if the sum is lost, or too few nodes trained.
+            SumLost: if the sum is lost, or too few nodes trained.
         """
         self.bytes_down, fewest = 0, self.membership.patience.min_parties
         parties = sum(len(a.ids) > 0 for a in adverts.values())
@@ -126,8 +138,17 @@ class NodeSums:
         names = {"run": membership.token, "session": self.session}
         members = {n: membership.numbers[n].start for n in adverts}
         keys = {n: a.keys for n, a in adverts.items() if a.keys}
-        nodes_of = members, keys, membership.name, patience.min_parties
-        of_sum = SecureSum(self.link, patience.answer, self.settings, names, shapes, *nodes_of)
+        of_sum = SecureSum(
+            self.link,
+            patience.answer,
+            self.settings,
+            names,
+            shapes,
+            members,
+            keys,
+            membership.name,
+            patience.min_parties,
+        )
         try:
             nodes, sums = of_sum.run()
         finally:

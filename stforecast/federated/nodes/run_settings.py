@@ -17,7 +17,7 @@ from stforecast.federated.core.training import FURTHER_RATES, Training
 from stforecast.federated.engine.stragglers import check_lateness
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.node_sums import check_sums
+from stforecast.federated.nodes.node_sums import check_uploads
 from stforecast.federated.uploads.masking import SecureSums
 
 LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
@@ -182,14 +182,7 @@ class FederationSettings(ABC):
                 "Gaussian mechanism does not cover; ",
                 Words("leave out {clip}, or choose another {method} or {model}"),
             )
-        if config.uplink.delta_coding:
-            raise InputError(
-                Words(
-                    "nodes may lose an upload, so they do not support {delta_coding}; leave it out"
-                )
-            )
-        if self.secure:
-            check_sums(method, config.uplink, config.robust)
+        check_uploads(method, config.uplink, config.robust, self.secure)
 
     def _check_lateness(self, training: Training) -> None:
         """Check that uploads may arrive late or be mixed in turn, if settings ask for it."""

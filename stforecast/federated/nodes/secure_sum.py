@@ -205,7 +205,7 @@ class SecureSum:
         """Return the nodes of the sum, and the sums in double precision.
 
         Raises:
-            Lost: if fewer nodes than the threshold are there to the end.
+            SumLost: if fewer nodes than the threshold are there to the end.
         """
         self._need("are there", len(self.keys))
         dealt = self._share()

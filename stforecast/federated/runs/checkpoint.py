@@ -259,10 +259,15 @@ def _check_sums(folder: Path, remedy: str) -> None:
 def newest_sound(
     folder: Path, run: Mapping[str, Any] | None, before: int | None = None
 ) -> Checkpoint | None:
-    """Return the newest intact checkpoint, and `before` a round; warn about damaged ones.
+    """Return the newest intact checkpoint; warn about damaged ones.
+
+    Args:
+        folder: folder of the checkpoints.
+        run: identity of the run; None accepts any.
+        before: first round whose checkpoint is too new; None accepts all.
 
     Raises:
-        InputError: if it is of another run than `run`, such as one on other data; None is any.
+        InputError: if it is of another run, such as one on other data.
     """
     found = next(_sound(folder, before), None)
     if found is not None and run is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +15,13 @@ from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.runs.run_folder import read_json
+from stforecast.federated.runs.run_folder import read_json, write_json
 
 FORMAT = 1
 """Version of the saved layout."""
 
 IN_SERVICE = Path("service") / "current" / "model"
-"""Folder in a run's of the model that `stforecast update` has put in its place."""
+"""Where, in a run's folder, `stforecast update` puts the model that replaces the run's own."""
 
 STATE = "state.safetensors"
 """File of the arrays."""
@@ -39,8 +38,7 @@ def write_model(
         # Unlike ascontiguousarray, require keeps arrays without axes.
         save_file({name: np.require(a, requirements="C") for name, a in arrays.items()}, part)
         about = {"format": FORMAT, **about, "state": checksum(part)}
-    with atomic_path(folder / name) as part:
-        part.write_text(json.dumps(about, indent=2) + "\n")
+    write_json(folder / name, about)
 
 
 def read_model(

@@ -87,8 +87,8 @@ def begin(out: Path, about: Mapping[str, Any]) -> None:
     """Write the `settings` of a run before it starts, and what else resuming needs, as JSON."""
     contents = {"format": FORMAT, "versions": versions(), **about}
     contents["checksum"] = _checksum(contents)
-    with writing(out), atomic_path(out / BEGUN) as part:
-        part.write_text(json.dumps(contents, indent=2) + "\n")
+    with writing(out):
+        write_json(out / BEGUN, contents)
 
 
 def _checksum(contents: Mapping[str, Any]) -> str:
@@ -116,6 +116,12 @@ def check_begun(out: Path, command: str) -> None:
             f"{out}: no unfinished run here (no {BEGUN}); {'go on' if again else 'begin a run'} "
             f"with `{command}{again}`"
         )
+
+
+def write_json(path: Path, contents: Mapping[str, Any]) -> None:
+    """Write a file of JSON, whole or not at all."""
+    with atomic_path(path) as part:
+        part.write_text(json.dumps(contents, indent=2) + "\n")
 
 
 def read_json(path: Path, version: int, remedy: str) -> dict[str, Any]:
@@ -193,8 +199,7 @@ def versions() -> dict[str, str]:
 def write_about(out: Path, about: dict[str, Any]) -> None:
     """Write the description of a finished run, with the lines of its tables and the versions."""
     about = {**about, LINES: lines_of_tables(out), "versions": versions()}
-    with atomic_path(out / ABOUT) as part:
-        part.write_text(json.dumps(about, indent=2) + "\n")
+    write_json(out / ABOUT, about)
 
 
 def lines_of_tables(folder: Path) -> dict[str, int]:
@@ -251,9 +256,9 @@ SMALL = 2**22
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
-    """Read a table of a run with required columns of numbers, which may miss, and of text.
+    """Read a table of a run with required columns of numbers and of text; values may be missing.
 
-    Only an empty field misses: `NA`, `None` and the like may be names of cells or classes.
+    Only an empty field is missing: `NA`, `None` and the like may be names of cells or classes.
     """
     with reading(path, "as a table", AGAIN):
         with path.open() as file:  # thousands of columns would take the parser minutes
@@ -520,8 +525,7 @@ class Run(ABC):
         if not table:
             del about["table"]
         if about != self.about:
-            with atomic_path(self.folder / ABOUT) as part:
-                part.write_text(json.dumps(about, indent=2) + "\n")
+            write_json(self.folder / ABOUT, about)
         return dataclasses.replace(self, about=about)
 
     @property

@@ -133,7 +133,7 @@ class Checkpointer:
     ) -> None:
         """Record the source of the samples; resuming requires the same source and settings.
 
-        What is in `further` is compared by itself, by the name that a message gives it.
+        Each entry of `further` is compared by itself; a message names it by its key.
         """
         self._source, self._further = fingerprint(tensors, *texts), dict(further or {})
 
@@ -334,7 +334,7 @@ def new_folder(out: Path, command: str) -> Iterator[None]:
 class UnfinishedRun(ABC, Generic[R]):
     """Base of unfinished runs, with one subclass for each kind of run.
 
-    What `begun` holds is that of `settings.json`: `settings`, `label` and what else resuming needs.
+    `begun` has the contents of `settings.json`: `settings`, `label` and what else resuming needs.
     """
 
     kind: type[R]

@@ -108,7 +108,7 @@ def unseal(key: bytes, sealed: bytes) -> bytes | None:
 
 
 def commitment(secret: bytes) -> bytes:
-    """Return what identifies a random secret without telling it."""
+    """Return a hash that identifies a random secret and does not reveal it."""
     return hashlib.sha256(b"stforecast commitment" + secret).digest()
 
 

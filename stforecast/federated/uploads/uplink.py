@@ -31,7 +31,7 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, needing
 from stforecast.federated.core.options import CheckedOptions, Probability, ReadIf
-from stforecast.federated.core.tensors import Like, Payload, with_axes
+from stforecast.federated.core.tensors import Like, Payload, client_sums, with_axes
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
 
@@ -168,8 +168,8 @@ def clip_uploads(values: Payload, norm: float) -> Payload:
     """Scale each client's values down so that all of them together have at most this L2 norm."""
     if not values:
         return {}
-    squares = torch.stack([t.reshape(len(t), -1).square().sum(1) for t in values.values()]).sum(0)
-    factor = (norm / squares.sqrt()).clamp(max=1.0)
+    length = client_sums(t.square() for t in values.values()).sqrt()
+    factor = (norm / length).clamp(max=1.0)
     return {name: t * with_axes(factor, t.ndim) for name, t in values.items()}
 
 

@@ -9,9 +9,10 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.tensors import like_of
 from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes import masker
-from stforecast.federated.nodes.membership import FARTHEST, MOVED, Patience
+from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.node import Node
+from stforecast.federated.nodes.reported import FARTHEST, MOVED
 from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.federated.uploads.robust import Robust

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stforecast.federated.nodes.membership import (
+from stforecast.federated.nodes.reported import (
     Reported,
     bounded_mean,
     most_improved,

@@ -223,7 +223,7 @@ def test_a_knock_waits_for_nobody_and_hears_answers_later(monkeypatch, task_iden
     grid, messages = Grid(), {n: Message({}) for n in (1, 5)}
     link = wire.GridLink(grid)
     assert link.knock(messages, timeout=60) == {}
-    wait_for(lambda: not link._heard.empty())
+    wait_for(lambda: not link._knocked.replies.empty())
     assert link.knock(messages, timeout=60) == {1: Message({"hello": 1})}
     assert grid.all_pushed == ["m1", "m5"]
     assert link.knock(messages, timeout=60) == {}
