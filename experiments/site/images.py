@@ -24,6 +24,8 @@ from vision.cli.compare import HOLDS, NOT, TO_TELL, UNTOLD
 GOAL, MOST = 10, 100
 """Number of seeds that benchmarks should have, and a number that they never will."""
 
+MOST_NAMED = 3
+"""Methods that are named as better in a case; the results have all."""
 
 CASES = {
     "few images of few classes, each client from one domain": (
@@ -91,7 +93,9 @@ def _advice(column: Column) -> Row:
     others = {m: r for m, r in federated.items() if m != reference}
     sides = {m: side(r, POINTS) for m, r in others.items()}
     better = sorted((m for m in others if sides[m] > 0), key=lambda m: -others[m][POINTS])
-    told = "; ".join(f"`{m}` {estimate_of(others[m], POINTS)}" for m in better)
+    told = "; ".join(f"`{m}` {estimate_of(others[m], POINTS)}" for m in better[:MOST_NAMED])
+    if len(better) > MOST_NAMED:
+        told += f"; {len(better) - MOST_NAMED} more"
     level = [m for m in others if not sides[m]]
     least = min([*better, *level, reference], key=lambda m: (_sent(federated[m]), m))
     own = estimate_of(column.rows[reference], OWN[POINTS])
