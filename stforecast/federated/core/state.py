@@ -46,6 +46,10 @@ class Clients:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def __repr__(self) -> str:
+        """Name the tensors and their shapes; their values would fill pages."""
+        return f"Clients({_shapes(self.flat())})"
+
     @property
     def device(self) -> torch.device:
         """Device of the parameters."""
@@ -85,6 +89,10 @@ class State:
     round: int
     seed: int
     received: Params = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Name the tensors and their shapes, as of `Clients`."""
+        return f"State(round={self.round}, seed={self.seed}, {_shapes(self.flat())})"
 
     def participants(self, ids: Tensor | None = None) -> Participants:
         """Return the clients `ids`, or all, as participants of the next round, without a stage."""
@@ -127,6 +135,10 @@ class State:
             memory=groups.get("memory", {}),
         )
         return cls(clients, sides["server"], round, seed, sides["received"])
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
 
 
 @dataclass(frozen=True)
