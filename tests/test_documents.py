@@ -6,6 +6,7 @@ Tutorials run as they stand, with `experiments.site.tutorials`.
 """
 
 import os
+import pkgutil
 import re
 import shlex
 import sys
@@ -304,6 +305,10 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
     for line in shortened(document):
         if not reason_not_to_run(document, line):
             do(document, line)
+    if document == "docs/compare.md":
+        (text,) = [b.text for b in blocks(document) if b.language == "python"]
+        exec(text.replace("fedlean", "ridge"), known := {})
+        assert set(known["table"]["method"]) == {"ridge", "seasonal_day"} == set(known["errors"])
     if document == "docs/horizons.md":
         assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
 
@@ -390,6 +395,8 @@ def test_what_is_quoted_within_the_text_exists(document):
             assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), text
             if words[2] == "experiments.benchmarks":
                 assert words[3] in benchmarks.commands, text
+        elif module := re.match(r"(stforecast|vision|data_prep)(\.\w+){2,}", text):
+            assert document == "CHANGELOG.md" or pkgutil.resolve_name(module[0]), text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
 
