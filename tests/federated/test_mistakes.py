@@ -9,7 +9,7 @@ from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.options import NoOptions, sections_of
+from stforecast.federated.core.options import NoOptions
 from stforecast.federated.core.population import PerClient, Population, SplitModel
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.uplink import Uplink
@@ -138,11 +138,6 @@ def test_a_forecast_of_another_shape_is_refused(shape):
 def test_layers_without_a_client_axis_are_named():
     with pytest.raises(InputError, match=r"encoder \(Linear\) has no client axis; put it in Per"):
         Population(lambda: SplitModel(nn.Linear(3, 5), ClientLinear(5, 2)))
-
-
-def test_options_that_are_no_dataclass_are_named():
-    with pytest.raises(InputError, match="near: Plain is no dataclass; add @dataclass"):
-        sections_of("near", {"options": type("Plain", (), {"mu": 1.0})})
 
 
 def test_a_model_needs_neither_options_nor_a_summary():
