@@ -6,7 +6,7 @@ Tutorials run as they stand, with `experiments.site.tutorials`.
 """
 
 import os
-import pkgutil
+import pydoc
 import re
 import shlex
 import sys
@@ -395,10 +395,11 @@ def test_what_is_quoted_within_the_text_exists(document):
             assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), text
             if words[2] == "experiments.benchmarks":
                 assert words[3] in benchmarks.commands, text
-        elif module := re.match(r"(stforecast|vision|data_prep)(\.\w+){2,}", text):
-            assert document == "CHANGELOG.md" or pkgutil.resolve_name(module[0]), text
         elif words[0] == "stforecast" and len(words) > 1:
             check_command(words[1:])
+        # Names of two parts are also those of groups of entry points.
+        elif name := re.search(r"\b(data_prep|stforecast|vision)(\.\w+){2,}", text):
+            assert pydoc.locate(name[0]), text
 
 
 def check_command(words):

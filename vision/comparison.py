@@ -24,7 +24,7 @@ from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
-from vision.evaluation import MASKS, TRAINED
+from vision.evaluation import MASKS
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import spatial_by_client, temporal_by_client
@@ -117,27 +117,20 @@ def compare_accuracies(
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:
         raise choose("reference", reference, names)
-    compared = names[reference] if reference else _best(rows)
+    candidates = [row for row in rows if not row.is_reference] or rows
+    compared = names[reference] if reference else max(candidates, key=lambda row: row.accuracy)
     lines = {}
     for mask in masks:
         shares = {row.name: shares_by_client(row, mask) for row in rows}
         theirs = shares[compared.name]
-        lines[mask] = [
-            Accuracy(
-                row,
-                _mean(ours),
-                None if row is compared else _difference(ours, theirs, row.name, 100.0),
-            )
-            for row in rows
-            for ours in [shares[row.name]]
-        ]
+        above = {
+            name: _difference(ours, theirs, name, 100.0)
+            for name, ours in shares.items()
+            if name != compared.name
+        }
+        lines[mask] = [Accuracy(row, _mean(shares[row.name]), above.get(row.name)) for row in rows]
     seeds = max(len(row.group.runs) for row in rows)
     return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
-
-
-def _best(rows: Sequence[ModelRow]) -> ModelRow:
-    candidates = [row for row in rows if not row.is_reference] or rows
-    return max(candidates, key=lambda row: row.accuracy)
 
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:
@@ -185,8 +178,7 @@ def _retained(run: ImageRun, view: str, mask: str, measure: str) -> pd.Series:
     if measure == KR_T:
         ratios = temporal_by_client(stages, view, mask)
     else:
-        local = "personal" if "personal" in run.views else TRAINED
-        ratios = spatial_by_client(stages, view, local, mask)
+        ratios = spatial_by_client(stages, view, run.local_view, mask)
     return ratios.xs(stages["stage"].max(), level="stage")
 
 

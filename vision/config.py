@@ -133,12 +133,6 @@ class ImageConfig:
         return {"method": method, **flatten(*parts)}
 
 
-def find_division(name: str) -> type[Partitioner] | type[Streamer]:
-    """Return the partition or task stream of a name."""
-    found: type[Partitioner] | type[Streamer] = find("partition", name, merged(PARTITIONS, STREAMS))
-    return found
-
-
 class ImageSettings(Settings[ImageConfig]):
     """Settings of image runs."""
 
@@ -158,7 +152,7 @@ class ImageSettings(Settings[ImageConfig]):
         model, partition = names
         return {
             "data": ImageOptions,
-            "partition": find_division(partition),
+            "partition": find("partition", partition, merged(PARTITIONS, STREAMS)),
             "training": Training,
             "uplink": Uplink,
             "robust": Robust,

@@ -125,6 +125,10 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
     return not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+OTHER_AXES = {"client": (1, 2), "domain": (0, 2), "class": (0, 1)}
+"""Axes of `Counts.total` other than the named one."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """Correct predictions and test samples by view, mask, client, domain and class.
@@ -148,33 +152,16 @@ class Counts:
 
     def accuracy(self, view: str, mask: str) -> float:
         """Return the mean accuracy over clients; clients without test samples do not count."""
-        return float(self.of_clients(view, mask).nanmean())
+        return float(self.accuracies(view, mask, "client").nanmean())
 
-    def of_clients(self, view: str, mask: str) -> Tensor:
-        """Return the accuracy of each client `(clients,)`, NaN without test samples."""
-        return self._of(view, mask, (1, 2))
-
-    def of_domains(self, view: str, mask: str) -> Tensor:
-        """Return the accuracy of each domain `(domains,)` over all clients' samples."""
-        return self._of(view, mask, (0, 2))
-
-    def of_classes(self, view: str, mask: str) -> Tensor:
-        """Return the accuracy of each class `(classes,)` over all clients' samples."""
-        return self._of(view, mask, (0, 1))
-
-    def _of(self, view: str, mask: str, over: tuple[int, int]) -> Tensor:
+    def accuracies(self, view: str, mask: str, axis: str) -> Tensor:
+        """Return the accuracy of each `client`, `domain` or `class`, NaN without test samples."""
         right = self.right[self.views.index(view), self.masks.index(mask)]
-        return right.sum(over) / self.total.sum(over)
+        return right.sum(OTHER_AXES[axis]) / self.samples(axis)
 
-    def table(self) -> pd.DataFrame:
-        """Return rows of `view, mask, client, domain, class, right, total` with `total` above 0."""
-        axes = [self.views, self.masks, *map(range, self.total.shape)]
-        index = pd.MultiIndex.from_product(
-            axes, names=["view", "mask", "client", "domain", "class"]
-        )
-        total = self.total.expand(self.right.shape).flatten().numpy()
-        table = pd.DataFrame({"right": self.right.flatten().numpy(), "total": total}, index=index)
-        return table[table["total"] > 0].reset_index()
+    def samples(self, axis: str) -> Tensor:
+        """Return the test samples of each `client`, `domain` or `class`."""
+        return self.total.sum(OTHER_AXES[axis])
 
 
 def count_correct(

@@ -17,7 +17,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, choose
 from data_prep.base.limits import check_size
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method, predictions
+from stforecast.federated.core.method import Method, predictions_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
@@ -194,15 +194,13 @@ class Learner:
             raise InputError(f"client is {client}; there are clients 0 to {n - 1}")
         if view is not None and view not in method.views:
             raise choose(f"model of {method.name}", view, method.views)
-        sizes = torch.zeros(n, dtype=torch.long)
-        sizes[client] = len(images)
         device = next(iter({**state.server, **state.clients.params}.values())).device
-        data = ClientData({"x": images[None].expand(n, *images.shape)}, sizes).to(device)
+        data = ClientData({"x": images[None]}, torch.tensor([len(images)])).to(device)
+        ids, rows = torch.tensor([client]), torch.tensor([0])
         parts = [torch.zeros(0, dtype=torch.long)]
-        parts += [
-            logits[0].argmax(-1).cpu()
-            for _, logits in predictions(method, state, data, view=view, cohort_size=1)
-        ]
+        with torch.no_grad():
+            for _, logits in predictions_of(method, state, data, ids, view, rows=rows):
+                parts.append(logits[0].argmax(-1).cpu())
         return np.asarray(self.class_names)[torch.cat(parts).numpy()]
 
     def fitted(self) -> tuple[Method, State]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +37,7 @@ from stforecast.federated.runs.unfinished_run import (
 )
 from stforecast.federated.uploads.uplink import guarantee
 from vision.datasets.image_set import ALL, ImageSet
-from vision.evaluation import MASKS, STAGE_COLUMNS, column, last_best_mean, last_stage
+from vision.evaluation import MASKS, STAGE_COLUMNS, TRAINED, column, last_best_mean, last_stage
 from vision.learner import Learner, load_images, prepared
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,11 @@ class ImageRun(Run):
     def views(self) -> tuple[str, ...]:
         """Names of the judged models; the first is the default."""
         return tuple(self.about["views"])
+
+    @property
+    def local_view(self) -> str:
+        """Name of the clients' own models."""
+        return "personal" if "personal" in self.views else TRAINED
 
     def judged(self, view: str) -> str:
         """Return `own` or `averaged`: the clients' model that predicts; "" if none is averaged."""
@@ -240,12 +245,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
 def metrics_table(learner: Learner) -> pd.DataFrame:
     """Tabulate accuracies over rounds, and those of the last round by client, domain and class."""
     counts, images = learner.counts_, learner.images
-    totals = {
-        "client": counts.total.sum((1, 2)),
-        "domain": counts.total.sum((0, 2)),
-        "class": counts.total.sum((0, 1)),
-    }
-    names = {
+    names: dict[str, Sequence[object]] = {
         "client": range(len(counts.total)),
         "domain": images.domain_names,
         "class": images.class_names,
@@ -254,6 +254,7 @@ def metrics_table(learner: Learner) -> pd.DataFrame:
     for view in counts.views:
         for mask in counts.masks:
             base = {"view": view, "mask": mask, "client": ALL, "domain": ALL, "class": ALL}
+            base["selection"] = "last"
             evaluated = last_stage(learner.rounds_)[column(view, mask)].dropna()
             selections = last_best_mean(evaluated.tolist())
             everything = int(counts.total.sum())
@@ -261,15 +262,11 @@ def metrics_table(learner: Learner) -> pd.DataFrame:
                 {**base, "selection": s, "accuracy": a, "samples": everything}
                 for s, a in selections.items()
             ]
-            parts = {
-                "client": counts.of_clients(view, mask),
-                "domain": counts.of_domains(view, mask),
-                "class": counts.of_classes(view, mask),
-            }
-            rows += [
-                {**base, "selection": "last", axis: name, "accuracy": float(a), "samples": int(n)}
-                for axis, accuracies in parts.items()
-                for name, a, n in zip(names[axis], accuracies, totals[axis], strict=True)
-                if n
-            ]
+            for axis, parts in names.items():
+                accuracies, samples = counts.accuracies(view, mask, axis), counts.samples(axis)
+                rows += [
+                    {**base, axis: part, "accuracy": float(a), "samples": int(n)}
+                    for part, a, n in zip(parts, accuracies, samples, strict=True)
+                    if n
+                ]
     return pd.DataFrame(rows)[list(METRIC_COLUMNS)]

@@ -1,4 +1,4 @@
-"""Image classification as a task of the federated core: its loss, divergences and clients' data."""
+"""Image classification as a task of the federated core: its loss, comparisons and clients' data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Classification:
     def score(self, prediction: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the cross-entropy and 1 for each sample."""
         loss = cross_entropy(prediction, batch["y"])
-        return loss, loss.new_ones(loss.shape)
+        return loss, torch.ones_like(loss)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -77,6 +77,15 @@ def kl_divergence(target: Tensor, prediction: Tensor) -> Tensor:
     """
     log_p, log_q = target.log_softmax(-1), prediction.log_softmax(-1)
     return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+
+
+def cosines(a: Tensor, b: Tensor) -> Tensor:
+    """Return the cosines `(…, n, m)` of all pairs of vectors `(…, n, d)` and `(…, m, d)`.
+
+    >>> cosines(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    return F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).mT
 
 
 def stacked_images(images: ImageSet, ids: Sequence[Tensor]) -> ClientData:

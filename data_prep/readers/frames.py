@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -32,7 +32,7 @@ from data_prep.readers.resampling import Resampling, check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
-from data_prep.readers.units import is_level
+from data_prep.readers.units import is_level, usual
 
 
 def counts_rows(df: pd.DataFrame) -> bool:
@@ -48,7 +48,7 @@ def counts_rows(df: pd.DataFrame) -> bool:
 ALL_BUT = "not:"
 
 
-def keep_cells(text: str, cells: Sequence[Any] | pd.Index, name: str) -> np.ndarray:
+def keep_cells(text: str, cells: Collection[Any] | np.ndarray, name: str) -> np.ndarray:
     """Return which cells to keep, `(cells,)` bool.
 
     The text holds ids and ranges of whole numbers, separated by commas; after `not:`, those to
@@ -80,7 +80,7 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     raise InputError(
         f"{name}: no cell {part!r} among its {len(known)} cells, such as "
         f"{next(iter(known))!r}{close_to(part, known)}; ",
-        Words("correct {cells}"),
+        Words("give {cells} as ids and ranges, such as 5,11-20"),
     )
 
 
@@ -88,7 +88,7 @@ Duplicates = Literal["error", "sum", "mean"]
 DUPLICATES = get_args(Duplicates)
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
-ABOUT = ("title", "source", "license", "units", "zero_is_missing", "checksums")
+ABOUT = ("title", "source", "license", "zero_is_missing", "checksums")
 """Options that are attributes of the cube."""
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,9 @@ class TableOptions:
             check_time_zone(self.time_zone)
 
     def unit_of(self, variable: str) -> str:
-        """Return the unit of a variable, `"1"` for none."""
-        return self.units if isinstance(self.units, str) else self.units.get(variable, "1")
+        """Return the unit of a variable in its usual spelling, `"1"` for none."""
+        units = self.units
+        return usual(units if isinstance(units, str) else units.get(variable, "1"))
 
     @property
     def gaps(self) -> bool:
@@ -469,6 +470,7 @@ def _make_cube(
         options.resampling.report(values, options.origin.name)
     lon, lat = places or (None, None)
     about = {name: getattr(options, name) for name in ABOUT}
+    about["units"] = {variable: options.unit_of(variable) for variable in values}
     about |= {"time_zone": axis.zone, "clock": axis.clock, "lon": lon, "lat": lat}
     return make_cube(values, axis.steps, cells, **about)
 

@@ -261,7 +261,7 @@ def _distinguishing_together(df: pd.DataFrame, time: str, texts: Sequence[str]) 
 
     Whole numbers are ids if most times have a row for each of them, or if they are named so.
     """
-    n_times = df[time].nunique()
+    n_times = max(df[time].nunique(), 1)  # All may be missing, which is refused later.
     most = len(df) / (LEAST_PRESENT * n_times)
     numbers = [
         c

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -218,21 +219,40 @@ class Resampling:
 
 
 def step_length(text: str, option: str) -> pd.Timedelta:
-    """Read the length of a step.
+    """Read the length of a step: a part of a day, or whole days.
 
     >>> step_length("10min", "step"), step_length("h", "step")
     (Timedelta('0 days 00:10:00'), Timedelta('0 days 01:00:00'))
     """
-    try:
-        length = pd.Timedelta(re.sub(r"^(?=[a-zA-Z])", "1", text))
-    except ValueError:
-        length = pd.Timedelta(0)
-    if pd.isna(length) or length <= pd.Timedelta(0) or (DAY % length and length % DAY):
+    length = _length_of_time(text)
+    if not length or (DAY % length and length % DAY):
         raise InputError(
             f"{option} is {text!r}; give a length of time that divides a day, or whole days, such "
             "as 10min, 1h or 1D"
         )
     return length
+
+
+def step_of_multiple(step: str, base: pd.Timedelta) -> pd.Timedelta:
+    """Read the length of a step: a multiple of the published one, `base`, that divides a day.
+
+    >>> step_of_multiple("1h", pd.Timedelta("5min"))
+    Timedelta('0 days 01:00:00')
+    """
+    length = _length_of_time(step)
+    if not length or length % base or DAY % length:
+        raise InputError(
+            f"step {step!r} does not fit, expected a multiple of {in_minutes(base)} that divides "
+            "a day; choose one such as 30min, 1h or 1D"
+        )
+    return length
+
+
+def _length_of_time(text: str) -> pd.Timedelta | None:
+    with suppress(ValueError):
+        length = pd.Timedelta(re.sub(r"^(?=[a-zA-Z])", "1", text))
+        return length if length > pd.Timedelta(0) else None
+    return None
 
 
 def refuse_gap(message: str, origin: Origin, allow_gaps: bool, reason: str | Words = "") -> None:

@@ -54,6 +54,15 @@ def canonical(unit: str) -> str:
     return _UNITS.get(unit.lower(), "")
 
 
+def usual(unit: str) -> str:
+    """Return a unit in its usual spelling, or as it is if it is not known.
+
+    >>> usual("mph"), usual("apples")
+    ('mile/hour', 'apples')
+    """
+    return canonical(unit) or unit
+
+
 UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
 """Units of road traffic's speed, which is low when roads are busy."""
 
@@ -86,9 +95,11 @@ def scale_of(unit: str) -> tuple[str, float]:
 def factor(of: str, to: str) -> float:
     """Return what to multiply values in one unit by to have them in another.
 
-    >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B")
-    (1000.0, 125.0, 1024.0)
+    >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B"), factor("mph", "mi/h")
+    (1000.0, 125.0, 1024.0, 1.0)
     """
+    if usual(of) == usual(to):
+        return 1.0
     (base, size), (other, other_size) = scale_of(of), scale_of(to)
     quantity, bits = BASES.get(base, ("", 1.0))
     known, other_bits = BASES.get(other, ("", 1.0))
@@ -119,6 +130,15 @@ def without_unit(name: str) -> str:
     """
     match = _unit_at_end(name)
     return name[: match.start()].rstrip() or name if match and canonical(match[1]) else name
+
+
+def with_unit(name: str, unit: str, power: str = "") -> str:
+    """Return a quantity's name and its unit, raised to a power; a unit in the name is replaced.
+
+    >>> with_unit("speed", "mile/hour"), with_unit("speed (mph)", "mile/hour"), with_unit("v", "1")
+    ('speed (mile/hour)', 'speed (mile/hour)', 'v')
+    """
+    return name if unit == "1" else f"{without_unit(name)} ({unit}{power})"
 
 
 def is_speed(name: str, unit: str) -> bool:
@@ -187,7 +207,7 @@ def common_unit(units: list[str]) -> str | None:
     >>> common_unit(["GB", "gb"]), common_unit(["kB", "MB"]), common_unit(["MB", "%"])
     ('GB', 'B', None)
     """
-    known = {canonical(unit) or unit for unit in units}
+    known = set(map(usual, units))
     if len(known) == 1:
         return known.pop()
     bases = {scale_of(unit)[0] for unit in known if canonical(unit)}

@@ -28,6 +28,7 @@ from data_prep.readers.pandas_hdf5 import (
     read_index,
     read_labels,
 )
+from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
 
@@ -162,7 +163,7 @@ class Dcrnn(CubeReader):
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_of_multiple(step, STEP)
+        length = step_of_multiple(step, STEP)
         path = common.find_records(Path(raw), cls.records)
         adjacency = common.given_or_beside(adjacency, path, cls.adjacencies)
         locations = common.given_or_beside(locations, path, cls.locations)

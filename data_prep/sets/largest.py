@@ -36,6 +36,7 @@ from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, open_npy
+from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.dcrnn import read_frame
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
@@ -81,7 +82,7 @@ def read(
     Raises:
         InputError: if a file is invalid; names it.
     """
-    length = common.step_of_multiple(step, STEP)
+    length = step_of_multiple(step, STEP)
     paths = _find_years(Path(raw), years)
     table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
     if table is None:

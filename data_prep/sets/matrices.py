@@ -36,7 +36,8 @@ from data_prep.base.files import checksum
 from data_prep.base.limits import check_size, gunzip, read_bounded
 from data_prep.base.progress import each
 from data_prep.cube import make_cube, write_cube
-from data_prep.sets.roads.common import average, step_of_multiple
+from data_prep.readers.resampling import step_of_multiple
+from data_prep.sets.roads.common import average
 
 TOTEM = "IntraTM-*.xml"
 MBPS = {"bps": 1e-6, "kbps": 1e-3, "mbps": 1.0, "gbps": 1e3, "tbps": 1e6, "MBITPERSEC": 1.0}

@@ -25,6 +25,7 @@ from data_prep.base.limits import read_bounded
 from data_prep.cube import CubeReader
 from data_prep.download import Archive
 from data_prep.readers.npz import Header, read_npz
+from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_adjacency
 
@@ -82,7 +83,7 @@ class Pems(CubeReader):
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_of_multiple(step, STEP)
+        length = step_of_multiple(step, STEP)
         own, low = cls.name.upper(), cls.name
         path = common.find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
         if NAMED.fullmatch(path.stem.lower()) and path.stem.lower() != low:

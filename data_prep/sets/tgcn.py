@@ -21,6 +21,7 @@ from data_prep.cube import CubeReader
 from data_prep.download import File
 from data_prep.readers.columns import numbers
 from data_prep.readers.files import read_table
+from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle
 
@@ -75,7 +76,7 @@ class Tgcn(CubeReader):
         Raises:
             InputError: if a file is invalid; names it.
         """
-        length = common.step_of_multiple(step or cls.step, pd.Timedelta(cls.step))
+        length = step_of_multiple(step or cls.step, pd.Timedelta(cls.step))
         path = cls._find(Path(raw))
         adjacency = common.given_or_beside(adjacency, path, (f"{cls.prefix}_adj.csv",))
         locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))

@@ -51,6 +51,7 @@ CLOSE = 1.15
 COLUMNS = {
     "clients": ("clients", "d"),
     "variant": ("path", ""),
+    "threads": ("threads", ""),
     "seconds": ("s/round", ".3g"),
     "batch_ms": ("ms/batch", ".3g"),
     "cpu_seconds": ("CPU s", ".3g"),
@@ -105,7 +106,7 @@ class Variant:
     """An implementation of the round.
 
     Attributes:
-        name: name in the table.
+        name: name in the table, whatever the number of threads.
         loop: kind of loop over clients, `peers` or `tuned`; empty for stacked clients.
         threads: number of threads; with stacked clients each one trains its own cohorts.
         kernel: whether to use the compiled kernels.
@@ -117,11 +118,6 @@ class Variant:
     threads: int = 1
     kernel: bool = True
     settings: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def path(self) -> Variant:
-        """Variant without its name and number of threads."""
-        return replace(self, name="", threads=1)
 
 
 def variants(threads: int) -> list[Variant]:
@@ -135,12 +131,7 @@ def variants(threads: int) -> list[Variant]:
     if torch.bfloat16 in supported():
         bf16 = (("mixed_precision", "bf16"),)
         found.append(Variant("stacked, compiled kernels, bf16", settings=bf16))
-    several = [
-        replace(v, name=f"{v.name}, {threads} threads", threads=threads)
-        for v in found
-        if threads > 1
-    ]
-    return [*found, *several]
+    return [*found, *(replace(v, threads=threads) for v in found if threads > 1)]
 
 
 def batches_for(n_clients: int) -> int:
@@ -258,6 +249,7 @@ def measure(
         {
             "clients": n_clients,
             "variant": v.name,
+            "threads": v.threads,
             "seconds": s,
             "batch_ms": 1e3 * median(v, _of_batches) / n_clients / n_batches,
             "cpu_seconds": median(v, lambda r: r.cpu_seconds),
@@ -288,8 +280,8 @@ def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[
 
     Of loops, both stay: with more clients, another one may be the faster.
     """
-    best: dict[Variant, float] = {}
+    best: dict[str, float] = {}
     for v, seconds in zip(compared, times, strict=True):
-        best[v.path] = min(seconds, best.get(v.path, seconds))
+        best[v.name] = min(seconds, best.get(v.name, seconds))
     pairs = zip(compared, times, strict=True)
-    return [v for v, s in pairs if v.loop or s <= CLOSE * best[v.path]]
+    return [v for v, s in pairs if v.loop or s <= CLOSE * best[v.name]]

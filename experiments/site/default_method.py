@@ -16,11 +16,11 @@ from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import RESULTS, Benchmarks
-from experiments.site.tables import AGAINST, TOLD_APART, columns_of, first_number, side
+from experiments.site.tables import AGAINST, TOLD_APART, columns_of, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import markdown
+from stforecast.bench.tables import markdown, marked
 
 FEW_CELLS = RESULTS / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
@@ -47,7 +47,7 @@ def standing(benchmarks: Benchmarks) -> str:
     records = _records(benchmarks)
     rows = [
         {
-            "method": f"{method} †" if record.pools else method,
+            "method": marked(method, record.pools),
             f"MSE above `{reference}`'s, mean [95 %]": f"{record.above} %",
             "lower": f"{record.lower}",
             "not told apart": f"{record.level}",
@@ -140,7 +140,7 @@ def _records(benchmarks: Benchmarks) -> dict[str, Record]:
     found: dict[str, Record] = {}
     columns = columns_of(benchmarks)
     for method in dict.fromkeys(m for c in columns for m in c.rows):
-        own = [c for c in columns if c.rows.get(method, {}).get(AGAINST, "-") != "-"]
+        own = [c for c in columns if AGAINST in c.rows.get(method, {})]
         if not own:
             continue
         logs = [math.log(c.mse(method) / c.mse(c.reference)) for c in own]
@@ -179,8 +179,8 @@ def seeds_told(benchmarks: Benchmarks) -> str:
     """Tell by how many per cent the default's MSE differs between seeds."""
     changes = {}
     for column in columns_of(benchmarks):
-        mean, deviation = column.rows["fedlean"]["MSE"].split(" ± ")
-        changes[column.about] = 100 * float(deviation) / float(mean)
+        row = column.rows["fedlean"]
+        changes[column.about] = 100 * row["MSE_sd"] / row["MSE"]
     most = max(changes, key=lambda about: changes[about])
     seeds = next(iter(benchmarks.values())).about["facts"]["seeds"]
     return (
@@ -221,7 +221,7 @@ def tuned_list(benchmarks: Benchmarks) -> str:
     defaults, *_ = columns = columns_of(benchmarks)
     rows = {m: column.rows[m] for column in columns for m in column.rows} | defaults.rows
     pairs = {m: (rows[m], rows[f"{m}, tuned"]) for m in rows if f"{m}, tuned" in rows}
-    errors = {m: [first_number(row["MSE"]) for row in pair] for m, pair in pairs.items()}
+    errors = {m: [row["MSE"] for row in pair] for m, pair in pairs.items()}
     changes = {m: 100 * (tuned / default - 1) for m, (default, tuned) in errors.items()}
     most, least = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
     told = (
@@ -230,8 +230,9 @@ def tuned_list(benchmarks: Benchmarks) -> str:
         f"{sum(c < 0 for c in changes.values())} of them. The {min(SHOWN, len(pairs))} with the "
         "lowest tuned error (± is over seeds):"
     )
+    shown = {m: [tables.spread_in(row, "MSE") for row in pair] for m, pair in pairs.items()}
     items = [
-        f"- **{method}**: {pairs[method][0]['MSE']} by default, {pairs[method][1]['MSE']} tuned"
+        f"- **{method}**: {shown[method][0]} by default, {shown[method][1]} tuned"
         for method in sorted(errors, key=lambda m: errors[m][1])[:SHOWN]
     ]
     return "\n".join([wrapped(told), "", *items])
@@ -242,9 +243,10 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
     errors = {m: column.mse(m) for m in column.rows}
     sent = _sent(benchmarks)
     fuels, own = errors["fuels"], "fedlean, inputs of fuels"
+    above = tables.estimate_of(column.rows["fuels"], AGAINST)
     below = sum(error < fuels for error in errors.values())
     return (
-        f"One step ahead, `fuels` has an MSE {column.rows['fuels'][AGAINST]} % above that of "
+        f"One step ahead, `fuels` has an MSE {above} % above that of "
         f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends "
         f"{sent['fuels']:,.0f} floats a round, `fedlean` {sent['fedlean']:,.0f}, but "
         f"{sent[own]:,.0f} with the inputs of `fuels`, and the MSE is then "
@@ -263,9 +265,9 @@ def _sent(benchmarks: Benchmarks) -> dict[str, float]:
     """
     column, *_ = columns_of(benchmarks)
     return {
-        m: first_number(row[FLOATS])
+        m: row[FLOATS]
         for m, row in column.rows.items()
-        if row[FLOATS] != "-" and not tables.JUDGED.search(m)
+        if FLOATS in row and not tables.JUDGED.search(m)
     }
 
 
@@ -305,20 +307,13 @@ def floats_figure(benchmarks: Benchmarks) -> bytes:
 
 def skill_table(benchmarks: Benchmarks, page: str) -> str:
     """Tabulate the skill of each method by data, with links to the `page` of the benchmarks."""
-    methods = _by_skill(benchmarks)
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
-    for name, benchmark in benchmarks.items():
-        (column,) = columns_of({name: benchmark})
-        skill = {m: f"{first_number(column.rows[m][SKILL]):.0f}" for m in methods}
-        best = max(map(int, skill.values()))
-        rows.append(
-            {"data": f"[{column.about}]({page}#{name})"}
-            | {
-                f"{m} †" if m in pooled else m: f"**{cell}**" if int(cell) == best else cell
-                for m, cell in skill.items()
-            }
-        )
+    for name, (about, skill) in zip(benchmarks, _skills(benchmarks).iterrows(), strict=True):
+        cells = {marked(str(m), m in pooled): f"{value:.0f}" for m, value in skill.items()}
+        best = max(cells.values(), key=int)
+        row = {head: f"**{cell}**" if cell == best else cell for head, cell in cells.items()}
+        rows.append({"data": f"[{about}]({page}#{name})", **row})
     return markdown(rows)
 
 
@@ -326,20 +321,13 @@ def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
     from stforecast.plots.heat_map import skill_map
 
-    columns = columns_of(benchmarks)
-    table = pd.DataFrame(
-        [{m: first_number(c.rows[m][SKILL]) for m in _by_skill(benchmarks)} for c in columns],
-        [column.about for column in columns],
-    )
+    table = _skills(benchmarks)
     return as_png(skill_map(table.loc[:, table.any()], "MSE", digits=0))
 
 
-def _by_skill(benchmarks: Benchmarks) -> list[str]:
-    """Return the methods of all benchmarks from the best to the worst."""
+def _skills(benchmarks: Benchmarks) -> pd.DataFrame:
+    """Return the skill of the methods of all benchmarks by data, from the best to the worst."""
     columns = columns_of(benchmarks)
-    methods = set.intersection(*(set(column.rows) for column in columns))
-
-    def skill(method: str) -> float:
-        return sum(first_number(column.rows[method][SKILL]) for column in columns)
-
-    return sorted(methods, key=skill, reverse=True)
+    found = [{m: row.get(SKILL) for m, row in c.rows.items()} for c in columns]
+    table = pd.DataFrame(found, [c.about for c in columns]).dropna(axis=1)
+    return table[table.sum().sort_values(ascending=False).index]

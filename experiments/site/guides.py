@@ -10,7 +10,6 @@ which machine and when.
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ EXCEEDANCE = RESULTS / "intervals" / "exceedance.json"
 WRITTEN = "pytest -m attack --attacks docs/results/federation/attacks.json"
 """Command that writes the count of attacks."""
 
-OURS, THREADS = "stacked, compiled kernels", re.compile(r", \d+ threads$")
+OURS = "stacked, compiled kernels"
 
 PAPERS_ROUNDS = 200
 """Rounds of FUELS's paper."""
@@ -68,8 +67,8 @@ def rounds_table() -> str:
     of_client = min(row["seconds"] / row["clients"] for row in loops)
     best: dict[int, dict[str, dict[str, Any]]] = {}
     for row in sorted(found["rows"], key=lambda row: row["seconds"]):
-        best.setdefault(row["clients"], {}).setdefault(THREADS.sub("", row["variant"]), row)
-    paths = dict.fromkeys(THREADS.sub("", row["variant"]) for row in found["rows"])
+        best.setdefault(row["clients"], {}).setdefault(row["variant"], row)
+    paths = dict.fromkeys(row["variant"] for row in found["rows"])
     sizes = dict.fromkeys(row["clients"] for row in found["rows"])
     rows = [
         {"clients": f"{n:,}"}

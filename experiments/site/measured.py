@@ -3,14 +3,16 @@
 A page `PAGE.md` names its benchmarks in a line `<!-- benchmarks: who_wins_*, fedlean -->`. Their
 numbers lie in the folder `PAGE/`: `benchmarks.json` tells what ran and what the numbers show, and
 `methods.csv` has a row for each method of each data set. Tables that are not about methods have
-files of their own: `stages.csv`, `claims.csv`, `clients.csv` and `folds.csv`.
+files of their own: `stages.csv`, `claims.csv`, `clients.csv` and `folds.csv`. Of a column `NAME`,
+`NAME_low` and `NAME_high` are the ends of 95 % intervals, and `NAME_sd` is the standard deviation
+over seeds.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,27 +24,27 @@ from data_prep.base.files import atomic_path
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
-Row = dict[str, str]
+Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 """Rows of each kind of table, by the name of its file without its ending."""
 
 NAMES = re.compile(r"^<!-- benchmarks: (.*) -->$", re.M)
-POOLED = " †"
-"""Mark of methods that train on the data of all clients together."""
-
-KEYS = {"stages": "choosing from", "claims": "of"}
-"""Second column that tells rows of these tables apart."""
-
-AGAINST = re.compile(r"^(?P<what>.*?)against (?P<reference>.+?)(?:, %)?$")
-"""Head of a column of differences from a reference method."""
+KEYS = {
+    "folds": ("fold",),
+    "claims": ("claim", "of"),
+    "clients": ("clients",),
+    "stages": ("choosing from", "method"),
+    "methods": ("method",),
+}
+"""Columns that tell the rows of each kind of table apart, besides the data; all have the first."""
 
 
 class Benchmark(NamedTuple):
     """A benchmark: what ran, the sentences on it, and its tables.
 
     Attributes:
-        about: "title", "command", "facts" (such as "written"), "data", and "said" and "notes",
-            which are lists of sentences.
+        about: "title", "command", "facts" (such as "written"), "data", which is told by name, and
+            "said" and "notes", which are lists of sentences.
         tables: its tables.
     """
 
@@ -54,77 +56,40 @@ Benchmarks = dict[str, Benchmark]
 """Benchmarks of a page by name."""
 
 
-def read_benchmark(text: str) -> Benchmark:
-    r"""Read the `table.md` of a benchmark.
+def read_benchmark(found: Mapping[str, Any]) -> Benchmark:
+    """Sort what is in the `table.json` of a benchmark.
 
-    >>> read_benchmark("# A\n\n| method | MSE |\n|---|---|\n| solo | 0.3 |\n").tables["methods"]
-    [{'method': 'solo', 'MSE': '0.3'}]
+    >>> parts = ["**a**: 3 cells", [{"method": "solo", "MSE": 0.3}], [{"method": "solo", "p": 1}]]
+    >>> read_benchmark({"title": "A", "parts": parts}).tables
+    {'methods': [{'data': 'a', 'method': 'solo', 'MSE': 0.3, 'p': 1}]}
     """
-    about: dict[str, Any] = {"facts": {}, "data": [], "said": [], "notes": []}
-    tables: Tables = {}
+    about = {name: value for name, value in found.items() if name != "parts"}
+    about |= {"data": {}, "said": [], "notes": []}
+    tables: dict[str, dict[tuple[Any, ...], Row]] = {}
     common: Row = {}
-    for part in re.split(r"\n{2,}", text.strip()):
-        words = " ".join(part.split())
-        if part.startswith("|"):
+    for part in found["parts"]:
+        if isinstance(part, list):
             _add(tables, part, common)
-        elif part.startswith("#"):
-            about["title"] = words.lstrip("# ")
-        elif part.startswith("    "):
-            about["command"] = words
-        elif part.startswith("- written:"):
-            facts = re.split(r"(?:^|\s)- ", words)[1:]
-            about["facts"] = dict(fact.split(": ", 1) for fact in facts)
         elif part.startswith("**"):
-            common = {"data": words[2:].partition("**")[0]}
-            about["data"].append(words)
-        elif words == "Ablations:":
-            common = common | {"ablation": "yes"}
-        elif part.startswith("On "):
-            about["said"].append(words)
-        elif not part.startswith("![") and words != "Figures:":
-            about["notes"].append(words)
-    return Benchmark(about, tables)
-
-
-def _add(tables: Tables, text: str, common: Row) -> None:
-    """Add a Markdown table; rows that are known get the columns that they lack."""
-    head, _, *body = (_cells(line) for line in text.splitlines())
-    kind = {"fold": "folds", "claim": "claims", "clients": "clients"}.get(head[0], "methods")
-    if kind == "methods" and "choosing from" in head:
-        kind = "stages"
-    keys = ["data", head[0], KEYS.get(kind, head[0])]
-    rows = tables.setdefault(kind, [])
-    known = {tuple(row.get(key) for key in keys): row for row in rows}
-    for cells in body:
-        found = ({} if kind == "claims" else common) | dict(zip(head, cells, strict=True))
-        if found.get("method", "").endswith(POOLED):
-            found |= {"method": found["method"].removesuffix(POOLED), "pools": "yes"}
-        if kind == "methods":
-            found = _without_reference(found)
-        if found.get("against reference") == "-":  # The reference is no change to itself.
-            found.pop("ablation", None)
-        name = tuple(found.get(key) for key in keys)
-        if name in known:
-            known[name].update(
-                {head: cell for head, cell in found.items() if head not in known[name]}
-            )
+            name, _, told = part.removeprefix("**").partition("**: ")
+            common, about["data"][name] = {"data": name}, told
+        elif part in ("Ablations:", "Further models:"):
+            common = {"data": name} | ({"ablation": "yes"} if part == "Ablations:" else {})
         else:
-            rows.append(found)
+            about["said" if part.startswith("On ") else "notes"].append(part)
+    return Benchmark(about, {kind: [*rows.values()] for kind, rows in tables.items()})
 
 
-def _without_reference(row: Row) -> Row:
-    """Return a row with the reference in a column of its own, not in heads of columns."""
-    found: Row = {}
-    for head, cell in row.items():
-        if match := AGAINST.match(head):
-            found["reference"] = match["reference"]
-            head = f"{match['what']}against reference"
-        found[head] = cell
-    return found
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+def _add(tables: dict[str, dict[tuple[Any, ...], Row]], rows: Sequence[Row], common: Row) -> None:
+    """Add the rows of a table; rows that are known get the columns that they lack."""
+    kind, keys = next((kind, keys) for kind, keys in KEYS.items() if keys[0] in rows[0])
+    for row in rows:
+        found = dict(row) if kind == "claims" else common | row
+        if found.get("reference") == found.get("method"):  # It is no change to itself.
+            found.pop("ablation", None)
+        name = tuple(found.get(key) for key in ("data", *keys))
+        known = tables.setdefault(kind, {}).setdefault(name, found)
+        known.update(found | known)
 
 
 def benchmarks_of(page: Path) -> Benchmarks:
@@ -135,10 +100,12 @@ def benchmarks_of(page: Path) -> Benchmarks:
     every = json.loads((folder / "benchmarks.json").read_text())
     benchmarks = {name: Benchmark(about, {}) for name, about in every.items()}
     for path in sorted(folder.glob("*.csv")):
-        rows: list[Any] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-        for row in rows if "benchmark" in rows[0] else []:
+        table = pd.read_csv(path, keep_default_na=False, na_values="")
+        rows: list[Any] = table.to_dict("records")
+        for row in rows if "benchmark" in table else []:
             own = benchmarks[row.pop("benchmark")].tables
-            own.setdefault(path.stem, []).append({k: v for k, v in row.items() if v})
+            known = {name: value for name, value in row.items() if pd.notna(value)}
+            own.setdefault(path.stem, []).append(known)
     return benchmarks
 
 
@@ -169,7 +136,8 @@ def save(page: Path, benchmarks: Benchmarks) -> None:
             for row in benchmark.tables.get(kind, [])
         ]
         with atomic_path(folder / f"{kind}.csv") as part:
-            pd.DataFrame(rows).to_csv(part, index=False, lineterminator="\n")
+            table = pd.DataFrame(rows)
+            table.to_csv(part, index=False, lineterminator="\n", float_format="%.10g")
 
 
 def pages(results: Path) -> list[Path]:
@@ -198,21 +166,25 @@ def page_of(name: str, results: Path) -> Path:
 
 def read_folder(folder: Path) -> Benchmark:
     """Read what `stforecast bench` wrote."""
-    path = folder / "table.md"
+    path = folder / "table.json"
     if not path.is_file():
-        raise no_file(path, "table", "give folders that `stforecast bench` wrote")
-    return read_benchmark(path.read_text())
+        raise no_file(
+            path,
+            "table",
+            "give folders that `stforecast bench` wrote; repeat an older one's command",
+        )
+    return read_benchmark(json.loads(path.read_text()))
 
 
-def described(data: str) -> str:
+def described(name: str, told: str) -> str:
     """Return the data of forecasts, such as "milan, 25 cells, 1 step ahead"; the name of others.
 
-    >>> described("**milan, calls**: 25 cells, 3 folds, 1 step(s) ahead, z-scores by cell")
+    >>> described("milan, calls", "25 cells, 3 folds, 1 step(s) ahead, z-scores by cell")
     'milan, 25 cells, 1 step ahead'
-    >>> described("**pacs**: 20 clients, 7 classes")
+    >>> described("pacs", "20 clients, 7 classes")
     'pacs'
     """
-    found = re.match(r"\*\*([^*,]+),[^*]*\*\*: (\d+ cells),.*? (\d+) step.*? ahead", data)
+    found = re.match(r"(\d+ cells),.*? (\d+) step.*? ahead", told)
     if not found:
-        return data[2:].partition("**")[0]
-    return f"{found[1]}, {found[2]}, {counted(int(found[3]), 'step')} ahead"
+        return name
+    return f"{name.partition(',')[0]}, {found[1]}, {counted(int(found[2]), 'step')} ahead"

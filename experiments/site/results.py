@@ -157,13 +157,11 @@ def _answers(benchmarks: Benchmarks, page: Path) -> str:
     by_claim: dict[str, list[str]] = {}
     for name, benchmark in benchmarks.items():
         for row in benchmark.tables.get("claims", []):
-            data = row["of"]
-            place = data if data == "-" else f"[{data}](../results/{page.name}#{name})"
+            place = f"[{row['of']}](../results/{page.name}#{name})" if "of" in row else "-"
             own = by_claim.setdefault(row[HEADING], [])
-            if not own or data != "-":
+            if not own or "of" in row:
                 claim = "" if own else row[HEADING]
-                more = images.seeds_to_tell(row, images.seeds_of(benchmark))
-                told = f"**{row['answer']}**{more}"
+                told = f"**{row['answer']}**{images.seeds_to_tell(row)}"
                 own.append(f"| {claim} | {place} | {row['here']} | {told} |")
     return "\n".join([head, *(line for own in by_claim.values() for line in own)])
 

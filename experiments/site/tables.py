@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from statistics import mean
 from typing import NamedTuple
 
 from experiments.benchmarks.cells import above_by_data
 from experiments.site.measured import Benchmarks, Row, described
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.bench.tables import markdown
+from stforecast.bench.tables import Cell, markdown, marked, mean_of
+from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-AGAINST = "against reference"
 TOLD_APART = (
     "Two methods are told apart if the 95 % interval excludes 0 and p, which the whole table has, "
     "is at most 0.05."
@@ -55,7 +56,7 @@ class Column(NamedTuple):
 
     def mse(self, method: str) -> float:
         """Return the MSE of a method."""
-        return first_number(self.rows[method]["MSE"])
+        return float(self.rows[method]["MSE"])
 
     def only(self, keep: Callable[[str, Row], object]) -> Column:
         """Return the rows that `keep` is true of, by name and row."""
@@ -67,9 +68,9 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
     columns = []
     for benchmark in benchmarks.values():
         rows = benchmark.tables.get("methods", [])
-        for data in benchmark.about["data"]:
-            own = {r["method"]: r for r in rows if r.get("data") == data[2:].partition("**")[0]}
-            columns += [Column(described(data), own)] if own else []
+        for name, told in benchmark.about["data"].items():
+            own = {row["method"]: row for row in rows if row.get("data") == name}
+            columns += [Column(described(name, told), own)] if own else []
     return columns
 
 
@@ -77,7 +78,8 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
     """Return the title of a benchmark, or its data if another one has the same title."""
     about = benchmarks[name].about
     shared = [b for b in benchmarks.values() if b.about["title"] == about["title"]]
-    return "; ".join(map(described, about["data"])) if len(shared) > 1 else about["title"]
+    every = starmap(described, about["data"].items())
+    return "; ".join(every) if len(shared) > 1 else about["title"]
 
 
 # Tables of methods by data.
@@ -101,8 +103,9 @@ def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
     def fits(_: str, row: Row) -> bool:
-        told = row.get(AGAINST)
-        return told == "-" or bool(told and ("ablation" in row) == ablations)
+        if AGAINST not in row:
+            return row.get("reference") == row["method"]
+        return ("ablation" in row) == ablations
 
     columns = [column.only(fits) for column in columns_of(benchmarks)]
     return [column for column in columns if len(column.rows) > 1]
@@ -122,10 +125,10 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     """
     rows = column.rows
     sign = -1 if name == POINTS else 1
-    others = {m: row for m, row in rows.items() if row[name] != "-"}
-    others = dict(sorted(others.items(), key=lambda item: sign * first_number(item[1][name])))
+    others = {m: row for m, row in rows.items() if name in row}
+    others = dict(sorted(others.items(), key=lambda item: sign * item[1][name]))
     sides = {m: sign * side(row, name) for m, row in others.items()}
-    told = {m: f"{m} ({row[name]} {UNITS[name]})" for m, row in others.items()}
+    told = {m: f"{m} ({estimate_of(row, name)} {UNITS[name]})" for m, row in others.items()}
     won = sum(s > 0 for s in sides.values())
     lost = "; ".join(told[m] for m in others if sides[m] < 0)
     first = next(iter(told.values()))
@@ -146,7 +149,7 @@ def points(benchmarks: Benchmarks) -> str:
 
 def compared_images(benchmarks: Benchmarks) -> list[Column]:
     """Return the rows of methods for images that are compared with a reference."""
-    return [c.only(lambda _, row: row.get(POINTS)) for c in columns_of(benchmarks)]
+    return [c.only(lambda _, row: "reference" in row) for c in columns_of(benchmarks)]
 
 
 def best_models(benchmarks: Benchmarks) -> list[Column]:
@@ -172,7 +175,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
     kept |= set([m for m in methods if m not in kept][:room])
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
     rows = [
-        {"method": f"{m} †" if m in pools else m}
+        {"method": marked(m, m in pools)}
         | {c.about: _difference(c.rows[m], name) if m in c.rows else "" for c in columns}
         for m in methods
         if m in kept
@@ -189,45 +192,39 @@ def _ordered(columns: Sequence[Column], name: str) -> list[str]:
     found: dict[str, list[float]] = {}
     for column in columns:
         for method, row in column.rows.items():
-            difference = 0.0 if row[name] == "-" else first_number(row[name])
-            found.setdefault(method, []).append(difference)
+            found.setdefault(method, []).append(row.get(name, 0.0))
     methods = sorted(found, key=lambda method: mean(found[method]))
     return methods[::-1] if name == POINTS else methods
 
 
 def _difference(row: Row, name: str) -> str:
     """Return a row's difference from the reference; of the reference, its own value."""
-    if row[name] == "-":
-        return row[OWN[name]]
-    return f"**{row[name]}**" if side(row, name) else row[name]
+    if name not in row:
+        return f"{estimate_of(row, OWN[name])}"
+    shown = estimate_of(row, name)
+    return f"**{shown}**" if side(row, name) else f"{shown}"
 
 
 def side(row: Row, name: str = AGAINST) -> int:
     """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
-    above = estimate_in(row.get(name, "-"))
-    if not above.excludes(0) or (name == AGAINST and first_number(row.get("p", "0")) > 0.05):
+    above = estimate_of(row, name)
+    if not above.excludes(0) or (name == AGAINST and row.get("p", 0.0) > 0.05):
         return 0
     return 1 if above.low > 0 else -1
 
 
-def estimate_in(cell: str) -> Estimate:
-    """Return the estimate that a cell shows.
+def estimate_of(row: Row, name: str) -> Estimate:
+    """Return the estimate in a column, NaN if a row has none.
 
-    >>> estimate_in("1,374 [131, 2,875]"), estimate_in("-")
-    (Estimate(value=1374.0, low=131.0, high=2875.0), Estimate(value=nan, low=nan, high=nan))
+    >>> str(estimate_of({"p": 0.1, "p_low": 0.0, "p_high": 0.2}, "p")), str(estimate_of({}, "p"))
+    ('0.10 [0.00, 0.20]', 'nan')
     """
-    value, low, high = (*_numbers(cell), math.nan, math.nan, math.nan)[:3]
-    return Estimate(value, low, high)
+    return Estimate(*(row.get(f"{name}{end}", math.nan) for end in ("", "_low", "_high")))
 
 
-def _numbers(cell: str) -> list[float]:
-    texts = re.findall(r"-?[\d.]+(?:e[+-]?\d+)?", re.sub(r"(?<=\d),(?=\d)", "", cell))
-    return [float(text) for text in texts]
-
-
-def first_number(cell: str) -> float:
-    """Return the number at the beginning of a cell."""
-    return _numbers(cell)[0]
+def spread_in(row: Row, name: str) -> Cell:
+    """Return the mean in a column and, over several seeds, its standard deviation."""
+    return mean_of(row[name], row.get(f"{name}_sd"))
 
 
 # What districts and operators gain.
@@ -236,8 +233,12 @@ def first_number(cell: str) -> float:
 def worth(benchmarks: Benchmarks) -> str:
     """Tabulate what federation is worth between training alone and on pooled data."""
     rows = [
-        {"data": described(benchmark.about["data"][0]).partition(",")[0]}
-        | {head: cell for head, cell in row.items() if head not in ("data", "roads cut, %")}
+        {"data": row["data"].partition(",")[0]}
+        | {
+            head: f"{estimate_of(row, head)}" if f"{head}_low" in row else f"{row[head]}"
+            for head in row
+            if head not in ("data", "roads cut, %") and not head.endswith(("_low", "_high"))
+        }
         for benchmark in benchmarks.values()
         for row in benchmark.tables["clients"]
     ]
@@ -250,7 +251,7 @@ def worth(benchmarks: Benchmarks) -> str:
 
 # Bounds.
 
-CLIENTS = "lowest – median – highest client"
+LOWEST, HIGHEST = "lowest client", "highest client"
 LEAST, MOST = 0.8, 0.97
 """Coverage that every client has in a cell in bold, for bounds of 90 %."""
 
@@ -263,7 +264,7 @@ def coverage(benchmarks: Benchmarks) -> str:
     for about, found in columns:
         data, *_, ahead = about.split(", ")
         cells = {m: _range(found[m]) if m in found else "" for m in methods}
-        furthest = max(float(row["furthest bound"]) for row in found.values())
+        furthest = max(row["furthest bound"] for row in found.values())
         row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
         rows.append(row | {"furthest": f"{furthest:.1f}"})
     told = (
@@ -287,7 +288,7 @@ def coverage_answer(benchmarks: Benchmarks) -> str:
 def _told_of(method: str, columns: Sequence[Column]) -> str:
     rows = {about: found[method] for about, found in columns if method in found}
     held = sum(map(_holds, rows.values()))
-    furthest, place = max((float(row["furthest bound"]), about) for about, row in rows.items())
+    furthest, place = max((row["furthest bound"], about) for about, row in rows.items())
     sides = " and ".join(f"{_shares(rows, side)} % {side}" for side in ("below", "above"))
     return (
         f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; of "
@@ -298,18 +299,16 @@ def _told_of(method: str, columns: Sequence[Column]) -> str:
 
 def _shares(rows: Mapping[str, Row], side: str) -> str:
     """Return the lowest and the highest share of targets on a side of their bounds, in %."""
-    shares = [100 * float(row[f"{side} bounds"]) for row in rows.values()]
+    shares = [100 * row[f"{side} bounds"] for row in rows.values()]
     return f"{min(shares):.1f} to {max(shares):.1f}"
 
 
 def _holds(row: Row) -> bool:
-    low, _, high = _numbers(row[CLIENTS])
-    return low >= LEAST and high <= MOST
+    return bool(row[LOWEST] >= LEAST and row[HIGHEST] <= MOST)
 
 
 def _range(row: Row) -> str:
-    low, _, high = _numbers(row[CLIENTS])
-    told = f"{100 * low:.1f}–{100 * high:.1f}"
+    told = f"{100 * row[LOWEST]:.1f}–{100 * row[HIGHEST]:.1f}"
     return f"**{told}**" if _holds(row) else told
 
 
@@ -319,7 +318,7 @@ def _width(method: str, columns: Sequence[Column]) -> str:
     both = [c for c in columns if {method, plain} <= c.rows.keys()]
     if method == plain or not both:
         return ""
-    widths = [[first_number(c.rows[m]["width"]) for m in (method, plain)] for c in both]
+    widths = [[c.rows[m]["width"] for m in (method, plain)] for c in both]
     above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
     return f"; the mean width differs by {above} % from that of `{plain}`"
 
@@ -344,8 +343,8 @@ def changes(benchmarks: Benchmarks) -> str:
 
 def changes_answer(benchmarks: Benchmarks) -> str:
     """Tell how many of the changes of mixed precision are below what the seeds change."""
-    found = [(_numbers(row["float32"]), _numbers(row["bf16"])) for row in _changes(benchmarks)]
-    small = sum(abs(a[0] - b[0]) <= max(a[1], b[1]) for a, b in found)
+    found = [(row["float32"].kept, row["bf16"].kept) for row in _changes(benchmarks)]
+    small = sum(abs(a["{}"] - b["{}"]) <= max(a["{}_sd"], b["{}_sd"]) for a, b in found)
     return (
         f"**In {small} of {len(found)} rows, the means with and without it differ by no more than "
         "the larger of their standard deviations over seeds.**"
@@ -356,7 +355,8 @@ def _changes(benchmarks: Benchmarks) -> list[Row]:
     """Return what each method has without and with mixed precision."""
     return [
         {"data": about, "method": method, "measure": measure}
-        | {"float32": rows[method][name], "bf16": rows[f"{method}, bf16"][name]}
+        | {"float32": spread_in(rows[method], name)}
+        | {"bf16": spread_in(rows[f"{method}, bf16"], name)}
         for about, rows in columns_of(benchmarks)
         for method in rows
         if f"{method}, bf16" in rows

@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pandas as pd
 
 from data_prep.base.errors import InputError
 from stforecast.baselines.base import Arrays, Peer, PeerOptions
@@ -172,7 +171,7 @@ def _filled(series: np.ndarray) -> np.ndarray:
 def _slot(calendar: Calendar) -> int:
     """Return the steps from local midnight to step 0."""
     times = calendar.local_times(np.array([0]))
-    return int(day_slots(pd.DatetimeIndex(times), calendar.steps_in(DAY), calendar.step)[0])
+    return int(day_slots(times, calendar.steps_in(DAY), calendar.step)[0])
 
 
 class AutoARIMA(StatisticalPeer):

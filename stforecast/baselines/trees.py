@@ -63,6 +63,8 @@ class PooledTrees(Baseline):
         return {"x": self._inputs(series, starts, calendar), "y": y, "mask": mask}
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        if self.knows_cells:
+            self._check_cells(series, int(self.arrays["n_cells"]))
         x = self._inputs(series, starts, calendar)
         with threads_for(len(x)):
             y_hat = np.stack([model.predict(x) for model in self.models], axis=-1)
@@ -152,11 +154,6 @@ class Boosting(PooledTrees):
             near = neighbour_inputs(series, starts, self.spec, calendar, self._neighbours())
             x = np.concatenate([x, near], axis=-1)
         return flat(with_cells(x) if self.config.cell_id else x)
-
-    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        if self.knows_cells:
-            self._check_cells(series, int(self.arrays["n_cells"]))
-        return super()._forecast(series, starts, calendar)
 
     def _neighbours(self) -> np.ndarray:
         """Return each cell's neighbours, `(cells, neighbours)`, -1 where there are fewer."""
@@ -276,10 +273,6 @@ class LightGBM(Peer, PooledTrees):
             extra_lags=self.config.lags or rich_lags(self.spec.horizon, calendar),
             calendar="weekdays",
         ).at(calendar.step)
-
-    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        self._check_cells(series, int(self.arrays["n_cells"]))
-        return super()._forecast(series, starts, calendar)
 
 
 def rich_lags(horizon: int, calendar: Calendar) -> str:

@@ -250,10 +250,14 @@ def columns(width: float) -> int:
     return 3 if width > drawing.ONE_COLUMN else 2
 
 
+def in_lines(title: str, width: float) -> str:
+    """Return the title of a small panel in lines of the panel's width in inches."""
+    return textwrap.fill(title, int(0.85 * width * drawing.CHARACTERS_PER_INCH))
+
+
 def title_panel(ax: Axes, text: str, width: float) -> None:
     """Write a title above a small panel, in lines of its width in inches."""
-    n_characters = int(0.85 * width * drawing.CHARACTERS_PER_INCH)
-    ax.set_title(textwrap.fill(text, n_characters), fontsize=drawing.SMALL - 0.5, loc="left")
+    ax.set_title(in_lines(text, width), fontsize=drawing.SMALL - 0.5, loc="left")
 
 
 def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: float) -> None:

@@ -12,6 +12,7 @@ from pydantic import StrictFloat, StrictInt, TypeAdapter, ValidationError
 
 from data_prep.base.errors import InputError, choose, shown, slug
 from data_prep.base.limits import read_bounded
+from stforecast.bench.tables import number
 
 MAX_SEED = 2**32
 """Bound of the seeds of scikit-learn's generators."""
@@ -220,8 +221,8 @@ class Published:
 
 
 def _column(numbers: Mapping[str, float], labels: Sequence[str]) -> list[str]:
-    decimals = max(len(str(number).partition(".")[2]) for number in numbers.values())
-    return [f"{numbers[x]:.{decimals}f}" if x in numbers else "-" for x in labels]
+    decimals = max(len(str(value).partition(".")[2]) for value in numbers.values())
+    return [number(numbers[x], f".{decimals}f") if x in numbers else "-" for x in labels]
 
 
 def parse_published(

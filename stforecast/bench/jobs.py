@@ -23,7 +23,7 @@ from stforecast.bench.kind import Fold, Kind
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
-from stforecast.bench.tables import write_page
+from stforecast.bench.tables import facts_to_repeat, in_markdown, write_page
 from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun, write_csv
 from stforecast.federated.runs.unfinished_run import locked
 
@@ -192,17 +192,18 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    `out` gets `runs/`, `figures/`, `table.md` and `.tex`, `metrics.csv` and further tables.
+    `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, `metrics.csv` and more tables.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress)
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
-        table = grid.kind.results_table(grid, runs, failures)
-        table = f"{grid.note}\n\n{table}" if grid.note else table
+        note = grid.note.split("\n\n") if grid.note else []
+        parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
         _write_tables(grid, runs, out)
-        write_page(out, grid.title, grid.repeat(out), runs, table, gallery)
-    return Outcome(runs, failures, table, gallery)
+        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
+        write_page(out, about, parts, gallery)
+    return Outcome(runs, failures, in_markdown(parts), gallery)
 
 
 def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:

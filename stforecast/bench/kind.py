@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stforecast.bench.grid import Grid
     from stforecast.bench.grid_file import Entry, Keys
     from stforecast.bench.jobs import Job
-    from stforecast.bench.tables import Compared
+    from stforecast.bench.tables import Compared, Part
     from stforecast.federated.core.options import Settings
     from stforecast.federated.nodes.run_settings import FederationSettings
     from stforecast.federated.runs.run_folder import Run
@@ -90,8 +90,10 @@ class Kind(ABC, Generic[R]):
         """Its settings."""
 
     @abstractmethod
-    def results_table(self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]) -> str:
-        """Tabulate the finished runs of a grid, and the errors of failed ones, as Markdown."""
+    def results_parts(
+        self, grid: Grid[R], runs: Sequence[R], failures: Mapping[str, str]
+    ) -> Sequence[Part]:
+        """Tabulate the finished runs of a grid, and the errors of failed ones."""
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings."""

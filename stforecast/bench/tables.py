@@ -1,12 +1,16 @@
-"""Tables of results as Markdown, numbers in them, the page of a benchmark, and comparisons."""
+"""Tables of results and their numbers, the page of a benchmark, and comparisons.
+
+Tables are rows of texts until they are written as Markdown, LaTeX or JSON. Texts that show numbers
+are `Cell`s, which keep them unrounded.
+"""
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import os
 import platform
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +30,52 @@ if TYPE_CHECKING:  # matplotlib is slow to import.
 MOST_DECIMALS = 6
 """Maximum number of decimals of a number next to a bar."""
 
+Row = Mapping[str, str]
+"""Texts of a table's row by column; a missing one is a dash."""
 
-def spread(values: Sequence[float], decimals: int | None = None) -> str:
+Part = str | Sequence[Row]
+"""A paragraph of Markdown, or a table."""
+
+
+class Cell(str):
+    """A text in a table that keeps what it shows, such as unrounded numbers.
+
+    Attributes:
+        kept: values by column of `numbers_of`; "{}" stands for the name of the cell's own column.
+    """
+
+    kept: Mapping[str, float | str]
+
+    def __new__(cls, text: str, kept: Mapping[str, float | str]) -> Cell:
+        """Return a text that keeps values."""
+        cell = super().__new__(cls, text)
+        cell.kept = kept
+        return cell
+
+
+def numbers_of(rows: Sequence[Row]) -> list[dict[str, float | str]]:
+    """Return a table with numbers in place of texts, without dashes and what is not finite.
+
+    >>> numbers_of([{"method": "solo", "MSE": number(2 / 3, ".2f"), "p": "-"}])
+    [{'method': 'solo', 'MSE': 0.6666666666666666}]
+    """
+    return [
+        {
+            name.format(head): value
+            for head, cell in row.items()
+            for name, value in getattr(cell, "kept", {"{}": cell}).items()
+            if value != "-" and (isinstance(value, str) or math.isfinite(value))
+        }
+        for row in rows
+    ]
+
+
+def number(value: float, form: str) -> Cell:
+    """Format a number, and keep it."""
+    return Cell(f"{value:{form}}", {"{}": value})
+
+
+def spread(values: Sequence[float], decimals: int | None = None) -> Cell:
     """Format the mean, and the standard deviation if there are several values.
 
     By default it has the decimals of the mean's first four digits.
@@ -36,11 +84,18 @@ def spread(values: Sequence[float], decimals: int | None = None) -> str:
     ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
     """
     mean = float(np.mean(values))
+    return mean_of(mean, float(np.std(values, ddof=1)) if len(values) > 1 else None, decimals)
+
+
+def mean_of(mean: float, deviation: float | None, decimals: int | None = None) -> Cell:
+    """Format a mean and, if there is one, a standard deviation, as `spread` does."""
     if decimals is None:
         size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
         decimals = max(0, 3 - size)
     text = f"{mean:.{decimals}f}"
-    return text if len(values) == 1 else f"{text} ± {np.std(values, ddof=1):.{decimals}f}"
+    if deviation is None:
+        return Cell(text, {"{}": mean})
+    return Cell(f"{text} ± {deviation:.{decimals}f}", {"{}": mean, "{}_sd": deviation})
 
 
 def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
@@ -133,20 +188,39 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
+def marked(name: str, pools: bool) -> str:
+    """Return the name of a row, with a mark if it pooled the data of all clients."""
+    return Cell(f"{name} {POOLED_MARK}", {"{}": name, "pools": "yes"}) if pools else name
+
+
 def in_sections(
     runs: Sequence[R],
     failures: Mapping[str, str],
     key: Callable[[R], tuple[str, ...]],
-    section: Callable[[Sequence[R]], str],
-) -> str:
-    """Return Markdown with a section for the runs of each key, then the failed runs by name."""
-    parts = [section(some) for some in grouped(runs, key).values()]
+    section: Callable[[Sequence[R]], list[Part]],
+) -> list[Part]:
+    """Return a section for the runs of each key, then the failed runs by name."""
+    parts = [part for some in grouped(runs, key).values() for part in section(some)]
     if failures:
-        parts.append("Failed:\n\n" + "\n".join(f"- {name}: {e}" for name, e in failures.items()))
-    return "\n\n".join(parts)
+        parts += ["Failed:", "\n".join(f"- {name}: {e}" for name, e in failures.items())]
+    return parts
 
 
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+def in_markdown(parts: Iterable[Part]) -> str:
+    """Return paragraphs and tables as Markdown."""
+    return "\n\n".join(p if isinstance(p, str) else markdown(p) for p in parts)
+
+
+def in_latex(parts: Iterable[Part]) -> str:
+    """Return tables for LaTeX, and paragraphs as comments."""
+
+    def commented(text: str) -> str:
+        return "\n".join(f"% {line}" for line in text.splitlines())
+
+    return "\n\n".join(commented(p) if isinstance(p, str) else latex(p) for p in parts)
+
+
+def markdown(rows: Sequence[Row]) -> str:
     r"""Return a Markdown table with dashes for missing entries.
 
     >>> print(markdown([{"method": "a|b"}]).splitlines()[-1])
@@ -160,26 +234,35 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def for_terminal(rows: Sequence[Mapping[str, str]]) -> str:
+def for_terminal(rows: Sequence[Row]) -> str:
     """Return a table for a terminal."""
     return tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
 
 
-def latex(rows: Sequence[Mapping[str, str]]) -> str:
-    r"""Return a LaTeX table for the package booktabs.
+def latex(rows: Sequence[Row]) -> str:
+    r"""Return a LaTeX table for the package booktabs, with dashes for missing entries.
 
     LaTeX takes a bracket at the beginning of a row for an option of the row before.
 
-    >>> print(latex([{"method": "[1]"}]).splitlines()[-3])
-     {[}1]      \\
+    >>> print(latex([{"method": "[1]", "MSE": "0.2 ± 0.1"}]))
+    \begin{tabular}{ll}
+    \toprule
+     method   & MSE       \\
+    \midrule
+     {[}1]      & 0.2 ± 0.1 \\
+    \bottomrule
+    \end{tabular}
     """
-    table = tabulate(rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True)
+    table = tabulate(
+        rows, headers="keys", tablefmt="latex_booktabs", disable_numparse=True, missingval="-"
+    )
     return table.replace("\n [", "\n {[}")
 
 
-def floats_up_and_down(run: Run) -> str:
+def floats_up_and_down(run: Run) -> Cell:
     """Return the numbers of floats that a client sends and receives in a round."""
-    return " / ".join(f"{floats(run.rounds(), way):,.0f}" for way in ("up", "down"))
+    found = {f"floats a round, {way}": floats(run.rounds(), way) for way in ("up", "down")}
+    return Cell(" / ".join(f"{n:,.0f}" for n in found.values()), found)
 
 
 def traffic_sentence(run: Run) -> str:
@@ -195,8 +278,8 @@ def traffic_sentence(run: Run) -> str:
     )
 
 
-def facts_to_repeat(runs: Sequence[Run]) -> str:
-    """Return Markdown with what is needed to repeat the runs, and when and where it was written."""
+def facts_to_repeat(runs: Sequence[Run]) -> dict[str, str]:
+    """Return what is needed to repeat the runs, and when and where this was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
     seconds = sum(about["seconds"] for about in abouts)
@@ -208,7 +291,7 @@ def facts_to_repeat(runs: Sequence[Run]) -> str:
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
-    return "\n".join(f"- {name}: {value}" for name, value in found.items() if value)
+    return {name: value for name, value in found.items() if value}
 
 
 def versions_of(runs: Iterable[Run]) -> str:
@@ -236,42 +319,20 @@ def _listed(seeds: Iterable[int]) -> str:
 
 
 def write_page(
-    out: Path, title: str, command: str, runs: Sequence[Run], table: str, gallery: Gallery
+    out: Path, about: Mapping[str, Any], parts: Sequence[Part], gallery: Gallery
 ) -> None:
-    """Write `table.md`: command and facts of the runs, the table, the figures; and `table.tex`."""
-    parts = [f"# {title}", f"    {command}", facts_to_repeat(runs), table, gallery.markdown(out)]
-    page = "\n\n".join(filter(None, parts))
-    for name, text in (("table.md", page), ("table.tex", in_latex(table))):
-        with atomic_path(out / name) as part:
-            part.write_text(text + "\n")
+    """Write results as `table.md`, with figures, `.json`, with numbers unrounded, and `.tex`.
 
-
-def in_latex(text: str) -> str:
-    r"""Return Markdown for LaTeX: its tables, and its other paragraphs as comments.
-
-    >>> print(in_latex("**milan**:\n\n" + markdown([{"method": "a_1", "MSE": "0.2 ± 0.1"}])))
-    % **milan**:
-    <BLANKLINE>
-    \begin{tabular}{ll}
-    \toprule
-     method   & MSE       \\
-    \midrule
-     a\_1      & 0.2 ± 0.1 \\
-    \bottomrule
-    \end{tabular}
+    They begin with the title, the command and the facts to repeat in `about`.
     """
-    parts = []
-    for paragraph in text.split("\n\n"):
-        lines = paragraph.splitlines()
-        if "\n|--" in paragraph:
-            names, _, *rows = [
-                [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-                for line in lines
-            ]
-            parts.append(latex([dict(zip(names, row, strict=False)) for row in rows]))
-        else:
-            parts.append("\n".join(f"% {line}" for line in lines))
-    return "\n\n".join(parts)
+    facts = "\n".join(f"- {name}: {value}" for name, value in about["facts"].items())
+    page = [f"# {about['title']}", f"    {about['command']}", facts, *parts, gallery.markdown(out)]
+    plain = [part if isinstance(part, str) else numbers_of(part) for part in parts]
+    found = json.dumps({**about, "parts": plain}, indent=1, ensure_ascii=False, allow_nan=False)
+    texts = {".md": in_markdown(filter(None, page)), ".tex": in_latex(parts), ".json": found}
+    for ending, text in texts.items():
+        with atomic_path(out / f"table{ending}") as part:
+            part.write_text(text + "\n")
 
 
 @dataclass(frozen=True)
@@ -286,7 +347,7 @@ class ComparedTable:
     """
 
     name: str
-    rows: Sequence[Mapping[str, str]]
+    rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
 
@@ -295,10 +356,9 @@ class ComparedTable:
         """Return what it shows, without marks."""
         return [claim.replace("**", "") for claim in self.claims]
 
-    def markdown(self) -> list[str]:
-        """Return the paragraphs of the table and what it shows."""
-        table = [markdown(self.rows)] if self.rows else []
-        return [*table, *self.claims, *self.basis]
+    def parts(self) -> list[Part]:
+        """Return the table and what it shows."""
+        return [*([self.rows] if self.rows else []), *self.claims, *self.basis]
 
 
 @dataclass(frozen=True)
@@ -329,13 +389,14 @@ class Compared:
 
     def write(self, out: Path) -> int:
         """Write `comparison.md`, `.tex` and `.csv`, with all numbers unrounded; return `draw`."""
-        page, tex = ["# Comparison"], []
+        page: list[Part] = ["# Comparison"]
+        tex: list[Part] = []
         for table in self.tables:
-            page += [f"## {table.name}", *table.markdown()]
+            page += [f"## {table.name}", *table.parts()]
             tex += [f"% {table.name}\n{latex(table.rows)}"]
         out.mkdir(parents=True, exist_ok=True)
         for ending, parts in ((".md", [*page, *self.legend]), (".tex", tex)):
             with atomic_path(out / f"comparison{ending}") as part:
-                part.write_text("\n\n".join(parts) + "\n")
+                part.write_text(in_markdown(parts) + "\n")
         write_csv(self.numbers, out / "comparison.csv")
         return self.draw(out)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stforecast.cli.lists import Listing
     from stforecast.federated.runs.run_folder import Run
 
+log = logging.getLogger(__name__)
 
 DECISIVE = ("--method", "--model", "--partition")
 """Options on which others depend."""
@@ -218,9 +219,6 @@ def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[
     if isinstance(option.type, click.Path):
         values = [folder / v for v in values]
     return [f"{flag}={v}" for v in values]
-
-
-log = logging.getLogger(__name__)
 
 
 def say_next(*words: object) -> None:

@@ -28,6 +28,8 @@ from stforecast.forecasting import DEFAULT_METHOD
 if TYPE_CHECKING:
     from stforecast.federated.nodes.run_settings import FederationSettings
 
+log = logging.getLogger(__name__)
+
 NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
 """Options of a run that nodes do not read, or that have another meaning here."""
 
@@ -294,8 +296,6 @@ for subcommand in (
     resume_command, status, serve_command, continue_command, check_command, alone_command
 ):  # fmt: skip
     federate_command.add_command(subcommand)
-
-log = logging.getLogger(__name__)
 
 
 def node_options(args: list[str]) -> dict[str, list[click.Option]]:

@@ -363,8 +363,8 @@ def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> 
         for row in rows
     ]
     table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
-    problems = [f"  damaged: {problem}" for problem in damaged.values()]
-    return "\n".join([*([table] if rows else []), *([""] if rows and damaged else []), *problems])
+    problems = "\n".join(f"  damaged: {problem}" for problem in damaged.values())
+    return "\n\n".join(filter(None, [table, problems]))
 
 
 def describe_unfinished(folder: Path) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, A
     found = [re.search(r"(\d{4}-\d{2}-\d{2})\.", p.name) for p in files]
     dates = sorted({datetime.date.fromisoformat(match[1]) for match in found if match})
     span = (dates[-1] - dates[0]).days + 1 if dates else 0
-    whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)} if dates else set()
+    whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)}
     simulation = read_marker(folder)
     return {
         "data_set": name,

@@ -29,6 +29,7 @@
 
 Files that a row names, such as `clients = "operators.csv"`, may lie beside the benchmark's file.
 
+A cube that has only some of the services names them: `{ path = "roads.nc", services = ["speed"] }`.
 In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
 figure may have a `name`, options of its plot, and `methods` (labels) and `seeds` to select runs.
 """
@@ -52,11 +53,11 @@ from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.city.simulate import simulate
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
-from stforecast.bench.tables import Compared
+from stforecast.bench.tables import Compared, Part
 from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL, hourly_errors
-from stforecast.comparison.results import results_table
+from stforecast.comparison.results import results_parts
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -103,6 +104,21 @@ class SimulatedCity:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
 
+@dataclass(frozen=True)
+class CubeOfServices:
+    """A cube with only some of a benchmark's services.
+
+    Attributes:
+        path: path of the cube.
+        services: names of its services.
+    """
+
+    path: str
+    services: list[str]
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 def services(names: Iterable[str]) -> tuple[Scenario, ...]:
     """Return a scenario for each service."""
     return tuple(Scenario(name, {"service": name}) for name in names)
@@ -118,8 +134,9 @@ class ForecastKind(Kind[ForecastRun]):
     run_type = ForecastRun
     keys = COMMON_KEYS | {
         "data": (
-            list[str | SimulatedCity],
-            "a list of paths of cubes, or { name, city, preset, cells, days, seed }",
+            list[str | SimulatedCity | CubeOfServices],
+            "a list of paths of cubes, { path, services } or { name, city, preset, cells, days, "
+            "seed }",
         ),
         "services": (list[str], "a list of names"),
         "backtest": (dict[str, Any], "a table of folds, test, validation, gap and train"),
@@ -134,11 +151,11 @@ class ForecastKind(Kind[ForecastRun]):
 
         return SETTINGS
 
-    def results_table(
+    def results_parts(
         self, grid: Grid[ForecastRun], runs: Sequence[ForecastRun], failures: Mapping[str, str]
-    ) -> str:
+    ) -> list[Part]:
         """Tabulate errors, and compare the methods."""
-        return results_table(runs, failures, grid.published, grid.reference)
+        return results_parts(runs, failures, grid.published, grid.reference)
 
     def check(self, method: str, **settings: Any) -> None:
         """Refuse invalid settings, including the split."""
@@ -157,15 +174,28 @@ class ForecastKind(Kind[ForecastRun]):
 
     def scenarios(self, found: Mapping[str, Any]) -> tuple[Scenario, ...]:
         """Return the services, or a single scenario for the only one."""
-        return services(found.get("services", ())) or (Scenario(None, {}),)
+        names = found.get("services", ())
+        for item in found.get("data", ()):
+            for service in item.services if isinstance(item, CubeOfServices) else ():
+                if service not in names:
+                    listed = ", ".join(names) or "none"
+                    raise InputError(
+                        f"{item.path}: the services of the benchmark ({listed}) lack {service!r}; "
+                        "add it to services"
+                    )
+        return services(names) or (Scenario(None, {}),)
 
     def places(
         self, grid: Grid[ForecastRun], out: Path, progress: bool
     ) -> Iterator[tuple[Path, Scenario]]:
         """Yield each cube and service, after simulating cities."""
         for item in grid.data:
+            scenarios = grid.scenarios
+            if isinstance(item, CubeOfServices):
+                scenarios = tuple(s for s in scenarios if s.name in item.services)
+                item = item.path
             data = simulated(item, out, progress) if isinstance(item, SimulatedCity) else Path(item)
-            for scenario in grid.scenarios:
+            for scenario in scenarios:
                 yield data, scenario
 
     def backtest(self, found: Mapping[str, Any]) -> FoldOptions | None:

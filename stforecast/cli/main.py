@@ -36,10 +36,24 @@ OUT_OF_MEMORY = re.compile(
 
 
 class Notices(logging.StreamHandler):
-    """Handler that writes to the current standard error, not to that at its creation."""
+    """Handler that writes to the current standard error, not to that at its creation.
 
-    def __init__(self) -> None:
+    Args:
+        once: whether to write no notice twice.
+    """
+
+    def __init__(self, once: bool = False) -> None:
         logging.Handler.__init__(self)
+        self.once = once
+        self.said: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a notice, unless it repeats one that is written once."""
+        if self.once:
+            if (text := record.getMessage()) in self.said:
+                return
+            self.said.add(text)
+        super().emit(record)
 
     @property
     def stream(self) -> TextIO:
@@ -65,18 +79,20 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
     """
     ctx.ensure_object(dict).update(progress=sys.stderr.isatty() and not quiet, log=log_format)
-    if not quiet and (name := str(ctx.invoked_subcommand)) not in ("node", "serve"):
+    name = str(ctx.invoked_subcommand)
+    if not quiet and name not in ("node", "serve"):
         ctx.with_resource(heartbeat(name))
     level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
-    _write_notices(log_format)
+    # It reads a table again, with the options that the first reading asked for.
+    _write_notices(log_format, once=name == "info")
     brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
     for package in ("data_prep", "stforecast", *brought):
         logging.getLogger(package.partition(".")[0]).setLevel(level)
 
 
-def _write_notices(log_format: str) -> None:
+def _write_notices(log_format: str, once: bool = False) -> None:
     """Write notices to standard error, as text or as lines of JSON."""
-    notices = Notices()
+    notices = Notices(once)
     notices.setFormatter(CommandFormatter())
     if log_format == "json":
         from stforecast.flower.telemetry import JsonLines
@@ -90,18 +106,12 @@ BROUGHT: Registry[click.Command] = Registry(
 )
 """Commands that other packages bring."""
 
-OF_DATA = (data.simulate_command, data.download_command, data.prepare, export, info)
-OF_RUNS = (run.run_command, run.plot, run.leaks, run.list_command, compare_command, report)
-OF_MODELS = (forecast_command, predict, adapt_command)
-OF_SERVICE = (update_command, monitor_command, serve_command)
-OF_BENCHMARKS_AND_NODES = (bench, backtest, federate_command, node)
-
 for command in (
-    *OF_DATA,
-    *OF_RUNS,
-    *OF_MODELS,
-    *OF_SERVICE,
-    *OF_BENCHMARKS_AND_NODES,
+    *(data.simulate_command, data.download_command, data.prepare, export, info),
+    *(run.run_command, run.plot, run.leaks, run.list_command, compare_command, report),
+    *(forecast_command, predict, adapt_command),
+    *(update_command, monitor_command, serve_command),
+    *(bench, backtest, federate_command, node),
     *BROUGHT.values(),
 ):
     cli.add_command(command)

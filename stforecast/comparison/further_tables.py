@@ -11,7 +11,7 @@ import pandas as pd
 from data_prep.base.errors import counted
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
-from stforecast.bench.tables import markdown, spread
+from stforecast.bench.tables import Cell, Part, number, spread
 from stforecast.comparison.errors import are_of_speed, busy_hours, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
 from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
@@ -26,8 +26,8 @@ MEAN = "mean"
 """Column of the mean of the errors at all steps."""
 
 
-def horizon_table(rows: Sequence[Row], published: Published | None = None) -> str:
-    """Tabulate errors at a quarter, half and the whole of the horizon, and their mean, as Markdown.
+def horizon_table(rows: Sequence[Row], published: Published | None = None) -> list[Part]:
+    """Tabulate errors at a quarter, half and the whole of the horizon, and their mean.
 
     The mean is over the errors of all steps, each pooled over the whole test part, and over the
     folds of a backtest. Published numbers have their own rows. With only one step, the table is
@@ -36,10 +36,10 @@ def horizon_table(rows: Sequence[Row], published: Published | None = None) -> st
     run = rows[0].first
     steps = shown_steps(int(run.settings["horizon"]))
     if len(steps) < 2:
-        return ""
+        return []
     tables = [[_by_step(runs, row.selection) for runs in by_seed(row.group.runs)] for row in rows]
     if any(table.empty for members in tables for table in members):
-        return ""
+        return []
     columns = {step: time_ahead(step, run) for step in steps} | {MEAN: f"mean of {steps[-1]}"}
     body = [
         {"method": row.marked_name, **_cells(members, columns)}
@@ -51,7 +51,7 @@ def horizon_table(rows: Sequence[Row], published: Published | None = None) -> st
         f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
         f"{' of each fold, mean over the folds' if run.fold else ''}; MAPE leaves out zero targets."
     )
-    return f"{caption}\n\n{markdown(body)}"
+    return [caption, body]
 
 
 def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
 
 
 def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> dict[str, str]:
-    cells = {}
+    cells: dict[str, str] = {}
     for step, heading in columns.items():
         for metric, name in SHOWN.items():
             factor = 100 if metric == "raw_mape" else 1
@@ -83,7 +83,9 @@ def _printed(numbers: Mapping[str, float], run: ForecastRun) -> dict[str, str]:
     minutes = run.about.get("step_minutes", math.nan)
     heading = {f"{step * minutes:g}": time_ahead(step, run) for step in range(1, horizon + 1)}
     heading[MEAN] = f"mean of {horizon}"
-    return {f"MAE, {heading[key]}": f"{v:.2f}" for key, v in numbers.items() if key in heading}
+    return {
+        f"MAE, {heading[key]}": number(v, ".2f") for key, v in numbers.items() if key in heading
+    }
 
 
 HEADINGS = {
@@ -95,8 +97,8 @@ HEADINGS = {
 """Metrics of which the table has the mean, and their headings."""
 
 
-def interval_table(rows: Sequence[Row]) -> str:
-    """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals as Markdown.
+def interval_table(rows: Sequence[Row]) -> list[Part]:
+    """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
     `peak_table`. Of all targets, the shares below and above their bounds are told apart. The
@@ -108,9 +110,8 @@ def interval_table(rows: Sequence[Row]) -> str:
         tables = [_interval_errors(runs, row.selection) for runs in seeds]
         if all(len(t) for t in tables):
             body.append({"method": row.marked_name, **_interval_cells(row, seeds, tables)})
-    if not body:
-        return ""
-    return f"Intervals on the test part, all steps ahead, in data units.\n\n{markdown(body)}"
+    caption = "Intervals on the test part, all steps ahead, in data units."
+    return [caption, body] if body else []
 
 
 def nominal_coverage(run: ForecastRun) -> float:
@@ -157,11 +158,13 @@ def _interval_cells(
     row: Row, seeds: Sequence[Sequence[ForecastRun]], tables: Sequence[pd.DataFrame]
 ) -> dict[str, str]:
     clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])
-    low, middle, high = clients.quantile([0, 0.5, 1])
+    quantiles = zip(("lowest", "median", "highest"), clients.quantile([0, 0.5, 1]), strict=True)
+    of_clients = {f"{name} client": float(value) for name, value in quantiles}
+    shown = " – ".join(f"{value:.3f}" for value in of_clients.values())
     cells = {
-        "for": f"{nominal_coverage(row.first):.0%}",
+        "for": number(nominal_coverage(row.first), ".0%"),
         "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
-        "lowest – median – highest client": f"{low:.3f} – {middle:.3f} – {high:.3f}",
+        "lowest – median – highest client": Cell(shown, of_clients),
         **_worst(row, seeds),
     }
     return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}
@@ -201,7 +204,7 @@ def _outside(run: ForecastRun) -> tuple[float, float, float]:
     return float((y < lower)[known].mean()), float((y > upper)[known].mean()), float(furthest)
 
 
-def peak_table(rows: Sequence[Row]) -> str:
+def peak_table(rows: Sequence[Row]) -> list[Part]:
     """Tabulate the MAE in peak hours, as `busy_hours`, and in the others.
 
     The rows must be tested on the same targets. If all hours have the same load, it is empty.
@@ -209,7 +212,7 @@ def peak_table(rows: Sequence[Row]) -> str:
     targets = joined_targets(run for row in rows for run in row.group.runs)
     busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")
     if not busy:
-        return ""
+        return []
     others = [hour for hour in range(24) if hour not in busy]
     body = []
     for row in rows:
@@ -224,4 +227,4 @@ def peak_table(rows: Sequence[Row]) -> str:
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean {busy_is} the day's mean "
         f"({spans}, {zone}), and off-peak."
     )
-    return f"{caption}\n\n{markdown(body)}"
+    return [caption, body]

@@ -16,6 +16,7 @@ import numpy as np
 
 from data_prep.base.errors import InputError, choose, counted
 from data_prep.base.progress import doing
+from stforecast.bench.run_groups import grouped
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap, skill, win_rate
 from stforecast.bench.statistics.estimate import (
     LEVEL,
@@ -49,7 +50,9 @@ class Line:
         row: its runs.
         error: pooled error of the model that `predict` uses, mean over seeds.
         against: by how many per cent the error is above that of the reference.
-        p_value: of the difference to the reference, after Holm's correction; NaN for itself.
+        p_value: of the difference to the reference, after Holm's correction for the rows of its
+            table; NaN for itself.
+        smallest_p: smallest p-value that so few days can give, after the same correction.
         skill: 1 minus the geometric mean of clients' errors over those of seasonal naive; None if
             it is unknown.
         wins: share of other methods × clients with a higher error.
@@ -59,6 +62,7 @@ class Line:
     error: Estimate
     against: Estimate
     p_value: float
+    smallest_p: float
     skill: Estimate | None
     wins: Estimate
 
@@ -83,7 +87,6 @@ class Leaderboard:
         reference: name of the method that the others are compared with.
         errors: the errors.
         replicates: bootstrap of the errors.
-        smallest_p: smallest p-value that so few days can give, after Holm's correction.
         task: name of the data, and what distinguishes it from other tasks.
     """
 
@@ -92,7 +95,6 @@ class Leaderboard:
     reference: str
     errors: TaskErrors
     replicates: Replicates
-    smallest_p: float
     task: str = ""
 
     @property
@@ -137,27 +139,31 @@ def leaderboard(
     everyone = resample(sums, metric, groups, n=n)
     ours = everyone.only([row.name for row in known])
     chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
-    tests = {
-        row.name: permutation_test(sums[row.name], sums[chosen])
-        for row in known
-        if row.name != chosen
-    }
-    p_values = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
+    others = [row for row in known if row.name != chosen]
+    tests = {row.name: permutation_test(sums[row.name], sums[chosen]) for row in others}
+    p_values: dict[str, float] = {}
+    smallest: dict[str, float] = {}
+    # Ablations are a question of their own, whose tests do not weaken those of the methods.
+    for some in grouped(others, lambda row: row.table).values():
+        names = [row.name for row in some]
+        corrected = holm([tests[name].p_value for name in names])
+        p_values |= zip(names, corrected.tolist(), strict=True)
+        # Holm multiplies the smallest of the p-values by their number.
+        n_tests = np.isfinite(corrected).sum()
+        smallest |= {name: min(1.0, float(n_tests * tests[name].smallest)) for name in names}
     lines = tuple(
         Line(
             row,
             everyone.error(row.name),
             everyone.relative_difference(row.name, chosen),
-            float(p_values.get(row.name, math.nan)),
+            p_values.get(row.name, math.nan),
+            smallest.get(row.name, math.nan),
             skill([everyone], row.name, SEASONAL) if SEASONAL in sums else None,
             win_rate([ours], row.name),
         )
         for row in known
     )
-    # Holm multiplies the smallest of the p-values by their number.
-    n_tests = np.isfinite(list(p_values.values())).sum()
-    smallest = max((min(1.0, n_tests * t.smallest) for t in tests.values()), default=math.nan)
-    return Leaderboard(metric, lines, chosen, errors, everyone, smallest, task)
+    return Leaderboard(metric, lines, chosen, errors, everyone, task)
 
 
 def resample(
@@ -205,33 +211,30 @@ def claims(board: Leaderboard) -> list[str]:
     """State in words what the numbers show about the reference and the others, if there are any."""
     if len(board.lines) < 2:
         return []
-    data = board.task
-    others = [line for line in board.lines if line.name != board.reference]
-    named = f"**{board.reference}**"
+    data, named = board.task, f"**{board.reference}**"
     diverged = [line for line in board.lines if not math.isfinite(line.error.value)]
     if not math.isfinite(board.replicates.pooled[board.reference][0]):
         return [f"On {data}, {named} diverged, so nothing can be compared with it."]
-    finite = [line for line in others if line not in diverged]
-    worse = [line for line in finite if line.differs and line.against.value > 0]
-    better = [line for line in finite if line.differs and line.against.value < 0]
-    equal = [line for line in finite if not line.differs]
-    said = []
-    if worse:
-        said.append(f"On {data}, {named} has a lower error than {_listed(worse)}.")
-    if better:
-        said.append(f"On {data}, {named} has a higher error than {_listed(better)}.")
-    too_few = board.smallest_p > LEVEL
-    if equal and not too_few:
-        said.append(f"On {data}, {named} cannot be told apart from {_listed(equal)}.")
+    finite = [x for x in board.lines if x not in diverged and x.name != board.reference]
+    too_few = [line for line in finite if line.smallest_p > LEVEL]
+    equal = [line for line in finite if not line.differs and line not in too_few]
+    sentences = {
+        "has a lower error than": [x for x in finite if x.differs and x.against.value > 0],
+        "has a higher error than": [x for x in finite if x.differs and x.against.value < 0],
+        "cannot be told apart from": equal,
+    }
+    said = [f"On {data}, {named} {told} {_listed(few)}." for told, few in sentences.items() if few]
     if diverged:
         names = "; ".join(line.name for line in diverged)
         said.append(f"On {data}, {names} diverged: some forecasts are not finite.")
-    if finite and too_few:
+    if too_few:
+        most = max(too_few, key=lambda line: line.smallest_p)
+        n_tests = sum(line.row.table == most.row.table for line in too_few)
         days = counted(len(board.errors.days), "test day")
         said.append(
             f"On {data}, too few days were tested for any difference between {named} and the "
-            f"others to be significant: {_listed(finite)}. The smallest p-value of {days}, "
-            f"corrected for {counted(len(finite), 'comparison')}, is {board.smallest_p:.2g}, above "
+            f"others to be significant: {_listed(too_few)}. The smallest p-value of {days}, "
+            f"corrected for {counted(n_tests, 'comparison')}, is {most.smallest_p:.2g}, above "
             f"{LEVEL}."
         )
     return said

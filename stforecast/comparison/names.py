@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose
+from data_prep.readers.units import with_unit
 from stforecast.bench.run_groups import RunGroup, group_runs, grouped, pooled, select, tell_apart
 from stforecast.comparison.errors import SEASONAL, ModelErrors, variables
 from stforecast.comparison.rows import check_targets, folds_of, joined_errors
@@ -160,7 +161,7 @@ def quantity(runs: Sequence[ForecastRun], *, squared: bool = False) -> str:
     if len(units) > 1:
         return f"{name} (own units)"
     (unit,) = units
-    return name if unit == "1" else f"{name} ({unit}{'²' if squared else ''})"
+    return with_unit(name, unit, "²" if squared else "")
 
 
 def error_name(name: str, runs: Sequence[ForecastRun]) -> str:

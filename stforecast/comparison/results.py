@@ -23,7 +23,7 @@ from stforecast.comparison import further_tables
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
-from stforecast.comparison.rows import Row, by_seed, folds_of, in_one_client, is_pooled
+from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
 from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
@@ -44,11 +44,11 @@ class Division(NamedTuple):
     federated: dict[str, str]
 
 
-def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
+def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     """Tabulate how much of the gap between training alone and pooled data federation closes.
 
-    Return Markdown: the table and a sentence for each federated method. It is empty unless rows of
-    several divisions into clients are there, one of them pooled.
+    A sentence for each federated method follows the table. It is empty unless rows of several
+    divisions into clients are there, one of them pooled.
     """
     pooled = next((row.name for row in rows if in_one_client(row.first)), None)
     divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
@@ -63,7 +63,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[str]:
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
         "if it equals that of training alone; not given where these two cannot be told apart."
     )
-    return [about, tables.markdown(table), *said]
+    return [about, table, *said]
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
@@ -85,18 +85,20 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
 def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str]:
     low, high = min(division.sizes), max(division.sizes)
     roads = division.roads
-    cells = {
-        "clients": str(len(division.sizes)),
+    cells: dict[str, str] = {
+        "clients": tables.number(len(division.sizes), "d"),
         "cells of a client": f"{low}" if low == high else f"{low} to {high}",
-        **({"roads cut, %": f"{100 * roads['cut'] / roads['roads']:.0f}"} if roads else {}),
-        "alone, against pooled, %": str(errors.relative_difference(division.alone, pooled)),
     }
+    if roads:
+        cells["roads cut, %"] = tables.number(100 * roads["cut"] / roads["roads"], ".0f")
+    above = errors.relative_difference(division.alone, pooled)
+    cells["alone, against pooled, %"] = above.cell()
     for method, name in division.federated.items():
         share = _closed(division, name, pooled, errors)
         cells |= {
-            f"{method}, against alone, %": str(errors.relative_difference(name, division.alone)),
-            f"{method}, against pooled, %": str(errors.relative_difference(name, pooled)),
-            f"{method}, gap closed, %": "-" if share is None else str(share),
+            f"{method}, against alone, %": errors.relative_difference(name, division.alone).cell(),
+            f"{method}, against pooled, %": errors.relative_difference(name, pooled).cell(),
+            f"{method}, gap closed, %": share.cell() if share else "-",
         }
     return cells
 
@@ -123,8 +125,7 @@ def _sentence(
             if share is None:
                 none.append(number)
             else:
-                value, _, interval = str(share).partition(" ")
-                closed.append(f"{value} % {interval} with {number} clients".replace("  ", " "))
+                closed.append(f"{share.told('%')} with {number} clients")
     text = f"On {board.task}, **{method}** "
     if closed:
         text += (
@@ -150,17 +151,14 @@ def _listed(words: Sequence[str]) -> str:
 SAME_TEST = ("horizon", "scale")
 """Settings that errors in one table must share, besides data, service and split."""
 
-FURTHER = "Further models"
-"""Title of the table of methods' other models, such as the global one."""
 
-
-def results_table(
+def results_parts(
     runs: Sequence[ForecastRun],
     failures: Mapping[str, str],
     published: Published | None = None,
     reference: str | None = None,
-) -> str:
-    """Tabulate results as Markdown, one table per test part and one row per group of runs.
+) -> list[tables.Part]:
+    """Tabulate results, one table per test part and one row per group of runs.
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds. The heading
     of a table gives the settings that its rows share and the names of those in which they differ.
@@ -187,19 +185,17 @@ def _test_part(run: ForecastRun) -> tuple[str, ...]:
 
 def _section(
     runs: Sequence[ForecastRun], published: Published | None, reference: str | None
-) -> str:
+) -> list[tables.Part]:
     rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
-    lines = [_heading(runs[0]), *_fold_dates(rows)]
+    parts = [_heading(runs[0]), *_fold_dates(rows)]
     differing = differing_settings([row.first for row in rows])
     if differing := [name for name in differing if name != "split"]:
-        lines.append(f"Rows differ in: {', '.join(differing)}.")
-    lines.append(_errors_table(rows, runs, published))
-    further = (
-        further_tables.horizon_table(rows, published),
-        further_tables.interval_table(rows),
-        further_tables.peak_table(rows),
-    )
-    lines += [*filter(None, further), *_comparisons(rows, reference)]
+        parts.append(f"Rows differ in: {', '.join(differing)}.")
+    parts.append(_errors_table(rows, runs, published))
+    parts += further_tables.horizon_table(rows, published)
+    parts += further_tables.interval_table(rows)
+    parts += further_tables.peak_table(rows)
+    parts += _comparisons(rows, reference)
     about = runs[0].about
     notes = []
     if published and about["service"] in {*published.services, *published.horizons}:
@@ -210,7 +206,7 @@ def _section(
     for group in groups:
         left_out = tables.left_out(group.name, [run.rounds() for run in group.runs])
         notes += filter(None, (_privacy(group), left_out))
-    return "\n\n".join(lines + notes + further_tables.refit_notes(rows))
+    return [*parts, *notes, *further_tables.refit_notes(rows)]
 
 
 def _heading(run: ForecastRun) -> str:
@@ -235,7 +231,7 @@ def _span(part: Mapping[str, str]) -> str:
     return " to ".join(time.removesuffix(":00") for time in (part["first"], part["last"]))
 
 
-def _fold_dates(rows: Sequence[Row]) -> list[str]:
+def _fold_dates(rows: Sequence[Row]) -> list[tables.Part]:
     """Tabulate the dates of a backtest's folds: first and last target of each part."""
     runs = folds_of(run for row in rows for run in row.group.runs)
     folds = {n: run.about.get("parts") or {} for n, run in runs.items() if n}
@@ -243,32 +239,30 @@ def _fold_dates(rows: Sequence[Row]) -> list[str]:
         {"fold": str(n), **{part: _span(span) for part, span in parts.items() if span}}
         for n, parts in folds.items()
     ]
-    return [tables.markdown(dates)] if any(folds.values()) else []
+    return [dates] if any(folds.values()) else []
 
 
 def _errors_table(
     rows: Sequence[Row], runs: Sequence[ForecastRun], published: Published | None
-) -> str:
+) -> list[dict[str, str]]:
     labels = ["" if row.view else row.group.base for row in rows]
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return tables.markdown(
-        [
-            {
-                "method": row.marked_name,
-                "runs": str(len(row.group.runs)),
-                **_measured(row, further),
-                **{heading: numbers[i] for heading, numbers in printed.items()},
-            }
-            for i, row in enumerate(rows)
-        ]
-    )
+    return [
+        {
+            "method": row.marked_name,
+            "runs": tables.number(len(row.group.runs), "d"),
+            **_measured(row, further),
+            **{heading: numbers[i] for heading, numbers in printed.items()},
+        }
+        for i, row in enumerate(rows)
+    ]
 
 
-def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
+def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part]:
     """Compare the main methods, then ablations and further models in tables of their own."""
-    by_title = grouped(rows, lambda row: FURTHER if row.view else row.first.table)
+    by_title = grouped(rows, lambda row: row.table)
     main = by_title.pop("", [])
     if not main or len(rows) < 2:
         return []
@@ -279,15 +273,15 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[str]:
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
     ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
-    lines = [tables.markdown(comparison_rows(board, ranking))]
-    lines += [*claims(board), *worth_table(main, board)]
-    lines += [str(ranking)] if ranking else []
-    lines += [*basis(board), *legend([board])]
+    parts: list[tables.Part] = [comparison_rows(board, ranking)]
+    parts += [*claims(board), *worth_table(main, board)]
+    parts += [str(ranking)] if ranking else []
+    parts += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
     for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER):
         own = leaderboard([*compared, *members], reference=board.reference)
-        lines += [f"{title}:", tables.markdown(comparison_rows(own))]
-    return lines
+        parts += [f"{title}:", comparison_rows(own)]
+    return parts
 
 
 def _privacy(group: RunGroup[ForecastRun]) -> str:
@@ -325,8 +319,8 @@ def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
         "round": first.kept_round if len(first.rounds()) else "-",
         **{heading: _score(row, metric) for metric, heading in shown.items()},
         "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
-        "train s": f"{row.mean_of('train_seconds'):.1f}",
-        "predict s": f"{row.mean_of('predict_seconds'):.2f}",
+        "train s": tables.number(row.mean_of("train_seconds"), ".1f"),
+        "predict s": tables.number(row.mean_of("predict_seconds"), ".2f"),
     }
 
 

@@ -18,7 +18,7 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.progress import noting
 from stforecast.bench.run_groups import RunGroup, grouped
 from stforecast.bench.statistics.estimate import ErrorSums
-from stforecast.bench.tables import POOLED_MARK
+from stforecast.bench.tables import marked
 from stforecast.comparison import errors
 from stforecast.forecasting.results import ForecastRun, bounds_of, without_bounds
 from stforecast.metrics.metric import joined_sums, mean
@@ -78,6 +78,10 @@ def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
 log = logging.getLogger(__name__)
 
 
+FURTHER = "Further models"
+"""Title of the table of methods' other models, such as the global one."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A method in a comparison.
@@ -98,7 +102,12 @@ class Row:
     @property
     def marked_name(self) -> str:
         """Name, with a mark if its method pooled the records of all cells."""
-        return f"{self.name} {POOLED_MARK}" if is_pooled(self.first) else self.name
+        return marked(self.name, is_pooled(self.first))
+
+    @property
+    def table(self) -> str:
+        """Title of the table of comparisons that it stands in; empty for that of main methods."""
+        return FURTHER if self.view else self.first.table
 
     @property
     def first(self) -> ForecastRun:

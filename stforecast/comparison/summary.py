@@ -15,7 +15,6 @@ from stforecast.comparison.further_tables import nominal_coverage, refit_notes
 from stforecast.comparison.leaderboard import leaderboard
 from stforecast.comparison.results import further_columns
 from stforecast.comparison.rows import Row, is_pooled
-from stforecast.comparison.table import per_cent
 from stforecast.forecasting.results import ForecastRun, units_of
 
 
@@ -49,7 +48,7 @@ def summary(run: ForecastRun) -> str:
     rows = [Row(group) for group in group_runs([run])]
     (line,) = leaderboard(rows, "raw_mae").lines
     if line.skill is not None:
-        found = per_cent(line.skill).replace(" [", " % [")
+        found = line.skill.times(100).told("%")
         with run.open_forecasts() as forecasts:
             lines.append(f"skill against the {naive_name(forecasts)}, in MAE: {found}")
     bias, mae, wape = (run.score(f"raw_{n}", table=whole) for n in ("bias", "mae", "wape"))

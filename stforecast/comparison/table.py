@@ -13,11 +13,15 @@ from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
 from stforecast.bench.statistics.bootstrap import log_ratio
 from stforecast.bench.statistics.estimate import Estimate, Ranking, rank
+from stforecast.bench.tables import Cell, number
 from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.comparison.leaderboard import Leaderboard, Overall
 from stforecast.comparison.names import error_title, short_title, skill_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
+
+AGAINST = "against reference, %"
+"""Column of numbers of a difference from the reference, whatever its name."""
 
 
 def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[dict[str, str]]:
@@ -25,19 +29,22 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
     names = [line.name for line in board.lines]
     ranks = {} if ranking is None else dict(zip(names, ranking.ranks, strict=True))
     several = len(board.lines) > 1
-    against, leads = f"against {board.reference}, %", board.reference
-    return [
-        {
-            "method": line.name,
-            f"{error_title(board.metric)} [95 %]": str(line.error),
-            **({against: "-" if line.name == leads else str(line.against)} if several else {}),
-            **({"p": "-" if math.isnan(p := line.p_value) else f"{p:.2g}"} if several else {}),
-            **({} if line.skill is None else {skill_title(board.metric): per_cent(line.skill)}),
-            **({"wins, %": per_cent(line.wins)} if several else {}),
-            **({"rank": f"{ranks[line.name]:.2f}"} if ranks else {}),
-        }
-        for line in board.sorted_lines
-    ]
+    reference, rows = board.reference, []
+    for line in board.sorted_lines:
+        leads = line.name == reference
+        row: dict[str, str] = {"method": Cell(line.name, {"{}": line.name, "reference": reference})}
+        row[f"{error_title(board.metric)} [95 %]"] = line.error.cell()
+        if several:
+            row[f"against {reference}, %"] = "-" if leads else line.against.cell(AGAINST)
+            row["p"] = "-" if math.isnan(line.p_value) else number(line.p_value, ".2g")
+        if line.skill is not None:
+            row[skill_title(board.metric)] = per_cent(line.skill)
+        if several:
+            row["wins, %"] = per_cent(line.wins)
+        if ranks:
+            row["rank"] = number(ranks[line.name], ".2f")
+        rows.append(row)
+    return rows
 
 
 def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:
@@ -54,13 +61,13 @@ def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]
     ]
 
 
-def per_cent(share: Estimate) -> str:
+def per_cent(share: Estimate) -> Cell:
     """Return a share in per cent, with its interval.
 
     >>> per_cent(Estimate(0.123, 0.1, 0.151))
     '12.3 [10.0, 15.1]'
     """
-    return str(share.times(100))
+    return share.times(100).cell()
 
 
 def basis(board: Leaderboard) -> list[str]:
@@ -98,6 +105,11 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
             f"against {names.pop() if len(names) == 1 else '…'}: how much higher the error is, "
             "negative if it is lower; p: p-value of no difference, from a test that swaps the "
             "errors of the two methods day by day, with Holm's correction."
+        )
+    if any(line.row.table for board in boards for line in board.lines):
+        found.append(
+            "Holm's correction counts the main methods, and the rows of each further table of a "
+            "benchmark, such as its ablations, by themselves."
         )
     for metric in sorted({board.metric for board in boards if any(x.skill for x in board.lines)}):
         found.append(

@@ -138,6 +138,8 @@ class Series:
                 f"{_unit(units)}; ",
                 Words("give it in that unit, and prepare it with {units}", units=units),
             ) from e
+        if scale == 1.0:
+            return dataclasses.replace(self, units=units)
         log.info("%s: %s times %g is in %s, as %s has it", self.name, self.units, scale, units, of)
         return dataclasses.replace(self, values=self.values * scale, units=units)
 

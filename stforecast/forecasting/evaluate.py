@@ -36,6 +36,8 @@ from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums, joined_sums
 from stforecast.metrics.point import ROWS, error_sums, interval_sums, tabulated
 
+log = logging.getLogger(__name__)
+
 
 def season_of(calendar: Calendar) -> int:
     """Return the steps of a season.
@@ -99,8 +101,6 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
     mae, mse = sizes.sum(axis=0) / counts, squares.sum(axis=0) / counts
     return Scale(np.where(mae > 0, mae, np.nan), np.where(mse > 0, np.sqrt(mse), np.nan))
 
-
-log = logging.getLogger(__name__)
 
 CELLS = 512
 """Cells whose forecasts are converted at a time: temporary arrays are in double precision."""

@@ -38,6 +38,7 @@ from stforecast.forecasting.history import (
     read_series,
     warn_of_level,
     warn_of_services,
+    warn_of_set_back,
 )
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel, as_html, one_line
@@ -266,7 +267,9 @@ class Forecaster:
         series = self.read(history, events)
         warn_of_level(series, model)
         warn_of_services(series, model)
-        return model.predict(series, steps, limits and Limits(*limits))
+        found = model.predict(series, steps, limits and Limits(*limits))
+        warn_of_set_back(series, len(found))
+        return found
 
     def predict_interval(
         self,

@@ -15,7 +15,7 @@ from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
 from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
-from stforecast.data.dates import WEEK, in_words
+from stforecast.data.dates import DAY, WEEK, in_words
 from stforecast.data.scaling import Limits, warn_of_unbelieved
 from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import RECENT, fill_gaps, source_steps
@@ -260,6 +260,25 @@ def warn_of_past_events(series: Series) -> None:
             "there are none; give a table with later ones if there are",
             events.name,
             first,
+        )
+
+
+def warn_of_set_back(series: Series, steps: int) -> None:
+    """Warn if a forecast of whole days does not cover them, as the clock is set back within it."""
+    calendar, begin = series.calendar, len(series.values)
+    before, after = calendar.shifts(np.array([begin, begin + steps]))
+    if after < before and steps * calendar.step % DAY == pd.Timedelta(0):
+        absent = calendar.local_times(begin + steps + np.arange(before - after))
+        log.warning(
+            "%s: the clock is set back within the %d steps, which leave %s without a forecast; %s",
+            series.name,
+            steps,
+            " to ".join(dict.fromkeys(f"{absent[i]:%Y-%m-%d %H:%M}" for i in (0, -1))),
+            Words(
+                "predict {steps}, of which the last have no bounds, or train with {horizon}",
+                steps=steps + int(before - after),
+                horizon=steps + int(before - after),
+            ),
         )
 
 

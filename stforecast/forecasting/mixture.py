@@ -47,11 +47,11 @@ SMALLEST = 1e-9
 
 
 class Usual(NamedTuple):
-    """What a weight is drawn to.
+    """The usual weight of a forecast, to which errors that are few draw the fitted one.
 
     Attributes:
         weight: the usual weight.
-        counts: what it counts as, as a share of what a whole week of errors counts.
+        counts: how much it counts, as a share of a whole week of errors.
     """
 
     weight: float

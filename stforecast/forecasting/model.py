@@ -20,6 +20,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, counted
 from data_prep.base.limits import check_size
 from data_prep.readers.times import check_time_zone
+from data_prep.readers.units import with_unit
 from stforecast.data.anchors import season_of_anchors
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.cubes import Data
@@ -334,15 +335,10 @@ def one_line(params: Mapping[str, Any], model: FittedModel | None) -> str:
 def _fitted(model: FittedModel) -> str:
     horizon = model.config.window.horizon
     return (
-        f"{_quantity(model)} of {counted(len(model.cells), 'cell')}, "
+        f"{with_unit(model.service, model.units)} of {counted(len(model.cells), 'cell')}, "
         f"steps of {in_words(1, model.step)}, "
         f"{in_words(horizon, model.step)} ahead"
     )
-
-
-def _quantity(model: FittedModel) -> str:
-    """Return the service with its unit, if it has one."""
-    return model.service if model.units == "1" else f"{model.service} ({model.units})"
 
 
 def as_html(
@@ -357,7 +353,7 @@ def as_html(
         horizon = model.config.window.horizon
         rows |= {
             "fitted": f"in {train_seconds:.1f} s" if parts else "loaded",
-            "forecasts": _quantity(model),
+            "forecasts": with_unit(model.service, model.units),
             "cells": f"{len(model.cells)}: {', '.join(map(str, model.cells[:5]))}"
             + (", …" if len(model.cells) > 5 else ""),
             "step": in_words(1, model.step),

@@ -1,7 +1,4 @@
-"""Forecasts and nested intervals around them.
-
-Settings of prediction intervals.
-"""
+"""Forecasts with nested intervals around them, and the settings of prediction intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Radii of conformal intervals, from scores.
+"""Radii of conformal intervals, from scores, and the size of the error to be expected by time.
 
 Quantile tracking keeps the share of misses near its target whatever the drift: the logarithm r of
 the radius becomes r + η (missed - α) as soon as a target is known, h steps later for a forecast h
@@ -18,14 +18,6 @@ The best η depends on the data, so the radii of several are averaged, with weig
 losses so far, as in Zaffran et al. (Adaptive Conformal Predictions for Time Series, ICML 2022,
 arXiv 2202.07282). Weights are exponential with the rate √(ln K / Σ max l²) for K values of η, where
 l is a loss less the mean of the K; the paper uses Bernstein online aggregation.
-
-Size of the error to be expected of a forecast, from what is known when it is made.
-
-The scale is exp(w · x): a Poisson regression of absolute validation errors on features x of the
-forecast and of the series before it. Each error is first divided by the mean of its client and step
-ahead. The weights w are fitted to all clients and steps together, since a validation part is too
-short for weights of each client. In a federation the server would need only sums over clients, of
-features and of gradients; nothing else leaves a client.
 """
 
 from __future__ import annotations
@@ -220,7 +212,13 @@ def fitted(n_cells: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class ErrorScale:
-    """Size of each client's errors by time.
+    """Size of the error to be expected of a forecast, from what is known when it is made.
+
+    The scale is exp(w · x): a Poisson regression of absolute validation errors on features x of the
+    forecast and of the series before it. Each error is first divided by the mean of its client and
+    step ahead. The weights w are fitted to all clients and steps together, since a validation part
+    is too short for weights of each client. In a federation the server would need only sums over
+    clients, of features and of gradients; nothing else leaves a client.
 
     Attributes:
         change: `(cells,)` mean absolute change between steps of the training part.

@@ -27,7 +27,7 @@ from data_prep.cube import open_cube
 from data_prep.readers.features import OUTLINE, rings_of
 from data_prep.sets.milan import MILAN
 from data_prep.sets.trentino import TRENTINO
-from stforecast.bench.curves import Curve, as_curves, columns, title_panel
+from stforecast.bench.curves import Curve, as_curves, columns, in_lines, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
 from stforecast.comparison.names import error_name, finite_mean, quantity, refuse_different_tests
@@ -45,6 +45,9 @@ LIMITS = (0.02, 0.98)
 
 BAR = 0.8
 """Inches that the scale of colours takes."""
+
+LINE = 0.14
+"""Inches that a line of a title takes."""
 
 POINT = 9
 """Size of a sensor's point."""
@@ -80,13 +83,16 @@ def map(  # The command is called so.
     order = np.argsort([finite_mean(of_cells) for of_cells in values], kind="stable")
     norm = _scale(values, show, curves)
     in_row = min(columns(width), len(shown))
-    height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
-    fig, axes = panels(width, height, len(shown), n_columns=in_row, sharex=True, sharey=True)
+    names = ["observed"] if show == "load" else [curve.group.label for curve in shown]
     form = ".1%" if show == "coverage" else ".3g"
-    for ax, i in zip(axes, order, strict=True):
+    titles = [f"{names[i]}: mean {finite_mean(values[i]):{form}}" for i in order]
+    further_lines = max(in_lines(title, width / in_row).count("\n") for title in titles)
+    height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
+    height += LINE * further_lines
+    fig, axes = panels(width, height, len(shown), n_columns=in_row)
+    for ax, i, title in zip(axes, order, titles, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
-        name = "observed" if show == "load" else shown[i].group.label
-        title_panel(ax, f"{name}: mean {finite_mean(values[i]):{form}}", width / in_row)
+        title_panel(ax, title, width / in_row)
     place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
     bar = fig.colorbar(ScalarMappable(norm, COLORS[show]), ax=axes, extend="both", **place)
     bar.ax.tick_params(labelsize=SMALL)
@@ -181,7 +187,8 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     drawn.set_cmap(colormaps[colors].with_extremes(bad="0.8"))
     drawn.set_norm(norm)
     ax.autoscale_view()
-    ax.set_aspect("equal", anchor="S")  # The layout leaves no room for a title above such axes.
+    # The layout leaves no room for titles above axes that get smaller for their aspect.
+    ax.set_aspect("equal", adjustable="datalim")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.set_xticks([])

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from data_prep.base.errors import InputError, choose, some
+from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
 
@@ -58,8 +59,7 @@ def draw_outlook(
             else:
                 ax.fill_between(times, low, high, linewidth=0, **band)
     ax.axvline(_instants(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
-    unit = "" if series.units == "1" else f" ({series.units})"
-    ax.set_ylabel(f"{series.service}{unit}")
+    ax.set_ylabel(with_unit(series.service, series.units))
     ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
     date_axis(ax, "time" if zone is None else f"time ({zone})", zone or "UTC")
     legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)

@@ -19,9 +19,7 @@ from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
 from stforecast.metrics.metric import mean
-from stforecast.report.tables import Table, number, share
-
-FORMAT = "%Y-%m-%d %H:%M"
+from stforecast.report.tables import Table, axis_times, number, share
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +60,8 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
         horizon = part.sizes["horizon"]
         chosen = _apart(starts, horizon * step)
         ahead = [starts[chosen] + step * k for k in range(horizon)]
-        ordered = np.stack([of_step.strftime(FORMAT) for of_step in ahead], axis=1)
-        times += ordered.ravel().tolist()
+        places = np.stack([axis_times(of_step) for of_step in ahead], axis=1)
+        times += places.ravel().tolist()
         for name in names:
             of_cells = part[name].to_numpy()[:, chosen]
             values[name].append(of_cells.reshape(len(of_cells), -1))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import counted, some
+from data_prep.readers.units import with_unit
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.forecasting.planning import SPEEDS, Side
 from stforecast.plots.cell_map import find_places
 from stforecast.report.section import looks, map_of, map_value
-from stforecast.report.tables import Arrays, Table, number, share
+from stforecast.report.tables import Arrays, Table, axis_times, axis_title, number, share
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
@@ -67,18 +67,20 @@ def outlook_section(
     """
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"
+    quantity = with_unit(series.service, series.units)
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
     plan, side = _sorted(found.plan, found.side), found.side
+    times = _shown(series, forecast, room // len(series.cells))
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
         "methods": looks({"forecast": 0}),
-        "quantity": f"{series.service}{unit}",
-        "clock": clock_of(series.calendar.time_zone or ""),
+        "quantity": quantity,
+        "clock": axis_title(clock_of(series.calendar.time_zone or ""), times),
         "first": list(forecast.columns).index(plan.index[0]),
         "map": map_of(places, arrays),
-        "values": _values(found, f"{series.service}{unit}", unit, arrays),
-        "series": _lines(series, found, arrays, room // len(series.cells)),
+        "values": _values(found, quantity, unit, arrays),
+        "series": _lines(series, found, times, arrays),
     }
     claims = (_when(forecast, series), *_said(found, length))
     tables = tuple(filter(None, (_passing(plan, side, series), _plan(plan, side))))
@@ -200,17 +202,23 @@ def _duration(steps: float, series: Series) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _lines(series: Series, found: Outlook, arrays: Arrays, room: int) -> dict[str, Any]:
-    """Return the end of the history, the forecasts, bounds and thresholds of each cell."""
-    n = len(found.forecast)
+def _shown(series: Series, forecast: pd.DataFrame, room: int) -> pd.DatetimeIndex:
+    """Return the times of the end of the history and of the forecast that fit into the room."""
+    n = len(forecast)
     shown = max(SHOWN * n, int(pd.Timedelta("3D") / series.calendar.step))
-    past = series.values[-max(1, min(shown, room - 3 * n)) :].T
+    past = series.times[-max(1, min(shown, room - 3 * n)) :]
+    return pd.DatetimeIndex(series.zoned(past).append(forecast.index))
+
+
+def _lines(
+    series: Series, found: Outlook, times: pd.DatetimeIndex, arrays: Arrays
+) -> dict[str, Any]:
+    """Return the history, the forecasts, bounds and thresholds of each cell at the times shown."""
+    past = series.values[len(found.forecast) - len(times) :].T
     bounds = {} if found.interval is None else found.interval._asdict()
-    begin = len(series.values) - past.shape[1]
-    times = series.calendar.local_times(np.arange(begin, len(series.values) + n))
     threshold = found.plan.get("threshold")
     return {
-        "times": times.strftime("%Y-%m-%d %H:%M").tolist(),
+        "times": axis_times(times),
         "observed": arrays.rows(past),
         "forecast": arrays.rows(found.forecast.to_numpy().T),
         **{name: arrays.rows(table.to_numpy().T) for name, table in bounds.items()},

@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from stforecast.bench.curves import HUES, curves_of
 from stforecast.bench.run_groups import RunGroup
-from stforecast.comparison.errors import SEASONAL_METHODS, clock_of, hour_title
+from stforecast.comparison.errors import SEASONAL_METHODS, clock_of, hour_title, local_times
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title, quantity, time_ahead
 from stforecast.comparison.table import basis, comparison_rows, legend
@@ -29,6 +29,7 @@ from stforecast.report.tables import (
     DataSheet,
     RunsSheet,
     Table,
+    axis_title,
     data_sheet,
     forecasts_sheet,
     number,
@@ -65,13 +66,16 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         cells = forecasts["cell"].to_numpy()
         known = forecasts.attrs if "time_zone" in forecasts.attrs or cube is None else cube.attrs
         zone = str(known.get("time_zone", ""))
+        starts, step = local_times(forecasts)
+        end = starts[-1] + step * forecasts.sizes["horizon"]
+        times = pd.date_range(starts[0], end, freq=step, inclusive="left")
     clock = clock_of(zone)
     title, of_service = error_title(board.metric, units_of(first)), quantity([first])
     said = tuple(claim.replace("**", "") for claim in claims(board))
     charts = {
         "name": board.task,
         "quantity": of_service,
-        "clock": clock,
+        "clock": axis_title(clock, times),
         "error": title,
         "methods": looks({curve.group.name: curve.place for curve in curves_of(groups)}),
         "cells": [str(cell) for cell in cells.tolist()],

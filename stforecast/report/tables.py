@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted, some
@@ -69,6 +70,39 @@ def share(value: float) -> str:
     if not value:
         return "0 %"
     return "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
+
+
+TWICE = "an hour that the clock shows twice has the width of one"
+
+
+def axis_times(times: pd.DatetimeIndex) -> list[str]:
+    """Return the places of times on an axis of the wall clock, as text, in the order of time.
+
+    An hour that the clock shows twice is drawn twice in the width of one, so that no line runs
+    back.
+
+    >>> hours = pd.date_range("2013-10-27 01:00", periods=4, freq="h", tz="Europe/Rome")
+    >>> axis_times(hours)[1:]
+    ['2013-10-27 02:00', '2013-10-27 02:30', '2013-10-27 03:00']
+    """
+    local = times.tz_localize(None)
+    if times.tz is not None:
+        summer, winter = (
+            local.tz_localize(times.tz, ambiguous=np.full(len(local), is_summer))
+            for is_summer in (True, False)
+        )
+        width = (winter - summer).max()
+        if width > pd.Timedelta(0):
+            begin = local.floor(width)
+            halved = begin + (local - begin + width * (times == winter).astype(int)) / 2
+            local = local.where(winter == summer, halved)
+    return local.strftime("%Y-%m-%d %H:%M:%S").str.removesuffix(":00").tolist()
+
+
+def axis_title(clock: str, times: pd.DatetimeIndex) -> str:
+    """Return the title of an axis of `axis_times`, from the name of its clock."""
+    squeezed = axis_times(times) != times.strftime("%Y-%m-%d %H:%M").tolist()
+    return f"{clock}; {TWICE}" if squeezed else clock
 
 
 LEVELS = 4094

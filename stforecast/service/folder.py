@@ -33,7 +33,7 @@ from data_prep.netcdf import dump, netcdf_target, open_netcdf
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.federated.runs.model_files import IN_SERVICE
 from stforecast.federated.runs.run_folder import read_csv, write_csv
-from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.results import ForecastRun, data_of, is_model
 
 AGAIN = "delete the folder service in the run to begin anew from the run"
 """Remedy for a damaged state."""
@@ -79,6 +79,17 @@ class ServiceState:
     def end(self) -> pd.Timestamp:
         """Start of the history's last step."""
         return pd.Timestamp(self.history.indexes["time"][-1])
+
+
+def open_run(folder: Path) -> ForecastRun:
+    """Open the run of a service; a model alone is refused."""
+    if is_model(folder):
+        raise InputError(
+            f"{folder}: a model alone, such as `stforecast adapt` writes; a service begins with "
+            "the data and the test errors of a run: `stforecast run` on records of all cells "
+            "makes one. In Python, Forecaster.update renews a model"
+        )
+    return ForecastRun.open(folder)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from data_prep.base.files import atomic_path
 from data_prep.cube import local_time, observed, step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
-from stforecast.forecasting.results import ForecastRun
 from stforecast.service import folder
 from stforecast.service.scores import Scores, rounded, scores, since
 from stforecast.service.settings import MonitorOptions, ServiceSettings
@@ -118,7 +117,7 @@ def monitor(
         InputError: if the run's state is damaged, or its data are gone before the first update.
     """
     path = Path(run)
-    opened = ForecastRun.open(path)
+    opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
     errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}

@@ -145,7 +145,7 @@ def update(
         InputError: if the records cannot be used, or the run's data or state are damaged.
     """
     began, path = time.perf_counter(), Path(run)
-    opened, settings = ForecastRun.open(path), ServiceSettings.read(path)
+    opened, settings = folder.open_run(path), ServiceSettings.read(path)
     with folder.update_lock(path):
         forecaster, before = Forecaster.load(path), folder.last_state(path)
         model = forecaster.model_

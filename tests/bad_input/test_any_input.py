@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
 from data_prep.cube import make_cube, open_cube, write_cube
+from data_prep.readers.frames import keep_cells
 from data_prep.readers.npz import read_npz
 from data_prep.sets.fedda_h5 import prepare as prepare_fedda
 from data_prep.sets.fedda_h5 import write as write_fedda
 from data_prep.sets.table import prepare as prepare_table
 from data_prep.sets.telecom_italia.cdr import SERVICES, read_day
-from data_prep.sets.telecom_italia.cells import parse_cells, read_grid
+from data_prep.sets.telecom_italia.cells import read_grid
 from data_prep.sets.telecom_italia.raw_day import RawDay
 from stforecast.bench.grid import load_grid
 from stforecast.forecasting.config import resolve, sections
@@ -163,6 +164,7 @@ def check_table(tmp_path, data, name, **options):
 @example(data=b"datetime,cellid", gaps=False)
 @example(data=b'time,cell,v\n"2024-01-01\n', gaps=False)
 @example(data=b"time,cell,v\n,," + b"7" * 30, gaps=False)
+@example(data=b"time,1,2\n,,1\n,,1", gaps=False)
 def test_any_csv(tmp_path, data, gaps):
     check_table(tmp_path, data, "t.csv", allow_gaps=gaps)
 
@@ -309,9 +311,11 @@ def test_any_settings(method, chosen):
 @few
 @given(text=st.text(alphabet="0123456789-, x٣", max_size=12))
 def test_any_list_of_cells(text):
-    ids = read_or_refuse(parse_cells, text)
-    if ids is not None:
-        assert parse_cells(",".join(map(str, ids))).tolist() == ids.tolist()
+    cells = list(range(1, 100))
+    kept = read_or_refuse(keep_cells, text, cells, "cells")
+    if kept is not None:
+        again = keep_cells(",".join(map(str, np.array(cells)[kept])), cells, "cells")
+        assert again.tolist() == kept.tolist()
 
 
 cube_values = st.integers(2, 5).flatmap(

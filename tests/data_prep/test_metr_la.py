@@ -216,7 +216,7 @@ def test_longer_steps_begin_at_midnight(prepared):
 
 @pytest.mark.parametrize("step", ["1min", "7min", "35min", "0min", "soon", "2D"])
 def test_steps_that_do_not_fit(prepared, step):
-    with pytest.raises(InputError, match=f"step '{step}' .*15min"):
+    with pytest.raises(InputError, match=f"step '{step}' .*30min"):
         prepared({"step": step})
 
 

@@ -12,7 +12,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
-from data_prep.readers.frames import from_frame, from_long
+from data_prep.readers.frames import TableOptions, from_frame, from_long
 from data_prep.sets.table import prepare, read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
@@ -408,6 +408,15 @@ def test_records_of_each_cell_are_counted_once_and_by_its_own_step(table):
     zeros = table({"time": hours, "a": np.where(hours == hours[3], 0.0, 1.0)})
     sums = read(zeros, resample="1D", agg="sum", zero_is_missing=True)["value"]
     np.testing.assert_array_equal(sums, [[NAN], [24]])
+
+
+def test_a_unit_of_an_option_is_spelled_as_one_of_a_header(table):
+    by_header = read(table({"time": HOURS, "cell": "a", "speed (mph)": VALUES}))
+    by_option = read(table({"time": HOURS, "cell": "a", "speed": VALUES}), units="mph")
+    found = [next(iter(ds.values())).attrs["units"] for ds in (by_header, by_option)]
+    assert found == ["mile/hour", "mile/hour"]
+    ds = from_frame(pd.DataFrame({"a": VALUES}, HOURS), options=TableOptions(units="kbps"))
+    assert ds["value"].attrs["units"] == "kbit/s"
 
 
 def test_units_in_the_names_of_cells_become_one(table, caplog):

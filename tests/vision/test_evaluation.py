@@ -74,22 +74,14 @@ def test_a_task_is_a_further_mask(judged, counts):
     told = judged(task=torch.tensor([[False, True, False], [False, True, True]]))
     assert told.masks == (ALL, OWN, TASK)
     assert told.accuracy("personal", OWN) == counts.accuracy("personal", OWN)
-    assert told.of_clients("personal", TASK).tolist() == pytest.approx([2 / 3, 0])
+    assert told.accuracies("personal", TASK, "client").tolist() == pytest.approx([2 / 3, 0])
 
 
 def test_domains_and_classes_pool_all_samples(counts):
-    assert counts.of_domains("personal", ALL).tolist() == pytest.approx([1 / 2, 0])
-    assert counts.of_domains("personal", OWN).tolist() == pytest.approx([1, 1 / 2])
-    assert counts.of_classes("personal", ALL).tolist() == pytest.approx([1, 0, 0])
-    assert counts.of_classes("personal", OWN).tolist() == pytest.approx([1, 1 / 2, 1])
-
-
-def test_the_table_has_what_there_is(counts):
-    table = counts.table()
-    assert len(table) == 2 * 4  # Masks × (client, domain, class) that occur.
-    assert table["total"].sum() == 2 * 4
-    row = table[(table["mask"] == OWN) & (table["client"] == 1)].iloc[0]
-    assert row[["domain", "class", "right", "total"]].tolist() == [1, 2, 1, 1]
+    assert counts.accuracies("personal", ALL, "domain").tolist() == pytest.approx([1 / 2, 0])
+    assert counts.accuracies("personal", OWN, "domain").tolist() == pytest.approx([1, 1 / 2])
+    assert counts.accuracies("personal", ALL, "class").tolist() == pytest.approx([1, 0, 0])
+    assert counts.accuracies("personal", OWN, "class").tolist() == pytest.approx([1, 1 / 2, 1])
 
 
 def test_selections():
@@ -116,10 +108,10 @@ def test_cross_entropy_equals_torch_for_each_client():
 def test_predictions_that_are_not_finite_are_wrong_and_told(judged, caplog):
     """And they do not make a method look like one that averages."""
     method, state, test = judged.args[:3]
-    assert judged().of_clients("personal", ALL).tolist() == [pytest.approx(1 / 3), 0]
+    assert judged().accuracies("personal", ALL, "client").tolist() == [pytest.approx(1 / 3), 0]
     assert not caplog.messages
     state.clients.params["head.weight"][0] = torch.nan
-    assert judged().of_clients("personal", ALL).tolist() == [0, 0]
+    assert judged().accuracies("personal", ALL, "client").tolist() == [0, 0]
     (told,) = caplog.messages
     assert told.startswith("some predictions are not finite, and count as wrong")
     assert [m.way for m in judged_models(method, state, test)] == [None]
@@ -162,8 +154,8 @@ def test_own_and_averaged_models_are_judged(both_ways):
     assert counts.views == ("global", "trained")
     # Client 0 (classes 0, 1, 1): the average never says 1, the own model does so in the last two;
     # the first logits (9, 1, 0) become (9, 10, 0).
-    assert counts.of_clients("global", OWN).tolist() == pytest.approx([1 / 3, 1])
-    assert counts.of_clients("trained", OWN).tolist() == pytest.approx([2 / 3, 1])
+    assert counts.accuracies("global", OWN, "client").tolist() == pytest.approx([1 / 3, 1])
+    assert counts.accuracies("trained", OWN, "client").tolist() == pytest.approx([2 / 3, 1])
     ways = {model.name: model.way for model in judged_models(method, state, test)}
     assert ways == {"global": "averaged", "trained": "own"}
 
@@ -186,6 +178,9 @@ def test_a_model_that_is_fitted_to_predict_is_not_called_trained(both_ways):
         state.server, 1, 0,
     )  # fmt: skip
     counts = count_correct(method, fitted, test, own, n_domains=2, trained=state)
-    assert counts.of_clients("personal", OWN).tolist() == pytest.approx([2 / 3, 1])
+    assert counts.accuracies("personal", OWN, "client").tolist() == pytest.approx([2 / 3, 1])
     alone = count_correct(*both_ways(FedAvg), n_domains=2)
-    assert torch.equal(counts.of_clients("global trained", ALL), alone.of_clients("trained", ALL))
+    assert torch.equal(
+        counts.accuracies("global trained", ALL, "client"),
+        alone.accuracies("trained", ALL, "client"),
+    )

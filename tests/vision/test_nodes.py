@@ -104,7 +104,9 @@ def test_numbers_are_those_of_one_process(method, secure, federation, tmp_path):
     for v, view in enumerate(counts.views):
         of_clients = [t.query(f"view == '{view}' and mask == 'all classes'") for t in found]
         mine = [t.query("client != 'all'")["accuracy"].item() for t in of_clients]
-        assert mine == pytest.approx(counts.of_clients(view, "all classes").tolist(), abs=0.05), v
+        assert mine == pytest.approx(
+            counts.accuracies(view, "all classes", "client").tolist(), abs=0.05
+        ), v
     rounds = pd.read_csv(tmp_path / "server" / "rounds.csv")
     for name in ("train_loss", "train_task_loss", "participants", "failed"):
         assert rounds[name].tolist() == pytest.approx(learner.rounds_[name].tolist(), rel=1e-3)

@@ -48,10 +48,10 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def get(self, digests: Sequence[bytes]) -> list[Tensor | None]:
-        """Return the vector `(width,)` of each digest, None if it is not cached."""
+    def known(self, digests: Sequence[bytes]) -> dict[bytes, Tensor]:
+        """Return the vectors `(width,)` of the digests that are cached."""
         with self._lock:
-            return [self._rows.get(d) for d in digests]
+            return {d: self._rows[d] for d in digests if d in self._rows}
 
     def add(self, digests: Sequence[bytes], features: Tensor) -> None:
         """Add vectors `(n, width)`."""
@@ -224,8 +224,7 @@ class Backbone:
         self, cache: FeatureCache, images: Tensor, inputs: Mapping[int, Tensor], read: Read
     ) -> Tensor:
         digests = digests_of(images, *inputs.values(), salt=read)
-        found = zip(digests, cache.get(digests), strict=True)
-        rows = {d: row for d, row in found if row is not None}
+        rows = cache.known(digests)
         if missing := list(dict.fromkeys(d for d in digests if d not in rows)):
             first = {d: i for i, d in reversed(list(enumerate(digests)))}
             where = torch.tensor([first[d] for d in missing], device=images.device)

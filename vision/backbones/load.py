@@ -1,26 +1,25 @@
-"""Loading of a backbone's weights from a file, from timm and its hub, or at random.
-
-On import, a torchvision built for CUDA registers fake kernels for operators of its C++ library;
-with a CPU torch that library is not loaded and the import fails. Defining the two operators first
-is enough for models and data sets, which do not use them.
-"""
+"""Loading of a backbone's weights from a file, from timm and its hub, or at random."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from unittest import mock
 
 import torch
+from annotated_types import Le
+from pydantic import NonNegativeInt, PositiveInt
 from safetensors.torch import load_file
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, needing, reading
 from data_prep.base.limits import check_size
+from stforecast.federated.core.options import CheckedOptions
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
 
@@ -66,8 +65,6 @@ REMEDY = "use one of the vit_*, deit_* or vit_*_dinov2 models"
 SIZING = ("patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.mlp.fc1.weight")
 """Weights from which the sizes of a ViT follow."""
 
-Normalisation = Literal["imagenet", "half"]
-
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5,), (0.5,)),
@@ -78,52 +75,60 @@ DINO, DINOv2 and DeiT expect `imagenet`; Google's ViTs (`vit_base_patch16_224`) 
 """
 
 
-def load_backbone(
-    name: str | Path,
-    *,
-    input_size: int,
-    heads: int = 0,
-    pool: Pool = "cls",
-    blocks: int = 0,
-    normalisation: Normalisation | None = None,
-    precision: Precision = "float32",
-    cache: str | Path | None = None,
-) -> Backbone:
-    """Load a frozen backbone.
+@dataclass(frozen=True)
+class ViTOptions(CheckedOptions):
+    """Settings of the frozen transformer.
 
-    Args:
-        name: a `.safetensors` file of a plain ViT with timm's parameter names, in any precision;
-            timm's name of one, whose pre-trained weights timm downloads; or `tiny-random`.
-        input_size: height and width to which images are resized.
-        heads: attention heads, which a file does not tell; 0 takes timm's number, and for a file
-            one per 64 features.
-        pool: class token or mean of the patch tokens.
+    Attributes:
+        backbone: a .safetensors file of a plain ViT with timm's parameter names, of any size; or
+            timm's name of one, whose pre-trained weights timm downloads; or `tiny-random` for
+            trials.
+        heads: attention heads, whose number is not in a weight file; 0 takes timm's number, or for
+            a file one per 64 features, as in every standard ViT.
+        input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
+        pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
         blocks: number of blocks to use, from the first; 0 uses all.
-        normalisation: normalisation of pixels; by default timm's own, or `imagenet` for a file.
-        precision: numeric precision of the network.
-        cache: folder that keeps features between runs.
+        normalisation: normalisation of pixels: imagenet, half (Google's ViTs), or auto: timm's own,
+            or imagenet for a weight file.
+        precision: numeric precision: float32, or bfloat16, which is twice as fast on processors
+            that support it.
+        feature_cache: folder that keeps features of images between runs.
+    """
+
+    backbone: str = "vit_base_patch16_224"
+    heads: NonNegativeInt = 0
+    input_size: Annotated[PositiveInt, Le(2048)] = 224
+    pool: Pool = "cls"
+    blocks: NonNegativeInt = 0
+    normalisation: Literal["auto", "imagenet", "half"] = "auto"
+    precision: Precision = "float32"
+    feature_cache: str | None = None
+
+
+def load_backbone(options: ViTOptions) -> Backbone:
+    """Load a frozen backbone.
 
     Raises:
         InputError: if the file is missing, damaged or not a plain ViT, or if timm is missing, has
             no such model or cannot download the weights.
     """
-    name, known, (mean, std) = str(name), None, NORMALISATIONS["imagenet"]
+    name, known, (mean, std) = options.backbone, None, NORMALISATIONS["imagenet"]
     if Path(name).suffix == ENDING or Path(name).is_file():
         tensors = _from_file(Path(name))
     elif name == TINY:
         tensors, known = ViT(TINY_GEOMETRY).state_dict(), TINY_GEOMETRY.heads
     else:
         tensors, known, mean, std = _from_timm(name)
-    if normalisation is not None:
-        mean, std = NORMALISATIONS[normalisation]
+    if options.normalisation != "auto":
+        mean, std = NORMALISATIONS[options.normalisation]
     return Backbone(
-        vit_from(tensors, name, heads or known, blocks),
-        input_size=input_size,
-        pool=pool,
+        vit_from(tensors, name, options.heads or known, options.blocks),
+        input_size=options.input_size,
+        pool=options.pool,
         mean=mean,
         std=std,
-        precision=precision,
-        cache=Path(cache) if cache else None,
+        precision=options.precision,
+        cache=Path(options.feature_cache) if options.feature_cache else None,
     )
 
 
@@ -222,7 +227,12 @@ _library: torch.library.Library | None = None
 
 
 def torchvision_models() -> ModuleType:
-    """Import and return the module `torchvision.models`."""
+    """Import and return the module `torchvision.models`.
+
+    On import, a torchvision built for CUDA registers fake kernels for operators of its C++ library;
+    with a CPU torch that library is not loaded and the import fails. Defining the two operators
+    first is enough for models, which do not use them.
+    """
     global _library
     if importlib.util.find_spec("torchvision") is None:
         raise InputError("this model needs torchvision; pip install 'stforecast[vision]'")

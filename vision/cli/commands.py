@@ -192,10 +192,9 @@ def divide(
     if out.suffix == ".csv":
         write_csv(table, out)
     elif isinstance(parts, TaskStream):
-        n_clients = len(parts.train[0])
-        save_figure(stages_of(table, images.class_names, n_clients, "train"), out)
+        save_figure(stages_of(table, images.class_names, config.partition.clients), out)
     else:
-        n_clients = len(parts.train)
+        n_clients = config.partition.clients
         save_figure(division(table, images.class_names, images.domain_names, n_clients), out)
     counts = table[table["part"] == "train"].groupby("client")["samples"].sum()
     click.echo(
@@ -292,6 +291,10 @@ def diagnose(run: Path, *, images: Path | None = None) -> None:
     )
 
 
+TOGETHER = 1024
+"""Images that are read and predicted at a time, so that a folder may hold any number."""
+
+
 @command(name="predict")
 def predict_images_command(
     run: Path, *, images: Path, out: Path, client: int = 0, model: str | None = None
@@ -316,8 +319,12 @@ def predict_images_command(
     paths = image_files([images]) if images.is_dir() else [images]
     channels, height, width = learner.shape
     size = height if height == width else None
-    pictures = decode(paths, size, "give images in a folder, or one file")
-    classes = learner.predict(pictures if channels == 3 else grey(pictures), client, model)
+    classes: list[str] = []
+    for begin in range(0, max(len(paths), 1), TOGETHER):
+        some = paths[begin : begin + TOGETHER]
+        pictures = decode(some, size, "give images in a folder, or one file")
+        shown = pictures if channels == 3 else grey(pictures)
+        classes += learner.predict(shown, client, model).tolist()
     top = images if images.is_dir() else images.parent
     files = [path.relative_to(top).as_posix() for path in paths]
     write_csv(pd.DataFrame({"file": files, "class": classes}), out)

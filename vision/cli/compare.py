@@ -40,7 +40,7 @@ import pandas as pd
 from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
-from stforecast.bench.tables import Compared, ComparedTable, markdown
+from stforecast.bench.tables import Cell, Compared, ComparedTable, Part
 from stforecast.federated.core.options import CheckedOptions
 from vision.comparison import (
     ACCURACY,
@@ -86,12 +86,13 @@ def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     several = len(order) > 1
     rows = []
     for name in (line.name for line in order):
-        row = {"method": name}
+        row: dict[str, str] = {"method": Cell(name, {"{}": name, "reference": found.reference})}
         for mask, lines in by_mask.items():
-            row[f"{mask}, % [95 %]"] = str(lines[name].accuracy)
+            row[f"{mask}, % [95 %]"] = lines[name].accuracy.cell()
             if several:
                 points = lines[name].points
-                row[f"{mask}, against {found.reference}"] = "-" if points is None else str(points)
+                shown = points.cell(f"{mask}, against reference") if points else "-"
+                row[f"{mask}, against {found.reference}"] = shown
         rows.append(row)
     return rows
 
@@ -103,17 +104,17 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        others = [(x, x.points) for x in _best_of_others(lines, found.reference) if x.points]
+        best = _best_of_others(lines, found.reference)
+        others = [(line.name, line.points) for line in best if line.points]
+        sentences = {
+            "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
+            "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
+            "cannot be told apart from": [
+                f"{n} ({p.times(-1).told('points')})" for n, p in others if not p.excludes(0)
+            ],
+        }
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
-        worse = [x for x, points in others if points.high < 0]
-        better = [x for x, points in others if points.low > 0]
-        equal = [x for x, points in others if not points.excludes(0)]
-        if worse:
-            said.append(f"{where} beats {_listed(worse, '{} by {}', -1)}.")
-        if better:
-            said.append(f"{where} is behind {_listed(better, '{} by {}', 1)}.")
-        if equal:
-            said.append(f"{where} cannot be told apart from {_listed(equal, '{} ({})', -1)}.")
+        said += [f"{where} {told} {'; '.join(few)}." for told, few in sentences.items() if few]
     return said
 
 
@@ -143,18 +144,6 @@ def about_intervals(found: Comparison) -> str:
 
 def _descending(line: Accuracy) -> float:
     return -line.accuracy.value
-
-
-def _listed(lines: Sequence[Accuracy], form: str, sign: int) -> str:
-    """List rows with the points by which the compared row differs from them."""
-    return "; ".join(form.format(line.name, _points(line, sign)) for line in lines)
-
-
-def _points(line: Accuracy, sign: int) -> str:
-    points = line.points or Estimate(math.nan, math.nan, math.nan)
-    ends = sorted((sign * points.low, sign * points.high))
-    value, _, interval = str(Estimate(sign * points.value, *ends)).partition(" ")
-    return f"{value} points {interval}".strip()
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
@@ -247,6 +236,9 @@ def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
 HEADING = "claim"
 """First heading of the table of answers, by which the pages of papers find it."""
 
+TO_TELL = "seeds to tell"
+"""Column of the number of seeds that might answer a claim, among the numbers of a benchmark."""
+
 HOLDS, NOT, UNTOLD = "holds", "does not hold", "cannot be told here"
 
 NOTE = (
@@ -320,43 +312,49 @@ def parse_claims(
     return tuple(found)
 
 
-def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> str:
-    """Answer claims about a benchmark's runs in a table, as Markdown; empty without claims."""
+def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> list[Part]:
+    """Answer claims about a benchmark's runs in a table; empty without claims."""
     if not claims:
-        return ""
+        return []
     rows = {data: {row.name: row for row in own} for data, own in rows_by_data(runs).items()}
-    cells = [
-        {HEADING: claim.says, "of": where, "here": here, "answer": told}
-        for claim in claims
-        for where, here, told in _answers(claim, rows)
-    ]
-    return f"{markdown(cells)}\n\n{NOTE}"
+    seeds = len({run.seed for run in runs})
+    cells = []
+    for claim in claims:
+        least = claim.by if claim.least is None else claim.least
+        for where, here, found in _found(claim, rows):
+            answer = verdict(found, least, seeds)
+            cells.append({HEADING: claim.says, "of": where, "here": here, "answer": answer})
+    return [cells, NOTE]
 
 
-def _answers(
+Found = Collection[Estimate | None]
+"""Estimates that are all claimed to be above a value; None for rows without a common seed."""
+
+
+def _found(
     claim: Claim, rows: Mapping[str, Mapping[str, ModelRow]]
-) -> Iterable[tuple[str, str, str]]:
-    """Yield data, what was found, and the answer, for all data and classes."""
+) -> Iterable[tuple[str, str, Found]]:
+    """Yield data, what was found in words, and the estimates, for all data and classes."""
     if claim.why:
-        yield "-", claim.why, UNTOLD
+        yield "-", claim.why, ()
         return
     if claim.rising:
-        yield from _answers_across(claim, rows.values())
+        yield from _found_across(claim, rows.values())
         return
     for data, own in rows.items():
         for mask in claim.among:
             where = data if len(claim.among) == 1 else f"{data}, {mask}"
             absent = [label for label in (claim.row, *claim.over) if label not in own]
             if absent:
-                yield where, f"not run: {', '.join(absent)}", UNTOLD
+                yield where, f"not run: {', '.join(absent)}", ()
             else:
-                yield where, *_answer(claim, own, mask)
+                yield where, *_found_of(claim, own, mask)
 
 
-def _answers_across(
+def _found_across(
     claim: Claim, rows: Iterable[Mapping[str, ModelRow]]
-) -> Iterable[tuple[str, str, str]]:
-    """Yield images, what was found, and the answer to a claim about several scenarios."""
+) -> Iterable[tuple[str, str, Found]]:
+    """Yield images, and what was found of a claim about several scenarios."""
     by_images: dict[str, dict[str, ModelRow]] = {}
     for own in rows:
         if row := own.get(claim.row):
@@ -364,7 +362,7 @@ def _answers_across(
             by_images.setdefault(facts["data"], {})[facts["scenario"]] = row
     for data, own in by_images.items():
         if absent := [name for name in claim.rising if name not in own]:
-            yield data, f"not run: {', '.join(absent)}", UNTOLD
+            yield data, f"not run: {', '.join(absent)}", ()
             continue
         for mask in claim.among:
             where = data if len(claim.among) == 1 else f"{data}, {mask}"
@@ -374,11 +372,11 @@ def _answers_across(
                 name: points_above(own[name], own[before], mask, claim.measure, alike=False)
                 for before, name in pairwise(claim.rising)
             }
-            yield where, *_told(claim, here, "the one before: ", above)
+            yield where, _told(claim, here, "the one before: ", above), above.values()
 
 
-def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, str]:
-    """Return what was found, and the answer."""
+def _found_of(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, Found]:
+    """Return what was found on one data set."""
     row, *others = (
         _better(rows, label, mask) if claim.better else rows[label]
         for label in (claim.row, *claim.over)
@@ -387,18 +385,16 @@ def _answer(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str,
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
     here = f"{row.name}: {unit}{own}"
     if claim.least is not None:
-        return f"{here}; claimed {claim.least:g}", verdict([own], claim.least)
+        return f"{here}; claimed {claim.least:g}", [own]
     above = {other.name: points_above(row, other, mask, claim.measure) for other in others}
-    return _told(claim, here, "", above)
+    return _told(claim, here, "", above), above.values()
 
 
-def _told(
-    claim: Claim, here: str, what: str, above: Mapping[str, Estimate | None]
-) -> tuple[str, str]:
-    """Return what was found with differences in points, and the answer that they give."""
+def _told(claim: Claim, here: str, what: str, above: Mapping[str, Estimate | None]) -> str:
+    """Tell what was found, with differences in points."""
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     claimed = f"; claimed {claim.by:g}" if claim.by else ""
-    return f"{here}; points above {what}{listed}{claimed}", verdict(above.values(), claim.by)
+    return f"{here}; points above {what}{listed}{claimed}"
 
 
 def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
@@ -407,8 +403,12 @@ def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
     return max(models, key=lambda row: level(row, mask).value)
 
 
-def verdict(found: Collection[Estimate | None], least: float) -> str:
+def verdict(found: Found, least: float, seeds: int = 1) -> str:
     """Return the answer to the claim that all estimates are above a value.
+
+    Where nothing can be told, it keeps how many seeds might tell. An interval is taken to shrink
+    with the root of their number. A claim falls with one estimate below what is claimed, and stands
+    with all above it.
 
     >>> some, none = Estimate(3.0, 1.0, 5.0), Estimate(-1.0, -2.0, 0.0)
     >>> verdict([some], 0), verdict([some], 2), verdict([some], 6), verdict([some, none], 0)
@@ -417,4 +417,15 @@ def verdict(found: Collection[Estimate | None], least: float) -> str:
     known = [e for e in found if e is not None]
     if any(e.high <= least for e in known):
         return NOT
-    return HOLDS if found and all(e is not None and e.low > least for e in found) else UNTOLD
+    if found and all(e is not None and e.low > least for e in found):
+        return HOLDS
+    needed = [
+        (e.value, seeds * ((e.high - e.low) / 2 / (e.value - least)) ** 2)
+        for e in known
+        if math.isfinite(e.high - e.low) and e.value != least
+    ]
+    if not needed:
+        return UNTOLD
+    below = [n for value, n in needed if value < least]
+    most = min(below) if below else max(n for _, n in needed)
+    return Cell(UNTOLD, {"{}": UNTOLD, TO_TELL: max(seeds + 1, math.ceil(most))})

@@ -14,7 +14,7 @@ figures = ["partition", { plot = "rounds", methods = ["fedavg", "α = 0.3"] }]
 rounds = 100
 clients = 20
 
-[scenarios]                            # partitions of the images: settings, also data
+[scenarios]                            # partitions: settings, also data; they go before a row's
 "n = 3" = { ways = 3 }
 "n = 4" = { ways = 4 }
 
@@ -43,7 +43,7 @@ from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import COMMON_KEYS, ROWS, Entry
 from stforecast.bench.jobs import Job
 from stforecast.bench.kind import Kind, Scenario
-from stforecast.bench.tables import Compared
+from stforecast.bench.tables import Compared, Part
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.unfinished_run import AfterRound
 from stforecast.report.write import ReportPage
@@ -76,12 +76,12 @@ class ImageKind(Kind[ImageRun]):
     plots = PLOTS
     settings = SETTINGS
 
-    def results_table(
+    def results_parts(
         self, grid: Grid[ImageRun], runs: Sequence[ImageRun], failures: Mapping[str, str]
-    ) -> str:
+    ) -> list[Part]:
         """Tabulate accuracies, and answer the paper's claims."""
         tables = accuracy_tables(runs, failures, grid.published, grid.reference)
-        return "\n\n".join(filter(None, [tables, answers(grid.claims, runs)]))
+        return [*tables, *answers(grid.claims, runs)]
 
     def claims(self, found: Mapping[str, Any], labels: Sequence[str]) -> Sequence[Claim]:
         """Return the claims of a paper."""
@@ -134,9 +134,10 @@ class ImageKind(Kind[ImageRun]):
     def job_settings(
         self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str
     ) -> dict[str, Any]:
-        """Return the settings: shared ones, the scenario's, the method's, and the images."""
+        """Return the settings that the method reads: the scenario's go before the row's own."""
         shared = {**grid.settings, **scenario.settings, "data": data}
-        return self.settings_of(entry.method, shared, entry.settings)
+        own = {name: scenario.settings.get(name, v) for name, v in entry.settings.items()}
+        return self.settings_of(entry.method, shared, own)
 
     def check_data(self, job: Job[ImageRun]) -> None:
         """Refuse missing images."""

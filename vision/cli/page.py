@@ -110,11 +110,8 @@ def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
 def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     lines = []
     for i, row in enumerate(rows):
-        tables = [
-            select(run.metrics(), view=row.view, mask=mask, selection="last")
-            for run in row.group.runs
-        ]
-        table = pd.concat(tables)
+        metrics = pd.concat([run.metrics() for run in row.group.runs])
+        table = select(metrics, view=row.view, mask=mask, selection="last")
         own = table[table["class"] != ALL].groupby("class", sort=False)["accuracy"].mean()
         names = [name for name in row.group.runs[0].about["classes"] if name in own.index]
         lines.append({"method": i, "x": names, "y": 100 * own[names].to_numpy()})

@@ -13,7 +13,7 @@ from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, select
 from vision.cli.compare import compared, compared_masks
 from vision.comparison import ModelRow, rows_of
-from vision.evaluation import MASKS, TRAINED, column, last_stage
+from vision.evaluation import MASKS, column, last_stage
 from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
@@ -43,7 +43,7 @@ def kept_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
 
 def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
     stages = [run.stages() for run in runs]
-    local = "personal" if "personal" in runs[0].views else TRAINED
+    local = runs[0].local_view
     after = np.mean([known(s, view, mask) for s in stages], axis=0)
     lost = [100 * float(forgetting(s, view, mask).mean()) for s in stages]
     if view == local or runs[0].judged(view) == "own":
@@ -127,8 +127,8 @@ def accuracy_tables(
     failures: Mapping[str, str],
     published: Published | None = None,
     reference: str | None = None,
-) -> str:
-    """Tabulate results as Markdown, one table per data set and scenario, one row per model.
+) -> list[tables.Part]:
+    """Tabulate results, one table per data set and scenario, one row per model.
 
     Runs that differ only in the seed share a row: mean ± standard deviation over seeds, in percent.
     """
@@ -145,14 +145,14 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
         {
-            "method": _marked(row),
+            "method": tables.marked(row.name, pools_images(run)),
             "judged with": run.judged(row.view) or "-",
-            "runs": str(len(row.group.runs)),
+            "runs": tables.number(len(row.group.runs), "d"),
             **_measured(row.group.runs, row.view, masks),
             "floats a round, up / down": "-"
             if pools_images(run)
             else tables.floats_up_and_down(run),
-            "seconds": f"{np.mean([run.about['seconds'] for run in row.group.runs]):.0f}",
+            "seconds": tables.number(_seconds(row), ".0f"),
         }
         for row in rows
         for run in row.group.runs[:1]
@@ -173,7 +173,13 @@ def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
     return notes
 
 
-def _section(runs: Sequence[ImageRun], published: Published | None, reference: str | None) -> str:
+def _seconds(row: ModelRow) -> float:
+    return float(np.mean([run.about["seconds"] for run in row.group.runs]))
+
+
+def _section(
+    runs: Sequence[ImageRun], published: Published | None, reference: str | None
+) -> list[tables.Part]:
     """Return heading and table of runs on the same data."""
     scenario = runs[0].facts()["scenario"]
     groups = group_runs(runs)
@@ -187,30 +193,26 @@ def _section(runs: Sequence[ImageRun], published: Published | None, reference: s
     about = runs[0].about
     name = runs[0].data_name
     columns, *pooled = accuracy_notes(rows)
-    lines = [
+    parts: list[tables.Part] = [
         f"**{name}**: {about['clients']} clients, {len(about['classes'])} classes, "
         f"{about['settings']['model']}; mean over clients of the test accuracy in %",
         *([f"Rows differ in: {', '.join(d)}."] if (d := differing_settings(runs)) else []),
-        tables.markdown(table),
+        table,
         columns,
         *([published.footnote] if published and printed else []),
         *pooled,
         *filter(None, (tables.left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        lines += [tables.markdown(kept_rows(rows)), NOTE]
+        parts += [kept_rows(rows), NOTE]
     if len(rows) > 1:
-        lines += compared(rows, name, reference).markdown()
-    return "\n\n".join(lines)
+        parts += compared(rows, name, reference).parts()
+    return parts
 
 
 def pools_images(run: ImageRun) -> bool:
     """Return whether the run's method pooled the images of all clients."""
     return bool(getattr(METHODS.get(run.method), "pooled", False))
-
-
-def _marked(row: ModelRow) -> str:
-    return f"{row.name} {tables.POOLED_MARK}" if pools_images(row.group.runs[0]) else row.name
 
 
 def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict[str, str]:
@@ -230,12 +232,6 @@ def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
     domains = runs[0].about["domains"]
     if len(domains) == 1:
         return {}
-    columns: dict[str, str] = {}
-    metrics = [r.metrics() for r in runs]
-    for domain in domains:
-        found = []
-        for t in metrics:
-            own = select(t, view=view, mask=MASKS[0], domain=domain)
-            found += [100 * float(a) for a in own["accuracy"]]
-        columns[domain] = tables.spread(found, 2) if found else "-"
-    return columns
+    metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
+    found = {name: 100 * select(metrics, domain=name)["accuracy"] for name in domains}
+    return {name: tables.spread(a.tolist(), 2) if len(a) else "-" for name, a in found.items()}

@@ -71,13 +71,7 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
 
     def put(i: int) -> None:
-        try:
-            pixels = _decode_one(paths[i], size, source, (width, height))
-        except _OtherSize as e:
-            raise InputError(
-                f"{paths[i]}: {e}, but {paths[0]} is {height} × {width}; give the size of all "
-                "images, e.g. 64"
-            ) from e
+        pixels = _decode_one(paths[i], size, source, (paths[0], width, height))
         images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -86,14 +80,13 @@ def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     return images
 
 
-class _OtherSize(InputError):
-    """Error for an image whose size differs from that of the first one."""
-
-
 def _decode_one(
-    path: Path, size: int | None, source: str, expected: tuple[int, int] | None = None
+    path: Path, size: int | None, source: str, first: tuple[Path, int, int] | None = None
 ) -> np.ndarray:
-    """Decode one file to `(height, width, 3)`; of several frames only the first."""
+    """Decode one file to `(height, width, 3)`; of several frames only the first.
+
+    Without a `size`, that of the `first` image, after its path, is expected.
+    """
     check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
         width, height = file.size
@@ -105,8 +98,12 @@ def _decode_one(
         check_expansion(PIXEL * width * height, path, f"{path}: {height} × {width} pixels")
         with LARGE if width * height > LARGE_SIZE else nullcontext():
             ImageOps.exif_transpose(file, in_place=True)
-            if size is None and expected not in (None, file.size):
-                raise _OtherSize(f"{file.height} × {file.width}")
+            if size is None and first is not None and file.size != first[1:]:
+                other, width, height = first
+                raise InputError(
+                    f"{path}: {file.height} × {file.width}, but {other} is {height} × {width}; "
+                    "give the size of all images, e.g. 64"
+                )
             picture = _as_rgb(file)
             if size is not None and picture.size != (size, size):
                 picture = picture.resize((size, size), Image.Resampling.BILINEAR)

@@ -151,14 +151,13 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
 
     Grey sets are converted to RGB if any set is RGB.
     """
-    first, *others = sets if size is None else [s.resized(size) for s in sets]
+    parts = sets if size is None else [s.resized(size) for s in sets]
     name = "+".join(s.name for s in sets)
-    for other in others:
-        _check_fit(name, first, other)
+    for other in parts[1:]:
+        _check_fit(name, parts[0], other)
     domain_names = tuple(d for s in sets for d in s.domain_names)
     if len(set(domain_names)) < len(domain_names):
         raise InputError(f"{name}: two domains have the same name ({', '.join(domain_names)})")
-    parts = [first, *others]
     if any(s.channels == 3 for s in parts):
         parts = [s.as_rgb() for s in parts]
     starts = torch.tensor([0] + [len(s.domain_names) for s in parts[:-1]]).cumsum(0)
@@ -168,7 +167,7 @@ def join(sets: Sequence[ImageSet], size: int | None = None) -> ImageSet:
         labels=torch.cat([s.labels for s in parts]),
         domains=torch.cat([s.domains + d for s, d in zip(parts, starts, strict=True)]),
         is_test=torch.cat([s.is_test for s in parts]),
-        class_names=first.class_names,
+        class_names=parts[0].class_names,
         domain_names=domain_names,
         source="; ".join(s.source for s in parts),
     )

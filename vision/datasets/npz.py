@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile
@@ -70,8 +69,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _check(found: Mapping[str, Header], path: Path) -> None:
     """Raise an error if arrays are inconsistent, before they are read."""
-    images, labels = found["images"], found["labels"]
-    n = math.prod(labels.shape)
+    images = found["images"]
     for key in ("labels", "domains", "is_test"):
         if key in found and found[key].shape != images.shape[:1]:
             raise InputError(
@@ -79,8 +77,11 @@ def _check(found: Mapping[str, Header], path: Path) -> None:
                 f"{images.shape[:1]}, one for each image; {REMEDY}"
             )
     if images.dtype != np.uint8 or len(images.shape) not in (3, 4):
-        raise InputError(f"{path}: {_odd_images(images)}; {REMEDY}")
-    check_expansion(images.n_bytes + IMAGE * n, path)
+        raise InputError(
+            f"{path}: images are {images.dtype} {images.shape}; expected uint8 (n, height, width) "
+            f"or (n, height, width, channels); {REMEDY}"
+        )
+    check_expansion(images.n_bytes + IMAGE * images.shape[0], path)
 
 
 def _image_set(
@@ -90,10 +91,9 @@ def _image_set(
     labels = _whole_numbers("labels", arrays["labels"])
     if not len(labels):
         raise InputError("has no labels; expected one for each image")
-    default = np.zeros(len(labels), np.int64)
-    domains = _whole_numbers("domains", arrays.get("domains", default))
-    if domains.shape != labels.shape:
-        raise InputError(f"has {len(domains)} domains and {len(labels)} labels; expected as many")
+    domains = torch.zeros_like(labels)
+    if "domains" in arrays:
+        domains = _whole_numbers("domains", arrays["domains"])
     split = "split as in the file"
     if "is_test" in arrays:
         if arrays["is_test"].dtype != bool:
@@ -117,7 +117,7 @@ def _image_set(
 
 
 def _whole_numbers(key: str, values: np.ndarray) -> Tensor:
-    if values.dtype.kind not in "iu" or values.ndim != 1:
+    if values.dtype.kind not in "iu":
         raise InputError(f"{key} are {values.dtype} {values.shape}; expected whole numbers (n,)")
     return torch.from_numpy(values.astype(np.int64))
 
@@ -137,16 +137,7 @@ def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str
     return tuple(map(str, names))
 
 
-def _odd_images(images: np.ndarray | Header) -> str:
-    return (
-        f"images are {images.dtype} {images.shape}; expected uint8 (n, height, width) or "
-        "(n, height, width, channels)"
-    )
-
-
 def _channels_first(images: np.ndarray) -> Tensor:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise InputError(_odd_images(images))
     if images.ndim == 3:
         images = images[..., None]
     if images.shape[-1] in (1, 3):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Params, weighted_mean
-from vision.methods.prompts import cosines
+from vision.task import cosines
 
 UNKNOWN = -1e9
 """Logit of classes without a prototype: their softmax is 0, and gradients are always finite."""

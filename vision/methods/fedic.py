@@ -39,7 +39,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Participants, ServerState, generator
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.task import cross_entropy, kl_divergence
@@ -143,7 +143,7 @@ class FEDIC(FedAvg):
         """Fine-tune the average on the server's images; return its logits `(samples, classes)`."""
         model = self.trained(average, lambda model: self.hard_loss(model, draw))
         self.population.train(False)
-        return self.outputs(_stacked(model), draw.images["x"])[1][0]
+        return self.outputs(repeated(model, 1), draw.images["x"])[1][0]
 
     def student(self, average: Params, target: Tensor, draw: _Draw) -> Params:
         """Distil the teacher's logits `(samples, classes)` into the average."""
@@ -166,7 +166,7 @@ class FEDIC(FedAvg):
 
     def trained(self, start: Params, loss: Callable[[Params], Tensor]) -> Params:
         """Train a model `(…)` with the server's steps on a loss of a model `(1, …)`."""
-        model = _stacked({name: t.clone() for name, t in start.items()})
+        model = {name: t[None].clone() for name, t in start.items()}
         trainable = [n for n, _ in self.population.model.named_parameters() if n in model]
         self.population.train()
         self.descend(model, trainable, DECAY, lambda: loss(model))
@@ -236,8 +236,3 @@ def distillation_loss(student: Tensor, teacher: Tensor, temperature: float) -> T
     tensor(0.1109)
     """
     return kl_divergence(teacher.detach() / temperature, student / temperature).mean()
-
-
-def _stacked(model: Params) -> Params:
-    """Add a client axis of length 1 to a model."""
-    return {name: t[None] for name, t in model.items()}

@@ -99,12 +99,11 @@ class FedMGP(Method):
         """Give all clients the same prompts and heads."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
         rng = generator(seed, *prompts.INIT)
-        head = {name.removeprefix(prompts.HEAD): t for name, t in clients.params.items()}
         own = {
             **prompts.new_pool(COARSE, n, o, d, rng),
             "fine.prompts": prompts.uniform(n, c, o.fine_blocks, 2, o.fine_length, d, rng=rng),
             "fine.keys": prompts.uniform(n, c, d, rng=rng),
-            **{f"fine.head.{name}": t.clone() for name, t in head.items()},
+            **{FINE + name: t.clone() for name, t in clients.params.items()},
         }
         prompts.add_parameters(clients, own)
         shared = {n: t[0].clone() for n, t in clients.params.items() if not n.startswith(FINE)}
@@ -211,7 +210,7 @@ class FedMGP(Method):
 
     def trained_head(self, params: Params, images: Batch, rng: torch.Generator) -> Params:
         """Train the head on the surrogate images' labels under the fused prompts."""
-        one = {name: t[None] for name, t in params.items()}
+        one = repeated(params, 1)
         x, y = images["x"], images["y"]
         features = self.coarse(one, x, self.backbone.query(x))
         head = {n: t.clone().requires_grad_() for n, t in one.items() if n.startswith(prompts.HEAD)}

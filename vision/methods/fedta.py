@@ -100,6 +100,8 @@ from vision.methods import anchors, prompts
 from vision.methods.prompts import fused_pool, surrogate_images
 from vision.models.vit import backbone_of
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class FedTAOptions(prompts.PoolOptions):
@@ -144,8 +146,6 @@ class FedTAOptions(prompts.PoolOptions):
     fusion: bool = True
     selection: bool = True
 
-
-log = logging.getLogger(__name__)
 
 ENHANCE, ANCHOR = "enhance.", "anchor."
 POOL = ("enhance.pool", "enhance.keys")

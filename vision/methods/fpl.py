@@ -39,6 +39,7 @@ from stforecast.federated.core.prototypes import encoded, instance_distance, mea
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.task import cosines
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,7 @@ def _linked(points: Tensor) -> Tensor:
     n = len(points)
     if n == 1:
         return torch.zeros(1, dtype=torch.long, device=points.device)
-    directions = F.normalize(points, dim=-1)
-    similarity = (directions @ directions.mT).fill_diagonal_(-torch.inf)
+    similarity = cosines(points, points).fill_diagonal_(-torch.inf)
     neighbour = similarity.argmax(1).cpu().numpy()
     # Points with the same first neighbour are connected through it, so these links are enough.
     links = coo_array(([True] * n, (range(n), neighbour)), shape=(n, n))
@@ -186,7 +186,7 @@ def contrastive_loss(
     Features z are `(clients, batch, d)`, prototypes of all clusters `(clients, J, d)`. A sample
     without a prototype of its class counts as 0.
     """
-    similarity = F.normalize(features, dim=-1) @ F.normalize(prototypes, dim=-1).mT / tau
+    similarity = cosines(features, prototypes) / tau
     own = keys[..., None] == classes[:, None]
     lowest = torch.finfo(similarity.dtype).min
     positive = similarity.masked_fill(~own, lowest).logsumexp(-1)

@@ -52,7 +52,7 @@ from torch.nn import functional as F
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from vision.methods import memory
 from vision.methods.generator import TaughtFedAvg, normal
 from vision.methods.prompts import DEFAULTS, queried
@@ -212,18 +212,15 @@ class GLFC(TaughtFedAvg):
         some, own = memory.rebuilt({name: uploads[name] for name in self.encoding.parameters})
         if not (own != memory.EMPTY).any():
             return old_features, old_classes, least
-        features, classes = (
-            torch.zeros_like(old_features),
-            torch.full_like(old_classes, memory.EMPTY),
-        )
+        features = torch.zeros_like(old_features)
+        classes = torch.full_like(old_classes, memory.EMPTY)
         ids = of.ids.to(own.device)
         features[ids], classes[ids] = some, own
         return features, classes, torch.zeros_like(least)
 
     def score(self, model: Params, features: Tensor, classes: Tensor) -> Tensor:
         """Return a model's accuracy on the prototypes `(clients, n, d)`; 0 without any."""
-        stacked = {name: t[None] for name, t in model.items()}
-        logits = self.population.decode(stacked, features.flatten(0, 1)[None])[0]
+        logits = self.population.decode(repeated(model, 1), features.flatten(0, 1)[None])[0]
         right = (logits.argmax(-1) == classes.flatten()).sum()
         return (right / (classes != memory.EMPTY).sum().clamp(min=1)).to(features)
 

@@ -1,10 +1,10 @@
-"""Exemplar memory of limited size for frozen features of former tasks, on each client.
+"""GLFC's memory of former tasks on each client, and samples that it sends as gradients.
 
-Features of a frozen backbone never change, so storing them is equivalent to storing the images,
-without augmentation. Each class, including those of the present task, keeps the same number of
-samples: those nearest to its mean.
+The memory is of limited size. It holds features of a frozen backbone, which never change, so this
+is equivalent to storing the images, without augmentation. Each class, including those of the
+present task, keeps the same number of samples: those nearest to its mean.
 
-GLFC's prototype samples are sent to its proxy server as gradients (Dong et al., CVPR 2022, see
+Prototype samples are sent to the proxy server as gradients (Dong et al., CVPR 2022, see
 `vision.methods.glfc`). A client feeds a single sample into a small encoding network, which all
 clients share, and sends the gradient of the cross-entropy. The proxy server reconstructs the sample
 from it. In the paper the samples are images, the network is convolutional, and the proxy searches

@@ -49,7 +49,7 @@ from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, ServerState
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy
@@ -126,7 +126,7 @@ class MFCL(DataFreeFedAvg):
     def learned(self, server: Params, random: torch.Generator) -> Params:
         """Train the generator against the teacher's head."""
         o, former = self.options, server["former"].nonzero()[:, 0]
-        stacked = {name: t[None] for name, t in server.items()}
+        stacked = repeated(server, 1)
         own = {name: stacked[name].clone() for name in self.replayed}
         parameters = {name: own[name].requires_grad_() for name in self.generator.parameters}
         moments = zero_moments(parameters, self.server_training)

@@ -8,7 +8,6 @@ paper and of FedMGP.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.backbones.backbone import Backbone, Read
 from vision.models.vit import backbone_of
+from vision.task import cosines
 
 PROMPT = "prompt."
 """Prefix of the tensors that a prompt method adds and averages."""
@@ -231,11 +231,6 @@ def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
     return (2 * torch.rand(shape, generator=rng) - 1).expand(n_clients, *shape).clone()
 
 
-def cosines(query: Tensor, keys: Tensor) -> Tensor:
-    """Return cosines `(clients, batch, n)` of queries `(clients, batch, d)` and n keys."""
-    return F.normalize(query, dim=-1) @ F.normalize(keys, dim=-1).mT
-
-
 def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> Tensor:
     """Return the indices of the n prompts with the nearest keys, `(clients, batch, n)`.
 
@@ -319,7 +314,6 @@ def fused_pool(
         taught = [backbone.prompted(images[None], t, read=read)[0] for t in under]
         mean = torch.stack(taught).mean(0)
     pool = prompts[target, None].clone().requires_grad_()
-    training = dataclasses.replace(training, schedule="constant")
     optimizer = Optimizer({"pool": pool}, zero_moments({"pool": pool}, training), training)
     with torch.enable_grad():
         for _ in range(epochs):

@@ -47,7 +47,7 @@ from torch import Tensor
 
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, ServerState
-from stforecast.federated.core.tensors import Batch, Params, Payload
+from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.methods.fedic import distillation_loss
 from vision.methods.fedlwf import distillation
@@ -127,7 +127,7 @@ class TARGET(DataFreeFedAvg):
         """Generate `synthetic` samples, batch by batch."""
         o, device = self.options, server["former"].device
         former = server["former"].nonzero()[:, 0]
-        stacked = {name: t[None] for name, t in server.items()}
+        stacked = repeated(server, 1)
         seed = int(torch.randint(2**31, (), generator=random))
         parameters, buffers = self.generator.initial(1, seed, device)
         tensors = {**{n: p.requires_grad_() for n, p in parameters.items()}, **buffers}

@@ -1,14 +1,4 @@
-"""A small convolutional network in the style of LeNet, for digits and CPUs.
-
-The convolutional network of the paper on FedAvg, usual in benchmarks of federated learning.
-
-McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
-2017, arXiv 1602.05629, section 3: two 5 × 5 convolutions with 32 and 64 channels, each with 2 × 2
-pooling, and 512 hidden units. With images of 28 × 28 pixels in 10 classes that is 1,663,370
-parameters.
-
-Conversion of bytes to normalised floats, the first layer of every image model.
-"""
+"""Small convolutional networks, and the layer of pixels with which every image model begins."""
 
 from __future__ import annotations
 
@@ -29,7 +19,7 @@ Shape = tuple[int, int, int]
 
 
 class Pixels(nn.Module):
-    """Layer that converts bytes to floats and normalises them, so that images are kept as bytes.
+    """First layer: converts bytes to floats and normalises them, so that images are kept as bytes.
 
     Args:
         mean: mean of each channel, or of all, on a scale of 0 to 1.
@@ -74,7 +64,7 @@ class ConvNetOptions(CheckedOptions):
 
 
 class ConvNet(SplitModel):
-    """Three blocks of convolution, normalisation, ReLU and pooling, then a linear map.
+    """Three blocks of convolution, normalisation, ReLU and pooling, then a linear map, as in LeNet.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch,
@@ -128,7 +118,12 @@ class CNNOptions(CheckedOptions):
 
 
 class CNN(SplitModel):
-    """Two convolutions with pooling, then a linear map to 512 features.
+    """Two convolutions with pooling, then a linear map to 512 features, as in the paper on FedAvg.
+
+    McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized Data,
+    AISTATS 2017, arXiv 1602.05629, section 3: two 5 × 5 convolutions with 32 and 64 channels, each
+    with 2 × 2 pooling, and 512 hidden units. With images of 28 × 28 pixels in 10 classes that is
+    1,663,370 parameters. It is usual in benchmarks of federated learning.
 
     Shapes:
         encoder: `(clients, batch, channels, height, width)` bytes to `(clients, batch, 512)`.

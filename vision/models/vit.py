@@ -2,51 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
-
 import torch
-from annotated_types import Le
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Population, SplitModel
 from vision.backbones.backbone import Backbone
-from vision.backbones.load import load_backbone
+from vision.backbones.load import ViTOptions, load_backbone
 from vision.models.convnet import Shape
-
-
-@dataclass(frozen=True)
-class ViTOptions(CheckedOptions):
-    """Settings of the frozen transformer.
-
-    Attributes:
-        backbone: a .safetensors file of a plain ViT with timm's parameter names, of any size; or
-            timm's name of one, whose pre-trained weights timm downloads; or `tiny-random` for
-            trials.
-        heads: attention heads, whose number is not in a weight file; 0 takes timm's number, or for
-            a file one per 64 features, as in every standard ViT.
-        input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
-        pool: the feature: the class token (cls) or the mean of the patch tokens (mean).
-        blocks: number of blocks to use, from the first; 0 uses all.
-        normalisation: normalisation of pixels: imagenet, half (Google's ViTs), or auto: timm's own,
-            or imagenet for a weight file.
-        precision: numeric precision: float32, or bfloat16, which is twice as fast on processors
-            that support it.
-        feature_cache: folder that keeps features of images between runs.
-    """
-
-    backbone: str = "vit_base_patch16_224"
-    heads: NonNegativeInt = 0
-    input_size: Annotated[PositiveInt, Le(2048)] = 224
-    pool: Literal["cls", "mean"] = "cls"
-    blocks: NonNegativeInt = 0
-    normalisation: Literal["auto", "imagenet", "half"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"
-    feature_cache: str | None = None
 
 
 class FrozenEncoder(nn.Module):
@@ -81,17 +45,7 @@ class FrozenViT(SplitModel):
     Options = ViTOptions
 
     def __init__(self, shape: Shape, n_classes: int, options: ViTOptions | None = None) -> None:
-        o = options or ViTOptions()
-        backbone = load_backbone(
-            o.backbone,
-            input_size=o.input_size,
-            heads=o.heads,
-            pool=o.pool,
-            blocks=o.blocks,
-            normalisation=None if o.normalisation == "auto" else o.normalisation,
-            precision=o.precision,
-            cache=o.feature_cache,
-        )
+        backbone = load_backbone(options or ViTOptions())
         head = ClientLinear(backbone.width, n_classes)
         with torch.no_grad():
             head.weight.zero_()

@@ -48,6 +48,15 @@ class Pool:
         """Classes of the training images, increasing."""
         return self.images.labels[self.train].unique().tolist()
 
+    def shuffled(self, rng: torch.Generator) -> Tensor:
+        """Return the ids of the training images in random order."""
+        return self.train[torch.randperm(len(self.train), generator=rng)]
+
+    def sorted_by_class(self, rng: torch.Generator) -> Tensor:
+        """Return the ids of the training images by class, in random order within each."""
+        shuffled = self.shuffled(rng)
+        return shuffled[self.images.labels[shuffled].argsort(stable=True)]
+
 
 def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[Pool]:
     """Make one pool for each domain that some client has, or one for all domains.

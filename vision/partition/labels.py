@@ -47,8 +47,8 @@ class Dirichlet(Partitioner):
                 f"{pool.domain} has {len(pool.train)} training images and {n} clients ask for at "
                 f"least {self.min_samples} each; use fewer clients or a smaller min_samples"
             )
-        members = self._members(pool, rng)
-        sizes = np.array([len(ids) for ids in members])
+        _, sizes = np.unique(pool.images.labels[pool.train], return_counts=True)
+        members = pool.sorted_by_class(rng).split(sizes.tolist())
         numbers = np.random.default_rng(rng.initial_seed())
         fewest = 0
         for _ in range(DRAWS):
@@ -68,13 +68,6 @@ class Dirichlet(Partitioner):
         pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
         return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]
 
-    @staticmethod
-    def _members(pool: Pool, rng: torch.Generator) -> list[Tensor]:
-        """Return the shuffled training images of each class."""
-        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
-        labels = pool.images.labels[shuffled]
-        return [shuffled[labels == label] for label in pool.classes]
-
 
 @dataclass(frozen=True)
 class IID(Partitioner):
@@ -92,8 +85,7 @@ class IID(Partitioner):
                 f"{pool.domain} has {len(pool.train)} training images for {len(pool.clients)} "
                 "clients; each needs at least one"
             )
-        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
-        return list(shuffled.tensor_split(len(pool.clients)))
+        return list(pool.shuffled(rng).tensor_split(len(pool.clients)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,6 @@ class Shards(Partitioner):
                 f"with {self.shards} shards each need at least {n_shards}; ",
                 Words("use fewer {clients} or {shards}"),
             )
-        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
-        pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].tensor_split(n_shards)
+        pieces = pool.sorted_by_class(rng).tensor_split(n_shards)
         hands = torch.randperm(n_shards, generator=rng).split(self.shards)
         return [torch.cat([pieces[i] for i in hand.tolist()]) for hand in hands]

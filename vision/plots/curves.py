@@ -16,7 +16,7 @@ from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.tables import floats
 from vision.config import ImageRunOptions, resolve
-from vision.evaluation import TRAINED, column
+from vision.evaluation import column
 from vision.results import ImageRun
 from vision.streams.measures import known, spatial_retention, temporal_retention
 
@@ -260,8 +260,7 @@ def retention(
 
 def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[pd.Series]]:
     """Return KR_t and KR_s of each run; no KR_s if the first model is the client's own."""
-    local = "personal" if "personal" in runs[0].views else TRAINED
-    shared, stages = runs[0].views[0], [run.stages() for run in runs]
+    local, shared, stages = runs[0].local_view, runs[0].views[0], [run.stages() for run in runs]
     among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]
     return [temporal_retention(s, local, mask) for s in stages], among
 

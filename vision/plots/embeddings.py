@@ -121,11 +121,17 @@ def _unit(features: Tensor) -> np.ndarray:
     return F.normalize(features[0], dim=-1).cpu().double().numpy()
 
 
-def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
+def _flat(features: np.ndarray, perplexity: float) -> np.ndarray:
+    """Return the t-SNE `(n, 2)` of features `(n, d)`, of a smaller perplexity if they are few."""
     from sklearn.manifold import TSNE
 
     most = (len(features) - 1) / NEIGHBOURS
-    flat = TSNE(perplexity=min(15, most), init="pca", random_state=0).fit_transform(features)
+    tsne = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0)
+    return np.asarray(tsne.fit_transform(features))
+
+
+def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
+    flat = _flat(features, 15)
     for place, label in enumerate(np.unique(labels)):
         color, marker = point_look(place)
         x, y = flat[labels == label].T
@@ -148,18 +154,13 @@ def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figur
         runs: finished runs of pfpl; the first is drawn.
         width: width of the figure in inches.
     """
-    from sklearn.manifold import TSNE
-
     run = next((run for run in runs if run.method == PFPL.name), None)
     if run is None:
         raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")
     local, mixed, client, label = _points(run)
     if len(local) <= 3:
         raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
-    flat = TSNE(
-        perplexity=min(10, (2 * len(local) - 1) / 3), init="pca", random_state=0
-    ).fit_transform(np.concatenate([local, mixed]))
-    here, there = flat[: len(local)], flat[len(local) :]
+    here, there = np.split(_flat(np.concatenate([local, mixed]), 10), 2)
     home = _home(run)[client]
     domains = run.about["domains"]
     present = [d for d in range(len(domains)) if (home == d).any()]

@@ -1,32 +1,11 @@
-"""Base of references that fit a linear head at once on the features of a frozen backbone.
+"""References of images: chance, and linear heads that are fitted at once on frozen features.
 
-They show which accuracy the features allow without a federation: with the images of all clients in
-one place, or with each client's own. In a task stream they see the images of all tasks so far, and
-forget nothing. Features are standardised by the training images' own mean and deviation. A run has
-one round in each stage, in which all clients take part, whatever the settings say.
+The heads show which accuracy the features allow without a federation: with the images of all
+clients in one place, or with each client's own. In a task stream they see the images of all tasks
+so far, and forget nothing. A run has one round in each stage, in which all clients take part,
+whatever the settings say.
 
-They need a model with a frozen backbone. For a model that is trained from scratch, `chance` and
-`central` are the references.
-
-Chance: all classes are equally likely, whatever the image.
-
-Its accuracy is exactly 1 / n among n classes, as equal logits count as shares of a correct
-prediction (`vision.evaluation.count_correct`). A row that is not above it has learned nothing. It
-serves any model and trains none.
-
-Linear probe: logistic regression on frozen features.
-
-Alain and Bengio: Understanding Intermediate Layers Using Linear Classifier Probes, 2016, arXiv
-1610.01644. Its accuracy is what a linear head on the backbone can reach, and so the bound of
-methods that train nothing else. The regression is scikit-learn's, with its L2 penalty, fitted by
-L-BFGS until it converges.
-
-Nearest class mean: the class whose mean feature is nearest to that of the image.
-
-Mensink, Verbeek, Perronnin, Csurka: Distance-Based Image Classification: Generalizing to New
-Classes at Near-Zero Cost, TPAMI 35(11), 2013. It trains nothing. The nearest mean has the
-largest cosine of standardised features. In a trial on frozen features of Office-Caltech10, this was
-more accurate than the nearest by distance.
+For a model that is trained from scratch, `chance` and `central` are the references.
 """
 
 from __future__ import annotations
@@ -54,29 +33,57 @@ from vision.models.vit import backbone_of
 ABSENT = -1e6
 """Bias of a class without training images: it is predicted only if no other class is allowed."""
 
-
 OF_ROUNDS = names_of(Training, Uplink, Robust)
 """Settings of training and uploads, which references do not read."""
 
 
-def once(training: Training) -> Training:
-    """Return the settings of one round for each stage, in which all clients take part."""
-    return dataclasses.replace(training, rounds=1, participation=1.0)
-
-
-class HeadReference(Method):
-    """A linear head on frozen features that is fitted in one go."""
+class Reference(Method):
+    """A method that has one round in each stage, in which all clients take part."""
 
     paper = "reference"
-    keeps_data: ClassVar[bool] = True
-    unread = OF_ROUNDS - {"mixed_precision"}
-    defaults = MappingProxyType({"model": "vit"})
+    unread = OF_ROUNDS
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None
     ) -> None:
-        super().__init__(population, task, once(training), options)
-        backbone_of(population, self.name)
+        once = dataclasses.replace(training, rounds=1, participation=1.0)
+        super().__init__(population, task, once, options)
+
+
+class Chance(Reference):
+    """Equal logits for every class, whatever the image.
+
+    Its accuracy is exactly 1 / n among n classes, as equal logits count as shares of a correct
+    prediction (`vision.evaluation.count_correct`). A row that is not above it has learned nothing.
+    It serves any model and trains none.
+    """
+
+    name = "chance"
+    summary = "guesses: each class is equally likely"
+
+    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
+        """Train nothing; report the cross-entropy of the guess."""
+        cohort.record_loss(torch.full((len(cohort),), math.log(self.task.n_keys)))
+        return {}
+
+    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(*x.shape[:2], self.task.n_keys, device=x.device)
+
+
+class HeadReference(Reference):
+    """A linear head on the features of a frozen backbone that is fitted in one go.
+
+    Features are standardised by the training images' own mean and deviation.
+    """
+
+    keeps_data: ClassVar[bool] = True
+    unread = OF_ROUNDS - {"mixed_precision"}
+    defaults = MappingProxyType({"model": "vit"})
+
+    def set_up(self) -> None:
+        """Refuse a model without a frozen backbone."""
+        backbone_of(self.population, self.name)
 
     @staticmethod
     @abstractmethod
@@ -117,31 +124,13 @@ class HeadReference(Method):
         return weight, bias
 
 
-class Chance(Method):
-    """Equal logits for every class."""
-
-    name = "chance"
-    summary = "guesses: each class is equally likely"
-    paper = "reference"
-    unread = OF_ROUNDS
-
-    def __init__(
-        self, population: Population, task: Task, training: Training, options: Any = None
-    ) -> None:
-        super().__init__(population, task, once(training), options)
-
-    def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Train nothing; report the cross-entropy of the guess."""
-        cohort.record_loss(torch.full((len(cohort),), math.log(self.task.n_keys)))
-        return {}
-
-    def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
-        """Return zeros."""
-        return torch.zeros(*x.shape[:2], self.task.n_keys, device=x.device)
-
-
 def logistic_regression(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit scikit-learn's multinomial logistic regression; see `HeadReference.head`."""
+    """Fit scikit-learn's multinomial logistic regression by L-BFGS; see `HeadReference.head`.
+
+    Alain and Bengio: Understanding Intermediate Layers Using Linear Classifier Probes, 2016, arXiv
+    1610.01644. Its accuracy is what a linear head on the backbone can reach, and so the bound of
+    methods that train nothing else.
+    """
     from sklearn.linear_model import LogisticRegression  # slow to import
 
     found = labels.unique()
@@ -156,7 +145,12 @@ def logistic_regression(features: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 
 def class_directions(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the directions of the class means: their logits are cosines times ‖f‖."""
+    """Return the directions of the class means: their logits are cosines times ‖f‖.
+
+    Mensink, Verbeek, Perronnin, Csurka: Distance-Based Image Classification: Generalizing to New
+    Classes at Near-Zero Cost, TPAMI 35(11), 2013. In a trial on frozen features of
+    Office-Caltech10, the mean of the largest cosine was more accurate than the nearest by distance.
+    """
     means = [features[labels == c].mean(0) for c in labels.unique()]
     weight = F.normalize(torch.stack(means), dim=1).T
     return weight, weight.new_zeros(weight.shape[1])

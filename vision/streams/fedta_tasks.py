@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -21,6 +22,9 @@ CLASSES, IMAGES = (9, 0, 0), (9, 1, 0)
 """Keys of generators; rounds use keys of two numbers."""
 
 DRAWS = 1000
+
+Place = tuple[int, int]
+"""Stage and client."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,7 @@ class FedTATasks(Streamer):
         """Draw each client's classes and divide the images of each class."""
         tasks = self._tasks(images, generator(seed, *CLASSES))
         rng = generator(seed, *IMAGES)
-        train = _empty(self.stages, self.clients)
-        test = _empty(self.stages, self.clients)
+        train, test = defaultdict[Place, list[Tensor]](list), defaultdict[Place, list[Tensor]](list)
         local = self.tested_on == "local"
         for label, places in _places(tasks).items():
             own, official = (
@@ -98,11 +101,14 @@ class FedTATasks(Streamer):
                     Words("take {tested_on:local}"),
                 )
             pieces = self._divided(images, label, own, len(places), rng)
-            for (stage, client), ids in zip(places, pieces, strict=True):
+            for place, ids in zip(places, pieces, strict=True):
                 n_test = round(self.local_test * len(ids)) if local else 0
-                train[stage][client].append(ids[n_test:])
-                test[stage][client].append(ids[:n_test] if local else official)
-        return _joined(train), _joined(test)
+                train[place].append(ids[n_test:])
+                test[place].append(ids[:n_test] if local else official)
+        return tuple(
+            [[torch.cat(part[m, i]) for i in range(self.clients)] for m in range(self.stages)]
+            for part in (train, test)
+        )
 
     def _tasks(self, images: ImageSet, rng: torch.Generator) -> list[list[list[int]]]:
         """Draw the classes of each client and task."""
@@ -152,19 +158,11 @@ def _some(members: Tensor, shots: int | None, rng: torch.Generator) -> Tensor:
     return ids[torch.randperm(len(ids), generator=rng)][:shots]
 
 
-def _places(tasks: list[list[list[int]]]) -> dict[int, list[tuple[int, int]]]:
-    """Return `(stage, client)` pairs of each class, in order of clients."""
-    places: dict[int, list[tuple[int, int]]] = {}
+def _places(tasks: list[list[list[int]]]) -> dict[int, list[Place]]:
+    """Return the places of each class, in order of clients."""
+    places: dict[int, list[Place]] = {}
     for client, stages in enumerate(tasks):
         for stage, classes in enumerate(stages):
             for label in classes:
                 places.setdefault(label, []).append((stage, client))
     return dict(sorted(places.items()))
-
-
-def _empty(stages: int, clients: int) -> list[list[list[Tensor]]]:
-    return [[[] for _ in range(clients)] for _ in range(stages)]
-
-
-def _joined(parts: list[list[list[Tensor]]]) -> list[list[Tensor]]:
-    return [[torch.cat(pieces) for pieces in stage] for stage in parts]

@@ -88,10 +88,9 @@ class GLDPShards(Streamer):
                 f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; ",
                 Words("use fewer {clients}, {shards} or {stages}"),
             )
-        shuffled = pool.train[torch.randperm(len(pool.train), generator=rng)]
         edges = torch.arange(n_shards + 1) * len(pool.train) // n_shards
         sizes = edges.diff()
-        pieces = shuffled[pool.images.labels[shuffled].argsort(stable=True)].split(sizes.tolist())
+        pieces = pool.sorted_by_class(rng).split(sizes.tolist())
         # Shards differ by one image; the smaller ones are distributed evenly over the hands.
         order = torch.randperm(n_shards, generator=rng)
         order = order[sizes[order].argsort(stable=True)]

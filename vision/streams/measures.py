@@ -1,4 +1,4 @@
-"""Accuracy and forgetting after each stage of a stream.
+"""Accuracy, forgetting and retained knowledge after each stage of a stream.
 
 All functions read the table of stages (`stages.csv`, `vision.evaluation.STAGE_COLUMNS`), for a
 model, `view`, and the classes that predictions choose from, `mask`. With the order `inside`, stages
@@ -10,13 +10,12 @@ A^loc judges clients' own models: `trained`, GLDP's `global` and `local`, or `pe
 server averages no part of it. A^sel is `known` with `participants`, after each stage. In all of
 them, a client's accuracy is over the test images of all stages so far, and clients count equally.
 
-Knowledge retention over time and among clients: FedTA's KR_t and KR_s.
-
-Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via Knowledge Fusion: A Survey, IEEE
-TKDE 2024, arXiv 2312.16475; as Eq. 11 and 12 in FedTA (Yu et al., CVPR 2025). Both are ratios of
-accuracies per client; above 1, accuracy has increased. A client whose denominator is 0 had nothing
-to retain and does not count. The view of the `local` models is `personal`, or `trained` for methods
-without, that of the `shared` one `global`, or FedTA's `fused`.
+KR_t and KR_s, the knowledge that is retained over time and among clients, are Eq. 11 and 12 of
+FedTA (Yu et al., CVPR 2025), after Yang, Yu, Gao, Wang, Zhang, Li: Federated Continual Learning via
+Knowledge Fusion: A Survey, IEEE TKDE 2024, arXiv 2312.16475. Both are ratios of accuracies per
+client; above 1, accuracy has increased. A client whose denominator is 0 had nothing to retain and
+does not count. The view of the `local` models is `personal`, or `trained` for methods without, that
+of the `shared` one `global`, or FedTA's `fused`.
 """
 
 from __future__ import annotations

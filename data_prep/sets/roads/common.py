@@ -126,24 +126,6 @@ CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""
 
 
-def step_of_multiple(step: str, base: pd.Timedelta) -> pd.Timedelta:
-    """Read the length of a step: a multiple of the published one, `base`, that divides a day.
-
-    >>> step_of_multiple("1h", pd.Timedelta("5min"))
-    Timedelta('0 days 01:00:00')
-    """
-    try:
-        length = pd.Timedelta(step)
-    except ValueError as e:
-        raise InputError(f"step {step!r} is not a length of time; write one like 15min") from e
-    if length < base or length % base or pd.Timedelta("1D") % length:
-        raise InputError(
-            f"step {step!r} does not fit, expected a multiple of {in_minutes(base)} that divides "
-            "a day; choose one such as 15min or 1h"
-        )
-    return length
-
-
 def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) -> pd.DataFrame:
     """Average the observed values `(time, cell)` over longer steps, counted from midnight.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.base.errors import InputError, no_file, reading, some
+from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import read_bounded
 from data_prep.readers.features import centroid
+from data_prep.readers.frames import keep_cells
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
@@ -125,8 +125,9 @@ def _centroid_of(feature: Any, i: int, path: Path) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Selection:
-    """A user's selection of cells: ids and inclusive ranges, or a random sample of them."""
+    """A user's selection of the cells of a data set: a list, see `keep_cells`, or a sample."""
 
+    name: str
     cells: str | None = None
     sample: int | None = None
     seed: int = 1
@@ -136,39 +137,18 @@ class Selection:
             raise InputError("cells and sample are both given, expected at most one; drop one")
 
     def check(self, known: np.ndarray) -> None:
-        """Refuse invalid ids before any data are read."""
+        """Refuse unknown ids before any data are read."""
         if self.cells is not None:
-            _require_among(known, parse_cells(self.cells))
+            keep_cells(self.cells, known, self.name)
 
     def choose(self, occurring: np.ndarray, grid: np.ndarray | None = None) -> np.ndarray:
         """Return the ids to keep, ascending; a sample is one of the whole grid, if known."""
         if self.cells is not None:
-            cells = parse_cells(self.cells)
-            _require_among(occurring, cells)
-            return cells
+            kept = keep_cells(self.cells, occurring, self.name)
+            return np.asarray(occurring[kept])
         if self.sample is not None:
             return sample_cells(occurring if grid is None else grid, self.sample, self.seed)
         return occurring
-
-
-def parse_cells(text: str) -> np.ndarray:
-    """Return the unique ids of a list of ids and ranges, ascending.
-
-    >>> parse_cells("5,1-3")
-    array([1, 2, 3, 5])
-    """
-    ids: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?", part)
-        if not match:
-            raise InputError(
-                f"cells: found {part!r}, expected ids and ranges; write them like 1-100,5060"
-            )
-        low, high = int(match[1]), int(match[2] or match[1])
-        if low > high:
-            raise InputError(f"cells: the range {part!r} runs backwards; write {high}-{low}")
-        ids.update(range(low, high + 1))
-    return np.array(sorted(ids))
 
 
 def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
@@ -181,12 +161,3 @@ def sample_cells(known: np.ndarray, n: int, seed: int) -> np.ndarray:
         raise InputError(f"sample: cannot draw {n} cells; choose from 1 to {len(known)}")
     ids = sorted(int(cell) for cell in known)
     return np.array(sorted(random.Random(seed).sample(ids, n)))
-
-
-def _require_among(known: np.ndarray, cells: np.ndarray) -> None:
-    unknown = np.setdiff1d(cells, known)
-    if len(unknown):
-        raise InputError(
-            f"cells: {some(unknown)} not found among the {len(known)} ids "
-            f"{known[0]}–{known[-1]} of the data; choose ids that occur"
-        )

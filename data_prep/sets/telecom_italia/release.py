@@ -24,6 +24,7 @@ from data_prep.base.progress import each
 from data_prep.city.simulate import read_marker
 from data_prep.cube import make_cube, write_chunks, write_cube
 from data_prep.preparation import as_attribute
+from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.telecom_italia import folder, hourly_copy
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.cells import CellGrid, Selection, read_grid
@@ -84,7 +85,8 @@ class TelecomItalia:
                 those of the hourly copy (`.csv`).
             out: The netCDF file to write.
             step: Length of a time step: 10min, or a multiple of it that divides a day.
-            cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060.
+            cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060; or, after
+                not:, those to leave out.
             sample: Number of cells to draw at random, as FedDA's code does.
             seed: Random seed of the sample.
             grid: The official GeoJSON grid, the source of each cell's longitude and latitude.
@@ -99,8 +101,8 @@ class TelecomItalia:
         """
         check_target(out)
         about = as_attribute(self.name, {"step": step, "allow_gaps": allow_gaps})
-        selection = Selection(cells, sample, seed)
-        per_step = intervals_per_step(step)
+        selection = Selection(self.name, cells, sample, seed)
+        per_step = step_of_multiple(step, INTERVAL) // INTERVAL
         places = read_grid(grid) if grid else None
         known = np.arange(1, self.max_cell + 1) if places is None else places.cells
         selection.check(known)
@@ -196,25 +198,6 @@ class TelecomItalia:
             lat=here.lat if here else None,
             **origin,
         )
-
-
-def intervals_per_step(step: str) -> int:
-    """Return the number of ten-minute intervals in a step such as `"1h"`.
-
-    >>> intervals_per_step("30min")
-    3
-    """
-    day = pd.Timedelta("1D")
-    try:
-        length = pd.Timedelta(step)
-    except ValueError:
-        length = pd.Timedelta(0)
-    if length <= pd.Timedelta(0) or length % INTERVAL or day % length:
-        raise InputError(
-            f"step: found {step!r}, expected ten minutes or a multiple of it that divides a day; "
-            "choose for example 10min, 30min, 1h or 1D"
-        )
-    return length // INTERVAL
 
 
 def _chunks(

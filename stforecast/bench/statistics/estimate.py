@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_prep.base.errors import InputError, counted
-from stforecast.bench.tables import MOST_DECIMALS, short
+from stforecast.bench.tables import MOST_DECIMALS, Cell, short
 
 NEGLIGIBLE = 1e-9
 """Largest width of an interval, by the larger of its value and 1, that is mere rounding."""
@@ -43,8 +43,18 @@ class Estimate:
         return value < self.low or value > self.high
 
     def times(self, factor: float) -> Estimate:
-        """Return the estimate in other units."""
-        return Estimate(factor * self.value, factor * self.low, factor * self.high)
+        """Return the estimate in other units, or with the opposite sign."""
+        low, high = sorted((factor * self.low, factor * self.high))
+        return Estimate(factor * self.value, low, high)
+
+    def told(self, unit: str) -> str:
+        """Return it with a unit, as in "4.1 % [2.0, 6.3]"."""
+        value, _, interval = str(self).partition(" ")
+        return f"{value} {unit} {interval}".strip()
+
+    def cell(self, name: str = "{}") -> Cell:
+        """Return it as a cell of a table; see `Cell` for the `name` of its numbers."""
+        return Cell(str(self), with_ends({name: self}))
 
     def __str__(self) -> str:
         ends, width = (self.value, self.low, self.high), self.high - self.low

@@ -54,7 +54,7 @@ def test_steps_and_cells_are_chosen_as_for_raw_days(raw):
     np.testing.assert_allclose(ds["internet"][:2, 0], [0 + 1 + 2 * 2.5, 2 + 3 + 2 * 2.5])
     with pytest.raises(InputError, match="choose step='1h' or a multiple"):
         prepare(raw, step="30min")
-    with pytest.raises(InputError, match="7 not found among"):
+    with pytest.raises(InputError, match="no cell '7' among"):
         prepare(raw, cells="7")
 
 

@@ -3,33 +3,33 @@
 import pytest
 
 from experiments.site import images
-from experiments.site.images import cases_table, plain_rivals
+from experiments.site.images import FLOATS, cases_table, plain_rivals
 from experiments.site.measured import Benchmark, chosen
+from experiments.site.tables import POINTS
 
-POINTS, OWN = "all classes, against reference", "all classes, % [95 %]"
+OWN = "all classes, % [95 %]"
 
 
-def row(method, points, sent, own="50 [40, 60]"):
-    return {
-        "data": "digits", "method": method, "reference": "ours", POINTS: points, OWN: own,
-        "floats a round, up / down": sent,
-    }  # fmt: skip
+def row(method, points, **more):
+    ends = zip(("", "_low", "_high"), points, strict=False)
+    found = {"data": "digits", "method": method, "reference": "ours"}
+    return found | {f"{POINTS}{end}": value for end, value in ends} | more
 
 
 ROWS = [
-    row("ours", "-", "100 / 100", "70 [60, 80]"),
-    row("solo", "-2.0 [-5.0, 1.0]", "0 / 0"),
-    row("fedavg", "-9.5 [-12.0, -3.1]", "50 / 50"),
-    row("fedavg (trained)", "3.0 [1.0, 5.0]", "50 / 50"),
-    row("ditto", "-1.5 [-2, -1]", "5 / 5"),
-    row("central", "8 [1, 15]", "-") | {"pools": "yes"},
-    row("chance", "-60 [-70, -50]", "-"),
+    row("ours", (), **{FLOATS: 100, OWN: 70, f"{OWN}_low": 60, f"{OWN}_high": 80}),
+    row("solo", (-2.0, -5.0, 1.0), **{FLOATS: 0}),
+    row("fedavg", (-9.5, -12.0, -3.1), **{FLOATS: 50}),
+    row("fedavg (trained)", (3.0, 1.0, 5.0), **{FLOATS: 50}),
+    row("ditto", (-1.5, -2, -1), **{FLOATS: 5}),
+    row("central", (8, 1, 15), pools="yes"),
+    row("chance", (-60, -70, -50)),
 ]
 
 
 @pytest.fixture
 def measured(monkeypatch):
-    about = {"data": ["**digits**: some"]}
+    about = {"data": {"digits": "some"}}
     benchmark = Benchmark(about, {"methods": ROWS})
     found = {"pfpl_digits": benchmark}
     monkeypatch.setattr(images, "of_page", lambda page, name: chosen(found, [name]))

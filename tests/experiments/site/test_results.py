@@ -1,5 +1,5 @@
 import io
-import math
+import json
 import re
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from experiments.site.measured import (
     read_benchmark,
 )
 from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
-from vision.cli.compare import HEADING, HOLDS, UNTOLD
+from experiments.site.tables import POINTS
+from vision.cli.compare import HOLDS, TO_TELL, UNTOLD
 
 PAPERS = RESULTS.parent / "papers"
 
@@ -35,55 +36,68 @@ words
 <!-- made: end -->
 """
 
-WRITTEN = """# {title}
 
-    stforecast bench a.toml --out {name}
+def estimate(name, value, low, high):
+    """The columns of an estimate."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
 
-- written: 2026-11-22 15:15 UTC
-- seeds: 1, 2
 
-{text}
+def compared(method, mse, against=None, p=None):
+    """A row of a table of comparisons with fuels."""
+    row = {"reference": "fuels", "method": method, **estimate("MSE [95 %]", *mse)}
+    return row | ({"p": p, **estimate("against reference, %", *against)} if against else {})
 
-![a-cdf](figures/a-cdf.png)
-"""
 
-COMPARED = """**milan, calls**: 25 cells, 3 folds, 1 step(s) ahead, z-scores by cell
+HEADING = "**milan, calls**: 25 cells, 3 folds, 1 step(s) ahead, z-scores by cell"
+FUELS = compared("fuels", (0.20, 0.18, 0.22))
 
-| method   | runs   | MSE             |
-|----------|--------|-----------------|
-| solo     | 2      | 0.24 ± 0.0010   |
-| boosted † | 2     | 0.18            |
-| fuels    | 2      | 0.20 ± 0.0010   |
-| poor     | 2      | 1,000           |
-| half     | 2      | 0.21            |
 
-| method   | MSE [95 %]        | against fuels, % | p    |
-|----------|-------------------|------------------|------|
-| boosted  | 0.18 [0.16, 0.20] | -10 [-20, -5]    | 0.01 |
-| fuels    | 0.20 [0.18, 0.22] | -                | -    |
-| solo     | 0.24 [0.22, 0.26] | 20 [5, 40]       | 0.2  |
-| poor     | 900 [800, 1,000]  | 400 [300, 500]   | 0.01 |
+def compared_parts(poor=(400, 300, 500), solo=(20, 5, 40), p=0.2, heading=HEADING):
+    """The parts of a benchmark of forecasts."""
+    return [
+        heading,
+        [
+            {"method": "solo", "runs": 2, "MSE": 0.24, "MSE_sd": 0.001},
+            {"method": "boosted", "pools": "yes", "runs": 2, "MSE": 0.18},
+            {"method": "fuels", "runs": 2, "MSE": 0.20, "MSE_sd": 0.001},
+            {"method": "poor", "runs": 2, "MSE": 1000},
+            {"method": "half", "runs": 2, "MSE": 0.21},
+        ],
+        [
+            compared("boosted", (0.18, 0.16, 0.20), (-10, -20, -5), 0.01),
+            FUELS,
+            compared("solo", (0.24, 0.22, 0.26), solo, p),
+            compared("poor", (900, 800, 1000), poor, 0.01),
+        ],
+        "On milan, **fuels** has a lower error than poor (-80 % [-90, -75]).",
+        "Ablations:",
+        [FUELS, compared("half", (0.21, 0.20, 0.22), (5, 1, 10), 0.04)],
+    ]
 
-On milan, **fuels** has a lower error than poor (-80 % [-90, -75]).
 
-Ablations:
+def read(*parts):
+    """The benchmark of these parts."""
+    return read_benchmark({"title": "A", "facts": {"seeds": "1, 2"}, "parts": parts})
 
-| method   | MSE [95 %]        | against fuels, % | p    |
-|----------|-------------------|------------------|------|
-| fuels    | 0.20 [0.18, 0.22] | -                | -    |
-| half     | 0.21 [0.20, 0.22] | 5 [1, 10]        | 0.04 |
-"""
+
+COMPARED = read(*compared_parts())
 
 
 @pytest.fixture
 def benchmark(tmp_path):
     """Writes what a benchmark leaves behind."""
 
-    def make(name, title, text="**pacs**: 3 clients"):
+    def make(name, title, *parts):
         folder = tmp_path / "runs" / name
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (40, 30), "red").save(folder / "figures" / "a-cdf.png")
-        (folder / "table.md").write_text(WRITTEN.format(title=title, name=name, text=text))
+        about = {
+            "title": title,
+            "command": f"stforecast bench a.toml --out {name}",
+            "facts": {"written": "2026-11-22 15:15 UTC", "seeds": "1, 2"},
+            "parts": parts or ["**pacs**: 3 clients"],
+        }
+        (folder / "table.json").write_text(json.dumps(about))
         return folder
 
     return make
@@ -126,7 +140,7 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
 
 
 def test_other_benchmarks_of_a_page_are_kept(benchmark, results):
-    gather([benchmark("one", "First", COMPARED), benchmark("both", "Second")], results)
+    gather([benchmark("one", "First", *compared_parts()), benchmark("both", "Second")], results)
     before = benchmarks_of(results / "one.md")
     gather([benchmark("both", "Changed"), benchmark("both2", "Third")], results)
     after = benchmarks_of(results / "one.md")
@@ -136,17 +150,22 @@ def test_other_benchmarks_of_a_page_are_kept(benchmark, results):
 
 
 def test_tables_of_methods_become_one_with_every_cell():
-    found = read_benchmark(WRITTEN.format(title="A", name="a", text=COMPARED))
-    rows = {row["method"]: row for row in found.tables["methods"]}
+    rows = {row["method"]: row for row in COMPARED.tables["methods"]}
     assert list(rows) == ["solo", "boosted", "fuels", "poor", "half"]
     assert rows["boosted"] == {
-        "data": "milan, calls", "method": "boosted", "runs": "2", "MSE": "0.18", "pools": "yes",
-        "MSE [95 %]": "0.18 [0.16, 0.20]", "reference": "fuels",
-        "against reference": "-10 [-20, -5]", "p": "0.01",
+        "data": "milan, calls", "method": "boosted", "runs": 2, "MSE": 0.18, "pools": "yes",
+        "MSE [95 %]": 0.18, "MSE [95 %]_low": 0.16, "MSE [95 %]_high": 0.20, "reference": "fuels",
+        "against reference, %": -10, "against reference, %_low": -20,
+        "against reference, %_high": -5, "p": 0.01,
     }  # fmt: skip
     assert [name for name, row in rows.items() if "ablation" in row] == ["half"]
-    assert found.about["facts"] == {"written": "2026-11-22 15:15 UTC", "seeds": "1, 2"}
-    assert found.about["said"] == [
+    further = read(*compared_parts(), "Further models:", [{"method": "fuels (global)", "MSE": 0.3}])
+    assert "ablation" not in further.tables["methods"][-1]
+    assert COMPARED.about["facts"] == {"seeds": "1, 2"}
+    assert COMPARED.about["data"] == {
+        "milan, calls": "25 cells, 3 folds, 1 step(s) ahead, z-scores by cell"
+    }
+    assert COMPARED.about["said"] == [
         "On milan, **fuels** has a lower error than poor (-80 % [-90, -75])."
     ]
 
@@ -158,37 +177,32 @@ def body(text):
 
 
 def test_a_table_of_differences_is_bold_where_methods_are_told_apart():
-    found = {"a": read_benchmark(COMPARED)}
+    found = {"a": COMPARED}
     assert body(tables.differences(found)) == [
-        ["boosted †", "**-10 [-20, -5]**"],
-        ["fuels", "0.20 [0.18, 0.22]"],
+        ["boosted †", "**-10.0 [-20.0, -5.0]**"],
+        ["fuels", "0.200 [0.180, 0.220]"],
         ["solo", "20 [5, 40]"],  # p is too large
         ["poor", "**400 [300, 500]**"],
     ]
     assert body(tables.differences(found, ablations=True)) == [
-        ["fuels", "0.20 [0.18, 0.22]"],
-        ["half", "**5 [1, 10]**"],
+        ["fuels", "0.200 [0.180, 0.220]"],
+        ["half", "**5.0 [1.0, 10.0]**"],
     ]
 
 
 def test_the_answer_tells_how_many_methods_are_told_apart():
-    assert tables.verdicts({"a": read_benchmark(COMPARED)}) == (
+    assert tables.verdicts({"a": COMPARED}) == (
         "- milan, 25 cells, 1 step ahead: `fuels` has a lower error than 1 of 3 other methods. "
-        "Told to be better: boosted (-10 [-20, -5] % in MSE)."
+        "Told to be better: boosted (-10.0 [-20.0, -5.0] % in MSE)."
     )
 
 
 def test_a_table_has_15_rows_with_the_reference_among_them():
-    rows = [f"| m{i:02} | {i} [0, 50] | {i + 1} [-1, 50] | 0.9 |" for i in range(30)]
-    head = (
-        "**a, b**: 25 cells, 1 step ahead\n\n"
-        "| method | MSE [95 %] | against z, % | p |\n|--|--|--|--|"
-    )
-    last = "| z | 1 [0, 2] | - | - |"
-    found = {"a": read_benchmark("\n".join([head, *rows, last]))}
+    rows = [compared(f"m{i:02}", (i, 0, 50), (i + 1, -1, 50), 0.9) for i in range(30)]
+    found = {"a": read("**a, b**: 25 cells, 1 step ahead", [*rows, compared("fuels", (1, 0, 2))])}
     shown = body(tables.differences(found))
     assert len(shown) == tables.MOST_ROWS
-    assert shown[0] == ["z", "1 [0, 2]"]
+    assert shown[0] == ["fuels", "1.0 [0.0, 2.0]"]
     assert shown[-1] == ["m13", "14 [-1, 50]"]
     named = body(tables.differences(found, shown=("m29",)))
     assert len(named) == tables.MOST_ROWS
@@ -196,8 +210,8 @@ def test_a_table_has_15_rows_with_the_reference_among_them():
 
 
 def test_the_default_stands_by_data_set_and_by_test_part():
-    parts = {name: read_benchmark(COMPARED) for name in ("a", "b")}
-    other = read_benchmark(COMPARED.replace("milan", "city"))
+    parts = dict.fromkeys(("a", "b"), COMPARED)
+    other = read(*compared_parts(heading=HEADING.replace("milan", "city")))
     shown = {row[0]: row[1:] for row in body(default_method.standing({**parts, "c": other}))}
     assert shown["solo"] == ["20 [20, 20] %", "0", "3", "0"]
     assert shown["boosted †"] == ["-10 [-10, -10] %", "3", "0", "0"]
@@ -208,10 +222,8 @@ def test_the_default_stands_by_data_set_and_by_test_part():
 
 
 def test_a_test_part_with_two_better_methods_counts_once():
-    better = COMPARED.replace("400 [300, 500]", "-4 [-5, -3]").replace(
-        "20 [5, 40]       | 0.2 ", "-2 [-3, -1]      | 0.01"
-    )
-    parts = {"a": read_benchmark(better), "b": read_benchmark(COMPARED)}
+    better = compared_parts(poor=(-4, -5, -3), solo=(-2, -3, -1), p=0.01)
+    parts = {"a": read(*better), "b": COMPARED}
     assert "lower error than `fedlean` in 1 test part of 2" in default_method.standing_answer(parts)
     told = default_method.rivals_answer(parts, ("solo", "poor", "boosted"))
     assert "lower error than `fuels` in 2 test parts of 2" in told
@@ -219,27 +231,34 @@ def test_a_test_part_with_two_better_methods_counts_once():
     assert "lower error than `fuels` in 1 test part of 2" in told
 
 
-FEDERATED = """**milan, calls**: 25 cells, 1 step(s) ahead, z-scores by cell
+def federated(method, mse, sent=None, against=None, p=None):
+    """A row of a federated method, compared with fedlean."""
+    row = {"reference": "fedlean", "method": method, "MSE": mse}
+    row |= {"floats a round, up": sent} if sent else {}
+    return row | ({"p": p, **estimate("against reference, %", *against)} if against else {})
 
-| method | MSE | floats a round, up / down | against fedlean, % | p |
-|--|--|--|--|--|
-| seasonal_day | 0.7 | - | 300 [200, 400] | 0.01 |
-| fuels | 0.25 | 6,144 / 12,288 | 25 [5, 50] | 0.01 |
-| fedlean | 0.20 | 9,000 / 9,000 | - | - |
-| fedlean (global) | 0.30 | 9,000 / 9,000 | 50 [20, 90] | 0.01 |
-| fedlean, inputs of fuels | 0.21 | 2,817 / 2,839 | 5 [-1, 10] | 0.2 |
-"""
+
+FEDERATED = read(
+    "**milan, calls**: 25 cells, 1 step(s) ahead, z-scores by cell",
+    [
+        federated("seasonal_day", 0.7, None, (300, 200, 400), 0.01),
+        federated("fuels", 0.25, 6144, (25, 5, 50), 0.01),
+        federated("fedlean", 0.20, 9000),
+        federated("fedlean (global)", 0.30, 9000, (50, 20, 90), 0.01),
+        federated("fedlean, inputs of fuels", 0.21, 2817, (5, -1, 10), 0.2),
+    ],
+)
 
 
 def test_the_answer_on_federated_methods_tells_how_fuels_stands():
-    answer = default_method.federated_answer({"federated": read_benchmark(FEDERATED)})
+    answer = default_method.federated_answer({"federated": FEDERATED})
     assert "`fuels` has an MSE 25 [5, 50] % above that of `fedlean`; 2 of 4 other rows" in answer
     assert "2,817 with the inputs of `fuels`, and the MSE is then 16 % lower" in answer
 
 
 @pytest.mark.repeats
 def test_the_figure_of_floats_has_a_point_for_each_method_that_sends():
-    found = {"federated": read_benchmark(FEDERATED)}
+    found = {"federated": FEDERATED}
     assert default_method.floats_figure(found).startswith(b"\x89PNG")
     assert "MSE of 3 methods" in default_method.floats_caption(found)
 
@@ -257,16 +276,23 @@ def test_the_standing_of_the_default_is_what_the_sentences_say():
 
 
 def test_bounds_are_summed_up_with_the_furthest():
-    table = """**{}, calls**: 25 cells, {} steps ahead
+    def bounds(method, *numbers):
+        columns = ("lowest client", "highest client", "below bounds", "above bounds")
+        columns += ("furthest bound", "width")
+        return {"method": method, **dict(zip(columns, numbers, strict=True))}
 
-| method | lowest – median – highest client | below bounds | above bounds | furthest bound | width |
-|---|---|---|---|---|---|
-| a, conformal | 0.700 – 0.9 – 0.98 | 0.01 | 0.09 | 0.5 | 2,000 |
-| a, normalised | {} – 0.9 – 0.92 | {} | 0.05 | {} | 1,000 |
-"""
+    def bounds_of(data, steps, lowest, below, furthest):
+        return read(
+            f"**{data}, calls**: 25 cells, {steps} steps ahead",
+            [
+                bounds("a, conformal", 0.7, 0.98, 0.01, 0.09, 0.5, 2000),
+                bounds("a, normalised", lowest, 0.92, below, 0.05, furthest, 1000),
+            ],
+        )
+
     found = {
-        "a": read_benchmark(table.format("milan", 96, "0.85", "0.04", "1.25")),
-        "b": read_benchmark(table.format("city", 168, "0.75", "0.06", "0.5")),
+        "a": bounds_of("milan", 96, 0.85, 0.04, 1.25),
+        "b": bounds_of("city", 168, 0.75, 0.06, 0.5),
     }
     assert body(tables.coverage(found)) == [
         ["milan", "96", "70.0–98.0", "**85.0–92.0**", "1.2"],
@@ -281,24 +307,24 @@ def test_bounds_are_summed_up_with_the_furthest():
 
 
 def test_of_a_method_for_images_the_best_model_is_shown():
-    text = """**pacs**: 3 clients, 2 classes
+    def row(method, accuracy, points=None):
+        found = {"reference": "pfpl", "method": method, **estimate(tables.OWN[POINTS], *accuracy)}
+        return found | (estimate(POINTS, *points) if points else {})
 
-| method | all classes, % [95 %] | all classes, against pfpl |
-|---|---|---|
-| fedavg | 40 [30, 50] | -20 [-30, -10] |
-| fedavg (trained) | 55 [50, 60] | -5 [-10, 1] |
-| pfpl | 60 [50, 70] | - |
-| pfpl (nearest) | 62 [50, 70] | 2 [-1, 5] |
-
-| claim | of | here | answer |
-|---|---|---|---|
-| it leads | pacs | - | holds |
-| it leads | - | - | cannot be told here |
-"""
-    found = {"a": read_benchmark(text)}
+    accuracies = [
+        row("fedavg", (40, 30, 50), (-20, -30, -10)),
+        row("fedavg (trained)", (55, 50, 60), (-5, -10, 1)),
+        row("pfpl", (60, 50, 70)),
+        row("pfpl (nearest)", (62, 50, 70), (2, -1, 5)),
+    ]
+    claims = [
+        {"claim": "it leads", "of": "pacs", "here": "a [1, 2]", "answer": HOLDS},
+        {"claim": "it leads", "here": "not run", "answer": UNTOLD, TO_TELL: 11},
+    ]
+    found = {"a": read("**pacs**: 3 clients, 2 classes", accuracies, claims)}
     assert body(tables.points(found)) == [
         ["pfpl", "60 [50, 70]"],
-        ["fedavg (trained)", "-5 [-10, 1]"],
+        ["fedavg (trained)", "-5.0 [-10.0, 1.0]"],
     ]
     answer = images.answers(found)
     assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
@@ -306,41 +332,30 @@ def test_of_a_method_for_images_the_best_model_is_shown():
 
 
 @pytest.mark.parametrize(
-    ("here", "answer", "seeds", "told"),
-    [
-        ("a: 60 [50, 70]; points above b 2 [-2, 6]", UNTOLD, 12, "; 12 seeds might"),
-        ("a: 60 [50, 70]; points above b 2 [-2, 6]; c 8 [-1, 17]", UNTOLD, 12, "; 12 seeds might"),
-        ("a: 60 [50, 70]; points above b 9 [1, 17]; c -2 [-6, 2]", UNTOLD, 12, "; 12 seeds might"),
-        ("a: 60 [50, 70]; points above b 12 [8, 16]; claimed 10", UNTOLD, 12, "; 12 seeds might"),
-        ("a: KR_t 96 [94, 98]; claimed 95", UNTOLD, 12, "; 12 seeds might"),
-        ("a: 60 [50, 70]; points above b 2.0 [0.0, 4.0]", UNTOLD, 4, "; 4 seeds might"),
-        ("a: 60 [50, 70]; points above b 0 [-2, 2]", UNTOLD, math.inf, "; nor would 100 seeds"),
-        ("a: 60 [50, 70]; points above b 8 [4, 12]", HOLDS, math.inf, ""),
-        ("not run", UNTOLD, math.inf, ""),
-    ],
+    ("seeds", "told"),
+    [({}, ""), ({TO_TELL: 12}, "; 12 seeds might"), ({TO_TELL: 101}, "; nor would 100 seeds")],
 )
-def test_seeds_that_might_tell_narrow_the_interval_to_what_is_claimed(here, answer, seeds, told):
-    row = {"here": here, "answer": answer}
-    assert images.seeds_needed(row, 3) == seeds
-    assert images.seeds_to_tell(row, 3) == told
+def test_what_cannot_be_told_says_how_many_seeds_might_tell(seeds, told):
+    assert images.seeds_to_tell({"answer": UNTOLD, **seeds}) == told
 
 
 def test_answers_to_claims_stand_on_the_papers_page_too(benchmark, results):
     paper = results.parent / "papers" / "one.md"
     paper.parent.mkdir()
     paper.write_text("# Paper\n\n<!-- answers: generated -->\nold\n<!-- answers: end -->\nwords\n")
-    table = (
-        "| {} | of | here | answer |\n|---|---|---|---|\n| first | {} | a [1, 2] | holds |\n"
-        "| second | - | not run | cannot be told here |\n\nnote"
-    )
+
+    def claims(data):
+        first = {"claim": "first", "of": data, "here": "a [1, 2]", "answer": HOLDS}
+        return [first, {"claim": "second", "here": "not run", "answer": UNTOLD}], "note"
+
     folders = [
-        benchmark("one", "First", table.format(HEADING, "milan [1]")),
-        benchmark("both", "Second", table.format(HEADING, "city")),
+        benchmark("one", "First", *claims("milan [1]")),
+        benchmark("both", "Second", *claims("city")),
     ]
     gather(folders, results)
     assert paper.read_text() == (
         "# Paper\n\n<!-- answers: generated -->\n"
-        f"| {HEADING} | of | here | answer |\n|---|---|---|---|\n"
+        "| claim | of | here | answer |\n|---|---|---|---|\n"
         "| first | [milan [1]](../results/one.md#one) | a [1, 2] | **holds** |\n"
         "|  | [city](../results/one.md#both) | a [1, 2] | **holds** |\n"
         "| second | - | not run | **cannot be told here** |\n"
@@ -378,9 +393,9 @@ def test_what_is_no_benchmark_is_refused(benchmark, results, tmp_path):
     (results / "three.md").write_text(PAGE.format(names="*"))
     with pytest.raises(InputError, match=r"^one: pages name this benchmark"):
         gather([folder], results)
-    (folder / "table.md").unlink()
+    (folder / "table.json").unlink()
     with pytest.raises(
-        InputError, match=r"table.md: no table here \(found nothing\); give folders"
+        InputError, match=r"table.json: no table here \(found nothing\); give folders"
     ):
         gather([folder], results)
 

@@ -14,21 +14,18 @@ from experiments.site.references import commands_page, options_page
 from experiments.site.tutorials import refreshed
 from stforecast.cli.main import cli
 
-SECTION = """
-**milan, internet**: 9 cells, 3 folds of 3 days, {steps} ahead, z-scores
 
-| method     | runs   |
-|------------|--------|
-| fedlean    | 3      |
-| trees †    | 3      |
-
-| method     | p    | skill in MSE, % | rank |
-|------------|------|-------------|------|
-| fedlean    | -    | {first} [1, 2] | 1 |
-| trees      | 0.1  | {second}    | 2    |
-
-The end
-"""
+def skills(steps, first, second):
+    """A benchmark of two methods with these skills."""
+    section = [
+        f"**milan, internet**: 9 cells, 3 folds of 3 days, {steps} ahead, z-scores",
+        [{"method": "fedlean", "runs": 3}, {"method": "trees", "runs": 3, "pools": "yes"}],
+        [
+            {"method": "fedlean", "skill in MSE, %": first, "rank": 1.0},
+            {"method": "trees", "skill in MSE, %": second, "p": 0.1, "rank": 2.0},
+        ],
+    ]
+    return read_benchmark({"title": "A", "parts": section})
 
 
 def walk(command, path):
@@ -104,8 +101,8 @@ def lines_of(table):
 
 def test_skill_is_tabulated_best_method_first():
     benchmarks = {
-        "who_wins_a": read_benchmark(SECTION.format(steps="1 step", first=10, second=32.4)),
-        "who_wins_b": read_benchmark(SECTION.format(steps="24 steps", first="3.6", second=4.4)),
+        "who_wins_a": skills("1 step", 10.0, 32.4),
+        "who_wins_b": skills("24 steps", 3.6, 4.4),
     }
     assert lines_of(skill_table(benchmarks, "page.md")) == [
         "| data | trees † | fedlean |",

@@ -90,6 +90,9 @@ def test_the_tables_hold_all_runs(write, tmp_path):
     assert "| strong" in text
     tex = (tmp_path / "table.tex").read_text()
     assert tex.count("\n strong ") == text.count("\n| strong")
+    parts = json.loads((tmp_path / "table.json").read_text())["parts"]
+    of_sms = next(part for part in parts if isinstance(part, list))
+    assert [row["MSE"] for row in of_sms] == [run.score() for run in outcome.runs[:2]]
 
 
 def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(

@@ -212,3 +212,20 @@ def test_the_shipped_benchmarks_print_what_adds_up(path):
         ("mse", "sms"): 1.249, ("mse", "call"): 0.353, ("mse", "net"): 0.880,
         ("mae", "sms"): 0.541, ("mae", "call"): 0.311, ("mae", "net"): 0.488,
     }  # fmt: skip
+
+
+def test_each_cube_may_have_some_of_the_services(write, town, tmp_path):
+    roads = '{ path = "roads.nc", services = ["speed"] }'
+    data = f'[{{ path = "{town}", services = ["sms"] }}, {roads}, "c.nc"]'
+    grid = write('["ridge"]', 'services = ["sms", "speed"]', data=data)
+
+    def found(grid):
+        places = grid.kind.places(grid, tmp_path, progress=False)
+        return [f"{data.stem} {scenario.name}" for data, scenario in places]
+
+    assert found(grid) == ["town sms", "roads speed", "c sms", "c speed"]
+    assert found(grid.replace(scenarios=services(["speed"]))) == ["roads speed", "c speed"]
+    for more, listed in (('services = ["sms"]', "sms"), ("", "none")):
+        message = rf"roads.nc: the services of the benchmark \({listed}\) lack 'speed'; add it"
+        with pytest.raises(InputError, match=message):
+            write('["ridge"]', more, data=f"[{roads}]")

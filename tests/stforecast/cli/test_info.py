@@ -103,6 +103,18 @@ def test_a_table_is_shown_as_it_is_understood_or_with_the_question(tmp_path):
     assert found.about["rows"] == describe(path).about["rows"] == 4
 
 
+def test_a_table_that_is_read_again_has_each_notice_once(tmp_path, capsys):
+    path = tmp_path / "my.csv"
+    hours = HOURS.delete(1)
+    pd.DataFrame({"time": hours, "cell": "a", "v (mph)": [1.5, 2, 3]}).to_csv(path, index=False)
+    with pytest.raises(SystemExit) as done:
+        main(["info", str(path)])
+    assert not done.value.code
+    notices = capsys.readouterr().err.splitlines()
+    assert sum("units v (mph): mile/hour" in line for line in notices) == 1
+    assert any("1 of 4 time steps have no row" in line for line in notices)
+
+
 def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, capsys):
     page = tmp_path / "pages" / "toy.html"
     with pytest.raises(SystemExit) as done:

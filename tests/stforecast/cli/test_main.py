@@ -397,6 +397,10 @@ def test_a_run_is_adapted_to_new_cells_and_forecasts_them(stforecast, run_folder
     code, _, err = stforecast(*unread)
     assert (code, len(err.splitlines())) == (2, 1)
     assert "runs are drawn with their own test results; leave out --history" in err
+    for command in (["update", out, "--new", new], ["monitor", out]):
+        code, _, err = stforecast(*command)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert f"{out}: a model alone, such as `stforecast adapt` writes" in err
     code, _, err = stforecast(*words, "--out", run_folder)
     assert (code, len(err.splitlines())) == (2, 1)
 

@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from result_tables import results_table
 
 from data_prep.base.errors import InputError
 from stforecast.bench.grid_file import parse_published
 from stforecast.comparison.errors import busy_hours
 from stforecast.comparison.names import shown_steps
-from stforecast.comparison.results import results_table
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run

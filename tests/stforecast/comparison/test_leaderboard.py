@@ -8,16 +8,19 @@ from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from stforecast.comparison.leaderboard import by_per_cent, claims, leaderboard
 from stforecast.comparison.rows import Row
+from stforecast.comparison.table import legend
 
 
 @pytest.fixture
 def board(tested):
     """Compares methods by the MSE of constant errors, given by name, over some days."""
 
-    def make(errors, n_days=9, metric="mse", **options):
+    def make(errors, n_days=9, metric="mse", table=lambda name: "", **options):
         y = np.zeros((2, 2 * n_days, 1))
         runs = [
-            tested(name, np.full(y.shape, error), y, step_minutes=720.0)
+            tested(
+                name, np.full(y.shape, error), y, step_minutes=720.0, about={"table": table(name)}
+            )
             for name, error in errors.items()
         ]
         # The `best` and the `last` round are the same.
@@ -67,11 +70,23 @@ def test_nothing_is_compared_with_a_diverged_reference(board):
 def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     errors = {"a": 1.0, "b": 2.0, "c": 3.0}
     found = board(dict(list(errors.items())[: n_others + 1]), n_days=6)
-    assert found.smallest_p == pytest.approx(smallest)
-    assert found.smallest_p == pytest.approx(np.nanmin([line.p_value for line in found.lines]))
+    assert found.lines[1].smallest_p == pytest.approx(smallest)
+    assert np.nanmin([line.p_value for line in found.lines]) == pytest.approx(smallest)
     said = "\n".join(claims(found))
     assert ("too few days were tested for any difference" in said) == (smallest > 0.05)
     assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
+
+
+def test_ablations_are_corrected_by_themselves(board):
+    errors = {"a": 1.0, "b": 2.0, "a, w/o x": 3.0, "a, w/o y": 4.0}
+    found = board(errors, 6, table=lambda name: "Ablations" if "w/o" in name else "")
+    p_values = [line.p_value for line in found.lines]
+    assert p_values[1:] == pytest.approx([2 / 64, 4 / 64, 4 / 64])
+    told, said = claims(found)
+    assert told.startswith("On milan, **a** has a lower error than b (")
+    assert "between **a** and the others to be significant: a, w/o x (" in said
+    assert "corrected for 2 comparisons, is 0.062" in said
+    assert any("Holm's correction counts the main methods" in line for line in legend([found]))
 
 
 @pytest.mark.repeats

@@ -31,4 +31,5 @@ def table_of(run, about, units="1"):
     forecasts["y"][:, 1::2] = 1.0
     forecasts["y"].attrs["units"] = units
     forecasts.to_netcdf(run.folder / "forecasts.nc", engine="h5netcdf")
-    return peak_table([Row(group) for group in group_runs([run])])
+    caption, _ = peak_table([Row(group) for group in group_runs([run])])
+    return caption

@@ -1,8 +1,8 @@
 import pytest
+from result_tables import results_table
 
 from data_prep.base.errors import InputError
 from stforecast.bench.grid_file import parse_published
-from stforecast.comparison.results import results_table
 
 TABLE = {
     "source": "FUELS, Table 1",

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from result_tables import results_table
 
 from data_prep.base.errors import InputError
 from stforecast.comparison.leaderboard import compare
-from stforecast.comparison.results import results_table
 from stforecast.comparison.summary import summary
 
 

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from stforecast.comparison.results import results_table
+from result_tables import results_table
 
 
 @pytest.fixture

@@ -48,6 +48,32 @@ def test_the_same_instants_in_another_zone_give_the_same_forecasts(fitted, zoned
         assert (found.index == expected.index).all()
 
 
+@pytest.mark.parametrize(
+    ("day", "freq", "steps", "left"),
+    [
+        ("2013-10-27", "h", 24, "2013-10-27 23:00"),
+        ("2013-10-27", "15min", 96, "2013-10-27 23:00 to 2013-10-27 23:45"),
+        ("2013-10-27", "h", 25, ""), ("2013-10-27", "h", 12, ""), ("2014-03-30", "h", 24, ""),
+    ],
+)  # fmt: skip
+def test_a_day_that_the_steps_do_not_cover_is_told(day, freq, steps, left, caplog):
+    end, step = pd.Timestamp(day, tz=ROME), pd.Timedelta(pd.tseries.frequencies.to_offset(freq))
+    times = pd.date_range(end - pd.Timedelta("9D"), end, freq=step, inclusive="left")
+    history = pd.DataFrame({"a": np.arange(len(times)) % 7.0}, times)
+    model = Forecaster("last_value", horizon=steps, split="windows:0.7,0.1,0.2").fit(history)
+    caplog.clear()
+    model.predict()
+    found = [r.getMessage() for r in caplog.records if "set back" in r.getMessage()]
+    assert len(found) == bool(left)
+    if left:
+        more = steps + int(pd.Timedelta("1h") / step)
+        assert (
+            f"{steps} steps, which leave {left} without a forecast; predict steps={more}"
+            in found[0]
+        )
+        assert str(model.predict(steps=more).index[-1])[:16] == left[-16:]
+
+
 def test_a_cube_of_another_zone_is_converted_and_it_is_said(cube, tiny, caplog):
     model = Forecaster("ridge", split=tiny["split"], service="internet", calendar="week").fit(cube)
     caplog.set_level(logging.INFO)
@@ -101,6 +127,18 @@ def test_a_table_has_the_unit_of_the_model_unless_it_names_another(cube, table, 
     in_kb = 1000 * history
     in_kb.attrs["units"] = "kB"
     np.testing.assert_allclose(model.predict(in_kb), expected, rtol=1e-5)
+
+
+def test_a_unit_has_several_spellings(cube, tiny, caplog):
+    """Cubes of earlier tables have the spelling of the option --units."""
+    caplog.set_level(logging.INFO)
+    in_mph, spelled = (
+        cube.assign(internet=cube["internet"].assign_attrs(units=unit))
+        for unit in ("mph", "mile/hour")
+    )
+    model = Forecaster("last_value", split=tiny["split"], service="internet").fit(in_mph)
+    np.testing.assert_array_equal(model.predict(spelled), model.predict(in_mph))
+    assert "times 1" not in caplog.text
 
 
 def test_a_model_is_adapted_to_cells_of_another_zone_and_unit(zoned, tiny):

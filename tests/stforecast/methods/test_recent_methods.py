@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from recent_methods import RECENT
 
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import make_windows
@@ -36,21 +37,7 @@ def test_the_width_of_features_is_that_of_the_encoders_output(windows, model):
 @pytest.mark.quick(5)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", WINDOWED)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "moon",
-        "fedala",
-        "fedtgp",
-        "feddbe",
-        "gpfl",
-        "fedcp",
-        "fedamp",
-        "pfedgraph",
-        "fedpac",
-        "fedaghn",
-    ],
-)
+@pytest.mark.parametrize("name", RECENT)
 def test_they_run_with_every_model(windows, name, model):
     population = Population(lambda: MODELS[model](SPEC))
     training = Training(rounds=2, batch_size=SPEC.period)

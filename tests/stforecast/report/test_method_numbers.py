@@ -84,6 +84,16 @@ def test_lines_break_between_folds(tested):
     assert list(found.times) == sorted(found.times)
 
 
+def test_no_line_runs_back_where_the_clock_shows_an_hour_twice(tested):
+    y = np.zeros((1, 12, 1))
+    start = "2013-10-26 23:30"  # 01:30 in Rome
+    run = tested("a", y, y, start=start, step_minutes=15.0, zone="Europe/Rome")
+    times = successive([run.forecasts()]).times
+    assert times[1:4] == ("2013-10-27 01:45", "2013-10-27 02:00", "2013-10-27 02:07:30")
+    assert list(times) == sorted(set(times))
+    assert times[-2:] == ("2013-10-27 03:00", "2013-10-27 03:15")
+
+
 @pytest.mark.parametrize("room", [0, 10, 24, 30, 100, 500, 10_000])
 @pytest.mark.parametrize("n_series", [[1], [3, 3], [1, 3, 1, 3]])
 def test_what_is_shown_fits_the_room(room, n_series):

@@ -7,11 +7,13 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from report_pages import write_report
 
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
-from stforecast.report.tables import Table
+from stforecast.report.outlook import outlook_section
+from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
 CELLS = ("calm", "busy", "between")
@@ -75,6 +77,18 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     assert all(a["right"] < b["left"] for a, b in itertools.pairwise(ticks))
     assert browser.run("document.querySelectorAll('#task-0 .main-svg').length") > 0
     assert browser.problems == []
+
+
+def test_an_hour_that_the_clock_shows_twice_is_drawn_twice():
+    hours = pd.date_range("2013-10-20", periods=7 * 24 + 3, freq="h", tz="Europe/Rome")
+    table = pd.DataFrame({"a": np.arange(len(hours)) % 5.0}, hours)
+    forecaster = Forecaster("last_value", split="days:5,1,1", horizon=6).fit(table)
+    series = forecaster.read(table)
+    places = xr.Dataset(coords={"cell": ["a"]})
+    found = outlook_section(series, make_outlook(forecaster, series), places, None, Arrays(), 999)
+    times = found.charts["series"]["times"]
+    assert [time[11:] for time in times[-8:-3]] == ["01:00", "02:00", "02:30", "03:00", "04:00"]
+    assert found.charts["clock"].endswith("twice has the width of one")
 
 
 def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path):

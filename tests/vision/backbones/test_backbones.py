@@ -8,13 +8,17 @@ from safetensors.torch import save_file
 import vision.backbones.backbone as backbone_module
 from data_prep.base.errors import InputError
 from vision.backbones.backbone import Backbone, FeatureCache, digests_of
-from vision.backbones.load import TINY, TINY_GEOMETRY, load_backbone, vit_from
+from vision.backbones.load import TINY, TINY_GEOMETRY, ViTOptions, load_backbone, vit_from
 from vision.backbones.vit import Geometry, ViT, geometry_of
+
+
+def load(backbone=TINY, input_size=8, **options):
+    return load_backbone(ViTOptions(str(backbone), input_size=input_size, **options))
 
 
 @pytest.fixture
 def backbone():
-    return load_backbone(TINY, input_size=8)
+    return load()
 
 
 def bytes_of(n, channels=3, size=8):
@@ -90,7 +94,7 @@ def test_a_weight_file_in_half_precision_gives_the_same_network(tmp_path):
     save_file({**half, "head.weight": torch.zeros(2, 16)}, tmp_path / "vit.safetensors")
     # Its width of 16 stands for one head where nobody says otherwise.
     expected = vit_from({name: t.float() for name, t in half.items()}, "x", heads=1)
-    loaded = load_backbone(tmp_path / "vit.safetensors", input_size=8, normalisation="half")
+    loaded = load(tmp_path / "vit.safetensors", normalisation="half")
     images = bytes_of(2)
     tokens = expected(images / 127.5 - 1)
     torch.testing.assert_close(loaded.query(images), tokens[:, 0])
@@ -101,7 +105,7 @@ def test_pooling_and_blocks():
     whole = ViT(TINY_GEOMETRY)
     images = bytes_of(2)
     torch.manual_seed(3)
-    mean = load_backbone(TINY, input_size=8, pool="mean", blocks=2)
+    mean = load(pool="mean", blocks=2)
     assert mean.depth == 2
     del whole.blocks[2:]
     half = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
@@ -144,7 +148,7 @@ def test_an_image_is_queried_once(backbone, monkeypatch):
 
 def test_a_feature_does_not_depend_on_what_is_queried_beside_it():
     images = bytes_of(70)
-    together = load_backbone(TINY, input_size=8)
+    together = load()
     alone = copy.copy(together)
     alone._queries = FeatureCache(together.width)
     features = together.query(images)
@@ -177,14 +181,14 @@ def test_a_copy_of_a_method_shares_the_backbone(backbone):
 def test_features_stay_on_disk(tmp_path, monkeypatch):
     images = bytes_of(3)
     torch.manual_seed(1)
-    features = load_backbone(TINY, input_size=8, cache=tmp_path).query(images)
+    features = load(feature_cache=str(tmp_path)).query(images)
     torch.manual_seed(1)
-    again = load_backbone(TINY, input_size=8, cache=tmp_path)
+    again = load(feature_cache=str(tmp_path))
     runs = counted(again, monkeypatch)
     assert torch.equal(again.query(images), features)
     assert not runs
     torch.manual_seed(2)
-    other = load_backbone(TINY, input_size=8, cache=tmp_path).query(images)
+    other = load(feature_cache=str(tmp_path)).query(images)
     assert not torch.equal(other, features)
     assert runs
 
@@ -202,13 +206,13 @@ def test_a_full_cache_forgets_the_oldest():
     cache = FeatureCache(1, limit=2)
     cache.add([b"a", b"b"], torch.tensor([[1.0], [2.0]]))
     cache.add([b"c"], torch.tensor([[3.0]]))
-    assert [v is None for v in cache.get([b"a", b"b", b"c"])] == [True, False, False]
+    assert list(cache.known([b"a", b"b", b"c"])) == [b"b", b"c"]
 
 
 def test_a_cache_of_no_size_keeps_nothing():
     cache = FeatureCache(1, limit=0)
     cache.add([b"a"], torch.tensor([[1.0]]))
-    assert cache.get([b"a"]) == [None]
+    assert not cache.known([b"a"])
     assert not len(cache)
 
 
@@ -219,9 +223,9 @@ def test_digests_tell_rows_and_salts_apart():
 
 def test_narrow_arithmetic_is_near():
     torch.manual_seed(1)
-    exact = load_backbone(TINY, input_size=8)
+    exact = load()
     torch.manual_seed(1)
-    narrow = load_backbone(TINY, input_size=8, precision="bfloat16")
+    narrow = load(precision="bfloat16")
     assert exact.fingerprint() != narrow.fingerprint()
     images = bytes_of(4)
     a, b = exact.query(images), narrow.query(images)
@@ -239,7 +243,7 @@ def test_the_offline_vit_tells_real_classes_apart(data_dir, images_dir, monkeypa
         labels = arrays["labels"]
         some = np.concatenate([np.flatnonzero(labels == c)[:10] for c in (0, 7)])
         images = torch.from_numpy(arrays["images"][some]).permute(0, 3, 1, 2).contiguous()
-    backbone = load_backbone(found[0], input_size=56)
+    backbone = load(found[0], input_size=56)
     assert (backbone.width, backbone.depth) == (384, 12)
     features = backbone.query(images).view(2, 10, -1)
     means = features[:, :5].mean(1)
@@ -256,19 +260,19 @@ def test_the_offline_vit_tells_real_classes_apart(data_dir, images_dir, monkeypa
 )
 def test_sizes_that_do_not_fit_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
-        load_backbone(TINY, **settings)
+        load(**settings)
 
 
 def test_what_is_no_plain_vit_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read as safetensors"):
-        load_backbone(tmp_path / "missing.safetensors", input_size=8)
+        load(tmp_path / "missing.safetensors")
     weights = ViT(TINY_GEOMETRY).state_dict()
     save_file({**weights, "norm_pre.weight": torch.ones(16)}, tmp_path / "clip.safetensors")
     with pytest.raises(InputError, match=r"norm_pre.weight: found \(16,\), expected nothing in a"):
-        load_backbone(tmp_path / "clip.safetensors", input_size=8)
+        load(tmp_path / "clip.safetensors")
     save_file({"conv1.weight": torch.ones(1)}, tmp_path / "resnet.safetensors")
     with pytest.raises(InputError, match="patch_embed"):
-        load_backbone(tmp_path / "resnet.safetensors", input_size=8)
+        load(tmp_path / "resnet.safetensors")
 
 
 OWN = Geometry(patch=7, width=24, depth=3, heads=4, hidden=20, grid=3, registers=1)
@@ -286,12 +290,12 @@ def test_a_users_own_file_of_any_size_is_a_backbone(tmp_path):
     images = bytes_of(2, size=20)
     vit = ViT(OWN)
     path = own_file(tmp_path, **vit.state_dict())
-    backbone = load_backbone(path, input_size=21, heads=4)
+    backbone = load(path, input_size=21, heads=4)
     assert (backbone.width, backbone.depth) == (24, 3)
     exact = Backbone(vit, input_size=21, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     expected = exact.query(images)
     torch.testing.assert_close(backbone.query(images), expected, rtol=0.02, atol=0.02)
-    other = load_backbone(path, input_size=21, heads=2).query(images)
+    other = load(path, input_size=21, heads=2).query(images)
     assert (other - expected).norm() > 10 * (backbone.query(images) - expected).norm()
 
 
@@ -308,7 +312,7 @@ def test_a_users_own_file_of_any_size_is_a_backbone(tmp_path):
 def test_a_weight_that_does_not_fit_is_named(tmp_path, name, weight, words):
     path = own_file(tmp_path, **{name: weight})
     with pytest.raises(InputError, match=words) as e:
-        load_backbone(path, input_size=21, heads=4)
+        load(path, input_size=21, heads=4)
     assert path in str(e.value)
     if "expected" in words:
         assert f"{name}: found" in str(e.value)
@@ -317,13 +321,13 @@ def test_a_weight_that_does_not_fit_is_named(tmp_path, name, weight, words):
 
 def test_heads_that_do_not_divide_the_width_are_refused(tmp_path):
     with pytest.raises(InputError, match="5 attention heads do not divide a width of 24"):
-        load_backbone(own_file(tmp_path), input_size=21, heads=5)
+        load(own_file(tmp_path), input_size=21, heads=5)
 
 
 def test_timms_names_are_known():
     timm_vit()
     with pytest.raises(InputError, match="timm has no model 'vit_enormous'"):
-        load_backbone("vit_enormous", input_size=224)
+        load("vit_enormous", input_size=224)
 
 
 @pytest.mark.parametrize("answers", [False, True])
@@ -350,7 +354,7 @@ def test_a_hub_without_an_answer_is_asked_once(monkeypatch, caplog, tmp_path, an
     if answers:
         monkeypatch.setattr(timm, "create_model", refused)
     with pytest.raises(InputError) as e:
-        load_backbone("vit_tiny_patch16_224.augreg_in21k", input_size=224)
+        load("vit_tiny_patch16_224.augreg_in21k", input_size=224)
     assert ("(OSError: disk full)" if answers else "(no network)") in str(e.value)
     assert "huggingface.co/timm/vit_tiny_patch16_224.augreg_in21k; give" in str(e.value)
     assert "backbone and normalisation='half'" in str(e.value)

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from stforecast.cli.main import main
+from vision.datasets import folder
 from vision.learner import Learner, load_images
 
 TINY = [
@@ -41,7 +42,16 @@ def test_run_plot_diagnose(capsys, tmp_path):
     assert "of 3 clients" in out
 
 
-def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path):
+def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch):
+    """Of which only some are in memory at a time."""
+    monkeypatch.setattr("vision.cli.commands.TOGETHER", 4)
+    decode, read = folder.decode, []
+
+    def counted(paths, *args):
+        read.append(len(paths))
+        return decode(paths, *args)
+
+    monkeypatch.setattr(folder, "decode", counted)
     run, new, out = tmp_path / "run", tmp_path / "new", tmp_path / "classes.csv"
     assert call(capsys, "vision", "run", "--out", run, *TINY)[0] == 0
     learner = Learner.load(run)
@@ -59,6 +69,7 @@ def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path):
         assert code == 0
         assert [found[f"{'more/' * (i > 5)}{i}.png"] for i in range(9)] == expected.tolist()
         assert f"{out}: classes of 9 images by client {2 if of else 0}: " in said
+    assert read == [4, 4, 1] * 2
     call(capsys, "vision", "predict", run, "--images", new / "3.png", "--out", out)
     assert out.read_text().splitlines()[1].startswith("3.png,")
 

@@ -62,6 +62,18 @@ def test_an_unknown_preset_lists_those_there_are(write_grid):
         load_grid(path, "paper")
 
 
+def test_a_scenario_goes_before_a_row(write_grid):
+    row, scenario = 'references = [{ method = "central", lr = 0.3 }]', "a = {}\nb = { lr = 0.7 }"
+    grid = load_grid(write_grid(1, row, f"[scenarios]\n{scenario}"))
+    solo, _, central = grid.entries
+    found = [
+        grid.kind.job_settings(grid, entry, scenario, "digits8x8").get("lr")
+        for scenario in grid.scenarios
+        for entry in (solo, central)
+    ]
+    assert found == [None, 0.3, 0.7, 0.7]
+
+
 def test_references_are_rows_that_figures_draw_only_if_named(write_grid):
     figures = 'figures = ["bars", { plot = "bars", name = "all", methods = ["solo", "chance"] }]'
     preset = '[presets.small]\nreferences = [{ method = "central", epochs = 3 }]'

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from stforecast.bench.tables import in_markdown
 from vision.cli.compare import rows_by_data
 from vision.cli.tables import accuracy_tables, image_summary
 from vision.convergence import diagnose_run
@@ -21,18 +22,13 @@ def finished(tmp_path_factory):
     return run_images("fedavg", tmp_path_factory.mktemp("runs") / "fedavg", SETTINGS)
 
 
-def tables(text):
-    """Each table of a text: its rows by method, or by method and mask where it has masks."""
-    found = []
-    for part in text.split("\n\n"):
-        lines = [line for line in part.splitlines() if line.startswith("|") and "--" not in line]
-        if lines:
-            header, *rest = [
-                [cell.strip() for cell in line.strip("|").split("|")] for line in lines
-            ]
-            key = slice(0, 2 if "choosing from" in header else 1)
-            found.append({tuple(r[key]): dict(zip(header, r, strict=True)) for r in rest})
-    return found
+def tables(parts):
+    """Each table: its rows by method, or by method and mask where it has masks."""
+    return [
+        {tuple(row[k] for k in ("method", "choosing from") if k in row): row for row in part}
+        for part in parts
+        if not isinstance(part, str)
+    ]
 
 
 def test_a_stream_has_what_is_known_after_each_stage_and_what_is_kept(finished):
@@ -76,7 +72,7 @@ def test_the_mean_is_headed_by_the_number_of_rounds_in_it(tmp_path):
 
 def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
     settings = {**SETTINGS, "stage_order": "inside"}
-    text = accuracy_tables([run_images("solo", tmp_path, settings)], {})
+    text = in_markdown(accuracy_tables([run_images("solo", tmp_path, settings)], {}))
     assert "forgetting" not in text
     assert "after each stage" not in text
 
