@@ -305,6 +305,10 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
     for line in shortened(document):
         if not reason_not_to_run(document, line):
             do(document, line)
+    if document == "docs/compare.md":
+        (text,) = [b.text for b in blocks(document) if b.language == "python"]
+        exec(text.replace("fedlean", "ridge"), known := {})
+        assert set(known["table"]["method"]) == {"ridge", "seasonal_day"} == set(known["errors"])
     if document == "docs/horizons.md":
         assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
 

@@ -44,8 +44,12 @@ TOUR = {
     "bench": "bench near.toml --out bench",
     "uneven": "vision divide --partition uneven --skew 3 --clients 4 --out uneven.csv",
     "in-turn": "vision divide --partition in-turn --stages 2 --clients 2 --out in-turn.csv",
+    "neighbours": "run --data bicycles.nc --method neighbours --split days:7,1,2 --out neighbours",
+    "again": "predict neighbours --history bicycles.nc --out again.csv",
     "images": "vision run --method near --mu 0.1 --partition uneven --clients 3 --rounds 1"
     " --size 8 --channels 4 --device cpu --out images",
+    "small": "vision run --method near --data corners --model small --clients 3 --rounds 3"
+    " --device cpu --out corners",
 }
 """What is typed, in this order."""
 
@@ -103,6 +107,7 @@ SCRIPT = """
 import contextlib, io, json, os, signal, sys
 
 import utopia.near
+import utopia.test_near
 from stforecast.cli.main import main
 
 aggregate = utopia.near.Near.aggregate
@@ -124,6 +129,7 @@ for name, line in json.loads(sys.argv[1]).items():
                 code = e.code or 0
     done[name] = (code, out.getvalue(), err.getvalue())
 json.dump(done, open("done.json", "w"))
+utopia.test_near.test_without_its_pull_it_is_fedavg()
 """
 
 
@@ -155,6 +161,7 @@ def place(tmp_path_factory):
     install(site, "dystopia", {"stforecast.methods": {"far": "dystopia:Far"}})
     values = [value for points in entry_points().values() for value in points.values()]
     modules = list(dict.fromkeys(re.match(r"utopia\.(\w+)", value)[1] for value in values))
+    modules.insert(1, "test_near")
     (site / "utopia").mkdir()
     for module, text in zip(modules, blocks("python"), strict=True):
         (site / "utopia" / f"{module}.py").write_text(text)
@@ -189,8 +196,8 @@ def test_every_command_ends_well(typed, name):
     ("what", "name"),
     [
         ("methods", "near"), ("image methods", "near"), ("models", "wide"), ("data", "bicycles"),
-        ("metrics", "shortfall"), ("partitions", "uneven"), ("partitions", "in-turn"),
-        ("figures", "seconds"),
+        ("metrics", "shortfall"), ("methods", "neighbours"), ("partitions", "uneven"),
+        ("partitions", "in-turn"), ("figures", "seconds"),
     ],
 )  # fmt: skip
 def test_each_is_listed_with_what_it_is(typed, what, name):
@@ -226,6 +233,17 @@ def test_a_stopped_run_goes_on(place, typed):
 
 def test_the_model_forecasts_the_data_set(place):
     assert set(pd.read_csv(place / "next.csv")["cell"]) == {"x", "y", "z"}
+
+
+def test_the_saved_reference_forecaster_forecasts_again(place):
+    again = pd.read_csv(place / "again.csv")
+    assert set(again["cell"]) == {"x", "y", "z"}
+    assert again["bicycles"].between(5, 15).all()
+
+
+def test_the_small_model_learns_the_corners(place):
+    rounds = pd.read_csv(place / "corners" / "rounds.csv")
+    assert rounds["accuracy (trained, all classes)"].iloc[-1] > 0.5
 
 
 def test_the_metric_is_that_of_the_forecasts(place):
@@ -272,5 +290,5 @@ def test_a_broken_package_is_named_and_harms_nobody(typed):
 
 def test_each_example_is_short():
     lengths = [len([line for line in text.splitlines() if line]) for text in blocks("python")]
-    assert len(lengths) == 7
+    assert len(lengths) == 11
     assert max(lengths) <= 20

@@ -213,6 +213,12 @@ class Learner:
             raise InputError("this learner is not fitted; call fit or Learner.load first")
         return self._method, self._state
 
+    def __repr__(self) -> str:
+        """Name the method, the data, and the images and classes that it was fitted on."""
+        run = f"Learner({self.config.method!r}, data={self.config.data.data!r})"
+        fitted = f"images {self.shape}, {len(self.class_names)} classes" if self._state else "no"
+        return f"<{run}, fitted: {fitted}>"
+
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Save what `predict` needs, `learner.json` and `state.safetensors`, in a folder."""
         method, state = self.fitted()

@@ -6,6 +6,7 @@ points of other installed packages. Nothing is imported before it is needed.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import logging
@@ -181,10 +182,17 @@ def is_listed(thing: Any) -> bool:
 
 
 def is_named(base: type) -> Callable[[Any], bool]:
-    """Return a predicate of subclasses of `base` that define their own `name`."""
+    """Return a predicate of subclasses of `base` that define their own `name`.
+
+    It raises `InputError` if such a class has `Options` that are no dataclass.
+    """
 
     def is_entry(thing: Any) -> bool:
-        return isinstance(thing, type) and issubclass(thing, base) and bool(vars(thing).get("name"))
+        if not (isinstance(thing, type) and issubclass(thing, base) and vars(thing).get("name")):
+            return False
+        if "Options" in vars(thing) and not dataclasses.is_dataclass(vars(thing)["Options"]):
+            raise InputError("its Options are no dataclass; add @dataclass(frozen=True)")
+        return True
 
     return is_entry
 

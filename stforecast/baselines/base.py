@@ -121,7 +121,13 @@ class Baseline(ABC):
                 f"{self.name}: cannot forecast step {starts.max()} from {len(series)} steps; the "
                 "furthest first target is the step just after the series"
             )
-        y_hat = self._forecast(series, starts, calendar).astype(np.float32)
+        y_hat = np.asarray(self._forecast(series, starts, calendar), dtype=np.float32)
+        expected = (series.shape[1], len(starts), self.spec.horizon)
+        if y_hat.shape != expected:
+            raise InputError(
+                f"{self.name}: its forecasts have the shape {y_hat.shape}, expected {expected}: "
+                "cells, windows, horizon"
+            )
         if not self.reads_target:
             return y_hat
         y_hat = off_wall_clock(y_hat, starts, calendar)

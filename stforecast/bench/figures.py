@@ -58,7 +58,7 @@ def parse_figures(
     specs = tuple(_spec(entry, labels, plots) for entry in entries)
     names = [slug(spec.name) for spec in specs]
     if twice := next((spec.name for spec in specs if names.count(slug(spec.name)) > 1), None):
-        raise InputError(f"several figures are called {twice!r}; give each a name of its own")
+        raise InputError(f"several figures are called {twice!r}; give each its own `name`")
     return specs
 
 

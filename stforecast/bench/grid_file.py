@@ -129,7 +129,7 @@ def parse_entries(
         check(method, **{**shared, **own})
     folders = [slug(entry.label) for entry in made]
     if twice := next((e.label for e in made if folders.count(slug(e.label)) > 1), None):
-        raise InputError(f"several methods are called {twice!r}; give each a label of its own")
+        raise InputError(f"several methods are called {twice!r}; give each its own `label`")
     return tuple(made)
 
 

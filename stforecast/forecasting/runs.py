@@ -194,7 +194,8 @@ def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
     if not np.isfinite(found).all():
         raise InputError(
             f"{folder}: the squared error over the test part is {found[0]:g}, expected a finite "
-            "number; check that the data have values in the test part, and none that is absurd"
+            "number; check that the data have values in the test part, and none that is absurd, "
+            "and that the method forecasts numbers"
         )
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from data_prep.base.errors import InputError
+
 if TYPE_CHECKING:
     from stforecast.intervals.bands import Bands
 
@@ -76,6 +78,9 @@ class Metric:
         relative: whether it has no unit and needs data with a true zero, unlike z-scores.
         squared: whether its unit is the square of the data's.
         heading: heading of its column in tables of results; empty for no column.
+
+    Raises:
+        InputError: if a forecast without errors has a higher value than one with errors.
     """
 
     name: str
@@ -87,6 +92,18 @@ class Metric:
     relative: bool = False
     squared: bool = False
     heading: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a metric of which more is better, since all tables rank the lowest first."""
+        y, mask = np.array([[[1.0, 2.0]]]), np.ones((1, 1, 2), dtype=bool)
+        exact, wrong = (self.update(y_hat, y, mask, None) for y_hat in (y, 5 - 2 * y))
+        if self.signed or not isinstance(exact, tuple):  # What is no pair is refused in use.
+            return
+        if (best := self.finalise(*exact)) > (worse := self.finalise(*wrong)):
+            raise InputError(
+                f"metric {self.name}: found {best:g} without an error and {worse:g} with errors, "
+                "expected the lowest value without one; turn it round, such as 1 - share"
+            )
 
     @property
     def raw_name(self) -> str:

@@ -88,8 +88,6 @@ class Dual(SplitModel):
         head: features to `(clients, batch, horizon)`.
     """
 
-    Options: ClassVar[type]
-
     def __init__(self, window: WindowSpec, options: Any = None) -> None:
         options = options or self.Options()
         encoder = DualEncoder(window, lambda: self.network(options), reader=self.name)

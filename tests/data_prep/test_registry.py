@@ -183,3 +183,12 @@ def test_data_sets_are_modules_by_name():
         "pems08", "sz-taxi", "table", "trentino",
     ]  # fmt: skip
     assert DATA_SETS["milan"] is sys.modules["data_prep.sets.milan"]
+
+
+def test_a_class_whose_options_are_no_dataclass_is_left_out_and_named(zoo, caplog):
+    plain = define("cat", "dog") + "    class Options:\n        legs = 4\n"
+    zoo.install("alien", "cat = alien:Cat\ndog = alien:Dog", plain)
+    with caplog.at_level(logging.WARNING):
+        assert list(zoo.registry()) == ["cat"]
+    assert "dog = alien:Dog of stforecast.zoo cannot be used" in caplog.text
+    assert "its Options are no dataclass; add @dataclass(frozen=True)" in caplog.text

@@ -1,5 +1,6 @@
 """Mistakes in somebody's method or model: each is named, and none changes a number in silence."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,6 +9,7 @@ from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import NoOptions
 from stforecast.federated.core.population import PerClient, Population, SplitModel
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.uplink import Uplink
@@ -47,6 +49,11 @@ MISTAKES = {
     "aggregate: 'beta' is of the type float": {
         "aggregate": lambda self, server, of, uploads: {**server, "beta": 3.0}
     },
+    r"aggregate: '.*' has the shape \(1, .*\), expected that of the state before, \(": {
+        "aggregate": lambda self, server, of, uploads: {
+            name: t.mean(0, keepdim=True) for name, t in uploads.items()
+        }
+    },
     "init: 'log' is of the type dict": {"init": lambda self, clients, sizes, seed: {"log": {}}},
     "clients.memory after init: 'seen' is of the type list": {"init": remembering([0, 0])},
     r"clients.memory after init: 'seen' has the shape \(3,\)": {
@@ -81,6 +88,38 @@ def test_what_a_method_keeps_on_itself_is_told(federate, caplog):
     assert caplog.text.count("changes its attribute rounds in a round") == 1
 
 
+def noisy_start(self, clients, sizes, seed):
+    return {n: t + torch.rand(()) for n, t in FedAvg.init(self, clients, sizes, seed).items()}
+
+
+def noisy_loss(self, cohort, batch, payload):
+    return FedAvg.local_loss(self, cohort, batch, payload) * np.random.rand()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("changed", [{"init": noisy_start}, {"local_loss": noisy_loss}])
+def test_draws_from_a_global_generator_are_told(federate, caplog, changed):
+    federate(type("Noisy", (FedAvg,), {"name": "noisy", **changed})).run()
+    assert caplog.text.count("noisy draws from a global generator of torch or NumPy") == 1
+
+
+def test_an_aggregate_that_is_not_finite_is_named(federate):
+    def aggregate(self, server, of, uploads):
+        return {n: t / 0 for n, t in FedAvg.aggregate(self, server, of, uploads).items()}
+
+    federation = federate(type("Endless", (FedAvg,), {"name": "endless", "aggregate": aggregate}))
+    with pytest.raises(InputError, match=r"not finite\); as '.*' from endless's aggregate is not;"):
+        federation.run()
+
+
+def test_steps_that_record_no_loss_are_told(federate, caplog):
+    def local_update(self, cohort, payload):
+        self.receive(cohort, payload)
+        return self.upload(cohort)
+
+    federate(type("Silent", (FedAvg,), {"name": "silent", "local_update": local_update})).run()
+    assert "round 1: silent has recorded no training loss" in caplog.text
+
+
 def test_uploads_that_no_aggregate_reads_are_refused(federate):
     sending = {"name": "", "upload": lambda self, cohort: dict(cohort.params)}
     with pytest.raises(InputError, match=r"clients upload .*, but it has no aggregate"):
@@ -99,6 +138,10 @@ def test_a_forecast_of_another_shape_is_refused(shape):
 def test_layers_without_a_client_axis_are_named():
     with pytest.raises(InputError, match=r"encoder \(Linear\) has no client axis; put it in Per"):
         Population(lambda: SplitModel(nn.Linear(3, 5), ClientLinear(5, 2)))
+
+
+def test_a_model_needs_neither_options_nor_a_summary():
+    assert (SplitModel.summary, SplitModel.Options()) == ("", NoOptions())
 
 
 class Gain(nn.Module):

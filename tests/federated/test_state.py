@@ -194,6 +194,13 @@ def test_a_state_without_moments_or_memory():
     assert again.clients.moments == again.clients.memory == again.server == {}
 
 
+def test_a_state_names_its_tensors_and_shows_no_values():
+    state = State(make_clients(Training()), {"w": torch.zeros(3)}, round=2, seed=1)
+    assert repr(state).startswith("State(round=2, seed=1, clients/params/w (5, 3), clients/pa")
+    assert repr(state).endswith("clients/sizes (5,), server/w (3,))")
+    assert repr(state.clients).startswith("Clients(params/w (5, 3), params/b (5, 1), buffers/seen")
+
+
 def test_a_state_without_sizes_is_an_error():
     with pytest.raises(KeyError, match="clients/sizes"):
         State.from_flat({"clients/params/w": torch.ones(2, 1)}, 0, 0)

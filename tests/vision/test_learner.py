@@ -51,6 +51,12 @@ def test_predictions_are_the_accuracy(learner):
     assert learner.accuracy() == pytest.approx(np.mean(accuracies))
 
 
+def test_it_says_what_it_was_fitted_on(learner):
+    said = "<Learner('pfpl', data='digits8x8'), fitted: "
+    assert repr(learner) == f"{said}images (1, 8, 8), 10 classes>"
+    assert repr(Learner("pfpl", **TINY)) == f"{said}no>"
+
+
 def test_arrays_and_no_images_at_all_are_predicted(learner):
     images = learner.images.images[:40]
     assert (learner.predict(images.numpy(), 0) == learner.predict(images, 0)).all()

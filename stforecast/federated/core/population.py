@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.layers import Chain, ClientDropout, ClientLinear, Stacked
+from stforecast.federated.core.options import NoOptions
 from stforecast.federated.core.state import seeded
 from stforecast.federated.core.tensors import Params
 from stforecast.federated.kernels.compiler import library
@@ -76,6 +77,8 @@ class SplitModel(nn.Module):
     """
 
     name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    Options: ClassVar[type] = NoOptions
     own: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of client-specific parameters, such as an embedding of the location;
     methods that average models leave them on the client."""

@@ -46,6 +46,10 @@ class Clients:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def __repr__(self) -> str:
+        """Name the tensors and their shapes; their values would fill pages."""
+        return f"Clients({_shapes(self.flat())})"
+
     @property
     def device(self) -> torch.device:
         """Device of the parameters."""
@@ -96,6 +100,10 @@ class State:
     seed: int
     received: Params = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Name the tensors and their shapes, as of `Clients`."""
+        return f"State(round={self.round}, seed={self.seed}, {_shapes(self.flat())})"
+
     def participants(self, ids: Tensor | None = None) -> Participants:
         """Return the clients `ids`, or all, as participants of the next round, without a stage."""
         if ids is None:
@@ -134,6 +142,10 @@ class State:
             memory=without_prefix(of_clients, "memory/"),
         )
         return cls(clients, server, round, seed, received)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
 
 
 @dataclass(frozen=True)

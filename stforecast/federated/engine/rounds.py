@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,6 +155,13 @@ class Server:
             raise InputError(f"{method.name}: clients upload {sent}, but it has no aggregate")
         server = method.aggregate(state.server, of, upload)
         check_tensors(f"{method.name}, aggregate", server)
+        for name in server.keys() & state.server.keys() & set(method.population.names):
+            found, before = (tuple(held[name].shape) for held in (server, state.server))
+            if found != before:
+                raise InputError(
+                    f"{method.name}, aggregate: {name!r} has the shape {found}, expected that of "
+                    f"the state before, {before}"
+                )
         return {name: row_major(t) for name, t in server.items()}
 
     def accept(self, merged: dict[str, Tensor]) -> None:
@@ -190,7 +198,9 @@ class Server:
         if failed and len(failed) == n_participants:
             said = f"round {self.state.round + 1}: all participants failed: {reasons_of(failed)}"
             if set(failed.values()) == {DIVERGED}:
-                raise Diverged(f"{said}; ", Words("a smaller {lr} keeps values finite"))
+                odd = [name for name, t in self.state.server.items() if not t.isfinite().all()]
+                cause = f"as {odd[0]!r} from {self.method.name}'s aggregate is not; " if odd else ""
+                raise Diverged(f"{said}; {cause}", Words("a smaller {lr} keeps values finite"))
             raise RuntimeError(said)
         if failed and not any(r.failed for r in self.reports):
             log.warning(
@@ -201,8 +211,14 @@ class Server:
 
     def report(self, report: RoundReport) -> None:
         """Add the report of a round, and its validation loss if that is known already."""
-        if not math.isfinite(report.train_loss):
-            loss = report.train_loss
+        if math.isnan(loss := report.train_loss):
+            log.warning(
+                "round %d: %s has recorded no training loss; cohort.step records it, and "
+                "cohort.record_loss, for clients that take no such steps",
+                report.round,
+                self.method.name,
+            )
+        elif not math.isfinite(loss):
             log.warning("round %d: the training loss is %s; try a smaller lr", report.round, loss)
         self.reports.append(dataclasses.replace(report, validation_loss=math.nan))
         self.record_score(report.validation_loss)
@@ -250,8 +266,9 @@ class Federation:
         make_trainer: Callable[..., Trainer] = Trainer,
         **options: Any,
     ) -> None:
-        self.method = method
+        self.method, drawn = method, _drawn()
         self.trainer = trainer = make_trainer(method, train, validation, **options)
+        _warn_of_draws(method, drawn)
         rounds = method.training.rounds * len(trainer.stream)
         self.server = Server(method, trainer.state, rounds, uplink=trainer.uplink, robust=robust)
         self.best: State | None = None
@@ -299,15 +316,16 @@ class Federation:
         start, self._validated = time.perf_counter(), None
         server, trainer = self.server, self.trainer
         trainer.begin_round()
-        kept = dict(vars(self.method))
+        kept, drawn = dict(vars(self.method)), None if self.reports else _drawn()
         self.latest = participants = self.participants()
         stragglers.begin(server.method.training, self.state, participants.ids)
         trained = trainer.train(participants.ids)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)
         server.aggregate(trained.ids, upload, participants.stage)
-        if not self.reports:
+        if drawn:
             _warn_of_attributes(self.method, kept)
+            _warn_of_draws(self.method, drawn)
         server.report(
             RoundReport(
                 round=self.state.round,
@@ -368,6 +386,21 @@ class Federation:
     def history(self) -> list[dict[str, float]]:
         """Return the rounds' reports as rows of a table."""
         return [dataclasses.asdict(r) for r in self.reports]
+
+
+def _drawn() -> tuple[bytes, bytes, int]:
+    """Return the states of the global generators, which only a mistake of a method changes."""
+    numpy: Any = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  the one to watch
+    return torch.get_rng_state().numpy().tobytes(), numpy["key"].tobytes(), numpy["pos"]
+
+
+def _warn_of_draws(method: Method, drawn: tuple[bytes, bytes, int]) -> None:
+    if _drawn() != drawn:
+        log.warning(
+            "%s draws from a global generator of torch or NumPy, so a repeated run has other "
+            "numbers; draw with cohort.rand, cohort.generators or core.state.generator(seed, …)",
+            method.name,
+        )
 
 
 def _warn_of_attributes(method: Method, kept: Mapping[str, Any]) -> None:

@@ -316,3 +316,15 @@ def test_a_forecaster_that_looks_back_beyond_its_windows_can_be_loaded(method, t
     forecaster.save(tmp_path)
     loaded = Forecaster.load(tmp_path).predict(table)
     pd.testing.assert_frame_equal(loaded, forecaster.predict(table))
+
+
+def test_a_forecast_of_another_shape_is_refused():
+    class Flat(Baseline):
+        name = ""
+
+        def _forecast(self, series, starts, calendar):
+            return series[starts]
+
+    found = r"its forecasts have the shape \(34, 3\), expected \(3, 34, 3\): cells, windows, hor"
+    with pytest.raises(InputError, match=found):
+        Flat().fit(series(), TRAIN, SPEC, HOURLY).predict(series(), TEST, HOURLY)

@@ -167,7 +167,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     ],
 )
 def test_labels_that_would_share_a_folder_are_refused(write, methods):
-    with pytest.raises(InputError, match=r"several methods are called '.*'; give each a label"):
+    with pytest.raises(InputError, match=r"several methods are called '.*'; give each its own"):
         write(methods)
 
 

@@ -155,6 +155,16 @@ def test_an_unknown_metric_lists_the_known():
         evaluate(*forecasts(), metrics=["mdape"])
 
 
+def test_a_metric_of_which_more_is_better_is_refused():
+    def hits(y_hat, y, mask, axis):
+        return np.sum((y_hat == y) & mask, axis=axis), np.sum(mask, axis=axis)
+
+    found = r"metric hits: found 1 without an error and 0 with errors, expected the lowest"
+    with pytest.raises(InputError, match=found):
+        Metric("hits", "share of exact forecasts", hits)
+    assert Metric("hits", "share of exact forecasts", hits, signed=True)
+
+
 def test_every_metric_describes_itself():
     assert all(metric.summary for metric in METRICS.values())
     assert [name for name, metric in METRICS.items() if metric.signed] == ["bias"]
