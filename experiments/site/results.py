@@ -38,12 +38,14 @@ class Page(NamedTuple):
     Attributes:
         names: names of the benchmarks that its table is about, as patterns.
         table: returns that table.
-        answer: returns the answer to the page's question, of the same benchmarks.
+        answer: returns the answer to the page's question, of the same benchmarks and `further`.
+        further: names of the benchmarks that only the answer is about.
     """
 
     names: tuple[str, ...]
     table: Write
     answer: Write
+    further: tuple[str, ...] = ()
 
 
 FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
@@ -59,7 +61,9 @@ ALONE_OR_AVERAGED = (
 
 PAGES = {
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
-    "fedta": Page(("fedta_table1", "fedta_office"), tables.points, images.answers),
+    "fedta": Page(
+        ("fedta_table1", "fedta_office"), tables.points, images.answers, ("fedta_with_prompts",)
+    ),
     "fuels": Page(("fuels_*",), partial(tables.differences, ablations=True), tables.said),
     "gldp": Page(("gldp_table*", "gldp_mnist"), tables.points, images.answers),
     "intervals": Page(("*",), tables.coverage, tables.coverage_answer),
@@ -124,7 +128,8 @@ def updated(text: str, page: Path) -> str:
     benchmarks = benchmarks_of(page)
     if told := PAGES.get(page.stem):
         own = chosen(benchmarks, told.names)
-        text = replaced(text, "answer", lambda: wrapped(told.answer(own)))
+        asked = chosen(benchmarks, (*told.names, *told.further))
+        text = replaced(text, "answer", lambda: wrapped(told.answer(asked)))
         text = replaced(text, "table", lambda: wrapped(told.table(own)))
     return replaced(text, "made", lambda: made(benchmarks, page))
 
