@@ -167,7 +167,7 @@ class FEDIC(FedAvg):
     def trained(self, start: Params, loss: Callable[[Params], Tensor]) -> Params:
         """Train a model `(…)` with the server's steps on a loss of a model `(1, …)`."""
         model = {name: t[None].clone() for name, t in start.items()}
-        trainable = [n for n, _ in self.population.model.named_parameters() if n in model]
+        trainable = [n for n in self.population.trainable if n in model]
         self.population.train()
         self.descend(model, trainable, DECAY, lambda: loss(model))
         return {name: t.detach()[0] for name, t in model.items()}

@@ -1,1 +1,1 @@
-"""Methods for any task, one file each; found by `stforecast.federated.core.method.methods`."""
+"""Methods for any task, one file each; the registries of forecasts and of images list them."""
