@@ -281,6 +281,8 @@ def write_read(
 ) -> Path:
     """Write what a data set's `read` returns for its records and options, for its `prepare`."""
     ds = read(raw, **options)
+    if ds.sizes["time"] < 2:
+        raise InputError(f"{raw}: its records have a single time step; give those of two or more")
     for name in services_of(ds):
         values, units = observed(ds, name).to_numpy(), str(ds[name].attrs.get("units", "1"))
         warn_of_oddities(values, local_time(ds), ds["cell"].to_numpy(), f"{raw}: {name}", units)

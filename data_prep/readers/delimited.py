@@ -251,6 +251,10 @@ def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
     return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
 
 
+MOST_ODD = 100_000
+"""Lines that may be empty or notes beside as many as there are rows."""
+
+
 @dataclass(frozen=True)
 class _Body:
     """The lines of data of a file.
@@ -299,7 +303,7 @@ class _Body:
         Where rows have no times, a note is a single field at the end of the file.
         """
         found: dict[int, list[str]] = {}
-        last = 0  # the end of the rows so far
+        last = n_rows = 0  # the end and the number of the rows so far
         with _open_text(self.path, self.content) as file:
             reader = csv.reader(file, delimiter=self.separator)
             begin = 0
@@ -307,8 +311,13 @@ class _Body:
                 number, begin = begin, reader.line_num
                 if number < self.skip:
                     continue
+                if len(found) > n_rows + MOST_ODD:
+                    raise InputError(
+                        f"{self.path.name}, line {begin}: {len(found):,} lines so far are empty or "
+                        f"notes, and {n_rows:,} are rows; remove them"
+                    )
                 if len(row) == len(self.names):
-                    last = begin
+                    last, n_rows = begin, n_rows + 1
                 elif not any(field.strip() for field in row):
                     found[number] = row
                 elif is_note(row) and (self.timed or len(row) == 1):

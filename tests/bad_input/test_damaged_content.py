@@ -349,7 +349,7 @@ CSV = {
     "has a row twice": (text(("01:00:00,2", "01:00:00,1")), "line 5: .* is already in line 4"),
     "lacks a cell of a row": (text(("01:00:00,2", "01:00:00,")), "line 5: empty cell id"),
     "mixes time zones": (text(("01:00:00", "01:00:00Z")), "line 4: .* mix time zones"),
-    "has a time that is none": (text(("01:00:00", "25:00:00")), "line 4: cannot read time"),
+    "has a time that is none": (text(("01:00:00", "01:99:00")), "line 4: cannot read time"),
     "has uneven times": (text(("03:00:00", "03:07:00"), times=-1), "time steps are not even"),
     "has a gap of years": (text(("2013-11-01 05", "2199-11-01 05"), times=-1), "have no row"),
     "lacks a field": (text((",2,3.0", ",2")), "line 5: 2 fields, expected 3"),

@@ -248,9 +248,10 @@ def test_absolute_times_have_no_local_clock():
     ],
 )
 def test_ids_of_a_file_are_integers_only_if_nothing_is_lost(prepared, ids, cells):
-    ds = prepared(f"time,cell,value\n2024-01-01,{ids[0]},1\n2024-01-01,{ids[1]},2\n")
+    of_two = "".join(f"2024-01-0{day},{cell},1\n" for day in (1, 2) for cell in ids)
+    ds = prepared(f"time,cell,value\n{of_two}")
     assert ds["cell"].values.tolist() == cells
-    wide = prepared(f"time,{ids[0]},{ids[1]}\n2024-01-01,1,2\n", layout="wide")
+    wide = prepared(f"time,{','.join(ids)}\n2024-01-01,1,2\n2024-01-02,1,2\n", layout="wide")
     assert sorted(wide["cell"].values.tolist()) == cells
 
 
@@ -535,3 +536,10 @@ def test_an_even_step_is_that_of_half_of_the_records_and_divides_the_others(gaps
 @pytest.mark.parametrize(("largest", "grouped"), [(999.0, True), (1000.0, False)])
 def test_points_before_three_digits_may_be_of_thousands_unless_a_number_has_more(largest, grouped):
     assert may_be_grouped(pl.Series([1.234, largest])) == grouped
+
+
+def test_a_single_time_step_is_refused_before_a_cube_is_written(tmp_path):
+    (tmp_path / "one.csv").write_text("time,1\n2024-01-01,2\n")
+    with pytest.raises(InputError, match=r"one\.csv: its records have a single time step"):
+        prepare(tmp_path / "one.csv", tmp_path / "one.nc", layout="wide")
+    assert not (tmp_path / "one.nc").exists()
