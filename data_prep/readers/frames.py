@@ -75,6 +75,8 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     if span:
         low, high = int(span[1]), int(span[2])
         found = {c for c in known.values() if isinstance(c, int | np.integer) and low <= c <= high}
+        if (absent := high - low + 1 - len(found)) and found:
+            log.info("%s: of cells %s, %d occur and %d do not", name, part, len(found), absent)
         if found:
             return found
     raise InputError(

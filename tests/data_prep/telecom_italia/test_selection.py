@@ -1,3 +1,4 @@
+import logging
 import random
 
 import numpy as np
@@ -13,8 +14,12 @@ def chosen(text: str) -> list[int]:
     return Selection("milan", text).choose(KNOWN).tolist()
 
 
-def test_ids_and_ranges_are_sorted_and_unique():
-    assert chosen(" 5, 1-3,2 - 4,5") == [1, 2, 3, 5]
+def test_ids_and_ranges_are_sorted_and_unique(caplog):
+    caplog.set_level(logging.INFO)
+    assert chosen(" 5, 1-3,5") == [1, 2, 3, 5]
+    assert not caplog.records
+    assert chosen("2 - 4") == [2, 3]
+    assert "milan: of cells 2 - 4, 2 occur and 1 do not" in caplog.text
     assert chosen("not:2-8") == [1, 13]
 
 
