@@ -15,7 +15,7 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
 from stforecast.forecasting.config import read_by
 from stforecast.intervals.bands import Bands, IntervalOptions, clip, widened
-from stforecast.intervals.calibration import Forecasts, calibrate
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
 from stforecast.intervals.radii import ErrorScale
 from stforecast.methods import METHODS
 from stforecast.metrics.interval import pair_coverages
@@ -522,3 +522,11 @@ def test_far_bounds_are_warned_of(cube, caplog):
     forecaster.predict_interval(cube)
     assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
     assert "of cell 22, whose values are" in caplog.text
+
+
+def test_renewed_radii_widen_at_once_and_narrow_halfway():
+    before, newer, expected = ([4.0, 2.0, np.inf], [2.0, 5.0, 3.0], [3.0, 5.0, 3.0])
+    found = Calibration(*[np.array(before).reshape(1, 3, 1)] * 2).renewed(
+        Calibration(*[np.array(newer).reshape(1, 3, 1)] * 2)
+    )
+    assert found.radius.ravel().tolist() == found.most.ravel().tolist() == expected
