@@ -90,6 +90,7 @@ class ProtoRidge(FedLean):
     guards = ()
     keeps_apart = True
     sums = "none"
+    discloses = "readings"
     needs_each = "its server needs how the prototypes of each client differ"
     needs: ClassVar[tuple[str, ...]] = ()
     unread = {"model", "loss", "huber_delta", "rounds_per_cell", "participants"} | names_of(
