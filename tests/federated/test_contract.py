@@ -12,7 +12,7 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import Participants, State
-from stforecast.federated.nodes.masker import summand_weights
+from stforecast.federated.nodes.summing import summand_weights
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL

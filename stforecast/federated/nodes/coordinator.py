@@ -64,6 +64,7 @@ from stforecast.federated.nodes.reported import (
     most_improved,
 )
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
+from stforecast.federated.nodes.summing import adds_up, rows_of
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -141,6 +142,7 @@ class Coordinator:
         self.server = Server(
             self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
+        self.adds_up = adds_up(self.method, self.server.uplink)
         self.late = LateAnswers(self.method, link, self.membership)
         check_uploads(type(method), self.server.uplink, self.server.robust, secure)
         self.sums = NodeSums(secure, link, self.membership) if secure else None
@@ -347,13 +349,20 @@ class Coordinator:
                 answers[node] = (
                     check_advert(of_node, asked)
                     if self.sums
-                    else check_round(of_node, asked, self.server.uplink)
+                    else self._rows(check_round(of_node, asked, self.server.uplink, self.adds_up))
                 )
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
         asked_of = {node: message for node, (message, _) in found.items()}
         usable = self.late.up_to_date(self._without_odd_shapes(answers), asked_of, state)
         return self._summed(self._without_outliers(usable))
+
+    def _rows(self, answer: Answer) -> Answer:
+        """Return an answer with a row for each client, also if the node sent their mean."""
+        if not self.adds_up:
+            return answer
+        sizes, grows = self.membership.sizes[answer.ids], self.method.sends_sums
+        return dataclasses.replace(answer, upload=rows_of(answer.upload, sizes, grows))
 
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Return the answers; under secure aggregation that of all together, unless it is lost."""

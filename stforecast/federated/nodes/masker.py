@@ -28,6 +28,7 @@ from data_prep.base.files import atomic_path
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.summing import means_of, summand_weights, weighted_sums
 from stforecast.federated.uploads import masking
 
 SUM = "sum"
@@ -181,16 +182,30 @@ the metrics of forecasts."""
 
 def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
     """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads."""
-    about = answer.about
-    rows = torch.tensor(about["ids"], dtype=torch.long) - trainer.first
-    weights = summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+    about, weights = answer.about, weights_of(answer, trainer)
     known = not math.isnan(about["task_loss"])
-    task_loss = (about["task_loss"], len(rows)) if known else (0.0, 0)
+    task_loss = (about["task_loss"], len(weights)) if known else (0.0, 0)
     numbers = [float(weights.sum()), about["loss"], *task_loss, *about["score"]]
     return {
-        **weighted_sums(answer.payload, weights),
+        **{UPLOAD + name: t for name, t in weighted_sums(answer.payload, weights).items()},
         NUMBERS: torch.tensor(numbers, dtype=torch.float64),
     }
+
+
+def weights_of(answer: Message, trainer: Trainer) -> Tensor:
+    """Return the weights of a node's clients that trained, `(clients,)`."""
+    rows = torch.tensor(answer.about["ids"], dtype=torch.long) - trainer.first
+    return summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+
+
+def mean_of_round(answer: Message, trainer: Trainer) -> Message:
+    """Return a node's answer to a round with one row, the mean of its clients' uploads."""
+    weights = weights_of(answer, trainer)
+    if len(weights) < 2:  # Which is exact.
+        return answer
+    sums = weighted_sums(answer.payload, weights)
+    means = means_of(sums, answer.about["like"], float(weights.sum()))
+    return Message(answer.about, means)
 
 
 def sums_of_errors(
@@ -204,16 +219,3 @@ def sums_of_errors(
 def masker_beside(folder: Path, first: int, settings: masking.SecureSums) -> Masker:
     """Return the masker of a node, given the folder of its clients' state and its first client."""
     return Masker(folder.parent / "secure-sum", first, settings)
-
-
-def summand_weights(sums: str, sizes: Tensor) -> Tensor:
-    """Return the clients' weights `(clients,)` in double precision, see `Method.sums`."""
-    return (sizes if sums == "samples" else torch.ones_like(sizes)).double()
-
-
-def weighted_sums(upload: Payload, weights: Tensor) -> Payload:
-    """Return the sums over the client axis, weighted by `weights` `(clients,)`."""
-    return {
-        UPLOAD + name: torch.tensordot(weights.to(t.device), t.double(), dims=1).cpu()
-        for name, t in upload.items()
-    }

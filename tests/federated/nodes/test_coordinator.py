@@ -35,7 +35,7 @@ def close(a, b):
 
 def assert_equal_rounds(reports, expected, *, bytes_too=True):
     names = ["round", "train_loss", "train_task_loss", "validation_loss", "participants"]
-    names += ["bytes_up", "bytes_down"] if bytes_too else []
+    names += ["bytes_down"] if bytes_too else []
     for report, other in zip(reports, expected, strict=True):
         for name in names:
             found, wanted = getattr(report, name), getattr(other, name)
@@ -62,6 +62,28 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     assert_equal_rounds(coordinator.server.reports, federation.reports)
     close(coordinator.server.state.server, federation.state.server)
     assert_equal_clients(link.factories, federation.state)
+    of_three = METHODS[name].sums != "none"  # Each node sends the mean of its clients.
+    for report, one_process in zip(coordinator.server.reports, federation.reports, strict=True):
+        assert 5 * report.bytes_up == (3 if of_three else 5) * one_process.bytes_up
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "rows"),
+    [
+        (FedAvg, {}, [1, 1, 1]),
+        (FedAvg, {"uplink": Uplink("gaussian", noise_std=0.1, clip=1.0)}, [1, 1, 1]),
+        (FedAvg, {"uplink": Uplink(bits=8)}, [2, 1, 2]),
+        (FedAvg, {"slow_share": 0.2}, [1, 1, 1]),
+        (FedAvg, {"slow_share": 0.2, "mixing": 0.5}, [2, 1, 2]),
+        (Fuels, {}, [2, 1, 2]),
+    ],
+)
+def test_a_node_s_uploads_are_added_up_before_they_leave(method, settings, rows, federate, split):
+    """Where each is quantised or mixed by itself, or the server compares them, they are not."""
+    coordinator, link = split(federate(method, SIZES, rounds=1, **settings), SHARES)
+    coordinator.run()
+    sent = [m.payload for m in link.messages if m.payload and "task" not in m.about]
+    assert [{len(t) for t in payload.values()} for payload in sent] == [{n} for n in rows]
 
 
 @pytest.mark.repeats
@@ -144,10 +166,10 @@ def test_the_server_cannot_compute_the_noise_of_a_node(noise, federate, split):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("method", [FedAvg, Fuels])
-def test_the_server_guards_itself_alike(method, federate, split):
+@pytest.mark.parametrize(("method", "shares"), [(FedAvg, (1,) * 5), (Fuels, SHARES)])
+def test_the_server_guards_itself_alike(method, shares, federate, split):
     federation = federate(method, SIZES, robust=Robust("clip"))
-    coordinator, link = split(federation, SHARES)
+    coordinator, link = split(federation, shares)
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.server.reports, federation.reports)
