@@ -21,10 +21,10 @@ from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.tensors import joined, total_bytes, weighted_mean
 from stforecast.federated.nodes.masker import UPLOAD, Masker
-from stforecast.federated.nodes.summing import weighted_sums
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.nodes.secure_sum import SecureSum
+from stforecast.federated.nodes.summing import weighted_sums
 from stforecast.federated.uploads.masking import PublicKeys, SecureSums
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve
