@@ -195,13 +195,13 @@ class Coordinator:
         if self.sums and not server.state.round and len(self.membership.numbers) < FEWEST:
             raise InputError("a single node is connected; secure aggregation needs at least two")
         n_awaited = self.late.awaited
-        self.membership.await_any(server.state.round)
+        self.membership.await_enough(server.state.round)
         self._tell_few()
         participants = server.participants().ids
         free = self.membership.numbers.keys() - self.late.busy()
         here = [i for node in free for i in self.membership.numbers[node]]
         self.uploads += 1
-        answers, merged = self._merged(self._ask_round(participants))
+        answers, merged = self._merged(self._ask_enough(participants))
         self._record_score(answers)
         self.membership.settle(self.late.busy())
         if merged is None:
@@ -322,6 +322,14 @@ class Coordinator:
         round, self._lost_because = self.server.state.round + 1, reason
         known = event("round_lost", round=round, reason=reason)
         log.warning("round %d is repeated: %s", round, reason, extra=known)
+
+    def _ask_enough(self, participants: Tensor) -> dict[int, Answer]:
+        """Return the answers to a round; nobody trains if fewer nodes are there than must be."""
+        n, fewest = len(self.membership.numbers), self.patience.min_parties
+        if n >= fewest:
+            return self._ask_round(participants)
+        self._lose_round(f"{n} nodes are connected, at least {fewest} must be")
+        return {}
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""

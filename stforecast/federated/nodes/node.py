@@ -58,6 +58,7 @@ class Node:
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
         earlier: folder of these clients' states in a finished run, from which this one goes on.
+        fewest: parties that each secure sum must be of.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Node:
         before: int | None = None,
         secure: SecureSums | None = None,
         earlier: Path | None = None,
+        fewest: int = 2,
     ) -> None:
         self.trainer, self.folder = trainer, folder
-        self.masker = masker_beside(folder, trainer.first, secure) if secure else None
+        self.masker = masker_beside(folder, trainer.first, secure, fewest) if secure else None
         self.adds_up = adds_up(trainer.method, trainer.uplink)
         trainer.secret_noise = True  # The server knows the seed.
         data = trainer.train_data

@@ -144,7 +144,7 @@ class FederationSettings(ABC):
 
     def check(self) -> None:
         """Refuse what nodes do not support; a kind may refuse more."""
-        self._check_method()
+        self.check_method()
         n, patience = self.n_clients, self.patience
         if n < 1:
             raise InputError(f"clients is {n}; a federation has at least one")
@@ -160,7 +160,7 @@ class FederationSettings(ABC):
             )
         check_owners(self.owners, n)
 
-    def _check_method(self) -> None:
+    def check_method(self) -> None:
         """Check that the method trains in rounds, and that its settings allow for lost uploads."""
         config, method = self.config, self.method
         if method is None or method.pooled or "rounds" in method.unread:
