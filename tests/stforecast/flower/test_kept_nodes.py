@@ -125,7 +125,7 @@ SHORT = {"extra_lags": "2,24"}
 """Lags within the fixture's ten days."""
 
 
-@pytest.mark.attack("plain uploads that give the readings up")
+@pytest.mark.attack("readings computed from uploads")
 @pytest.mark.parametrize("method", ["fedlean", "protoridge"])
 def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
     """Before it reads its data; its owner may allow it."""
@@ -158,7 +158,7 @@ def shared_with(run, link, parties):
     return ask(run, link, Message(about))
 
 
-@pytest.mark.attack("a sum of two parties, of whom each can compute the other's readings")
+@pytest.mark.attack("readings computed from uploads")
 def test_a_node_is_in_no_sum_of_two_that_gives_its_readings_up(federation, made):
     run, link, _ = federation("fedlean", secure=SecureSums(), **SHORT)
     assert len(shared_with(run, link, 3).about["sealed"]) == 2
