@@ -165,12 +165,7 @@ def write_federation(ctx: click.Context, out: Path | None, run: FederationSettin
 
     Uploads are masked if they can be, unless plain ones were asked for.
     """
-    from stforecast.federated.nodes.disclosure import (
-        check_parties,
-        uploads_in_words,
-        with_secure_sums,
-    )
-    from stforecast.flower.settings import write_app
+    from stforecast.federated.nodes.disclosure import check_parties, with_secure_sums
 
     assert out is not None
     insisted = ctx.params["secure_aggregation"]
@@ -179,6 +174,14 @@ def write_federation(ctx: click.Context, out: Path | None, run: FederationSettin
     if run.secure is None and given(ctx, {"secure_threshold": None}):
         raise click.UsageError("--secure-threshold is read with secure aggregation only.", ctx)
     check_parties(run, ctx.params["allow_disclosure"])
+    write_and_tell(out, run)
+
+
+def write_and_tell(out: Path, run: FederationSettings) -> None:
+    """Write the app, and say how uploads cross and how to begin."""
+    from stforecast.federated.nodes.disclosure import uploads_in_words
+    from stforecast.flower.settings import write_app
+
     for words in uploads_in_words(run):
         click.echo(words.typed)
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
@@ -250,10 +253,9 @@ def continue_command(app: Path, *, out: Path, results: Path, rounds: int = 10) -
         rounds: further rounds, at the learning rate of refits.
     """
     from stforecast.flower.server_app import prepare_continuation
-    from stforecast.flower.settings import read_app, write_app
+    from stforecast.flower.settings import read_app
 
-    run = prepare_continuation(read_app(app), results, rounds)
-    click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
+    write_and_tell(out, prepare_continuation(read_app(app), results, rounds))
 
 
 DATA = click.Option(

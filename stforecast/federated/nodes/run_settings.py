@@ -158,6 +158,18 @@ class FederationSettings(ABC):
                 f"min_parties is {patience.min_parties}, but the federation has {n} "
                 f"clients, and so no more nodes; give at most {n}"
             )
+        drawn = drawn_clients(self.config.training, n)
+        if patience.min_parties > drawn:
+            raise InputError(
+                Words(
+                    "{participation} draws {} of {} in each round, which belong to fewer nodes "
+                    "than the {} that must train; give a larger share, or fewer {min_parties}",
+                    drawn,
+                    counted(n, "client"),
+                    patience.min_parties,
+                    participation=self.config.training.participation,
+                )
+            )
         check_owners(self.owners, n)
 
     def check_method(self) -> None:
@@ -214,6 +226,11 @@ class FederationSettings(ABC):
         )
         config = dataclasses.replace(self.config, training=training)
         return dataclasses.replace(self, config=config, after=after, out=str(out.resolve()))
+
+
+def drawn_clients(training: Training, n: int) -> int:
+    """Return how many of n clients a round draws."""
+    return max(1, round(training.participation * n))
 
 
 def check_owners(owners: Mapping[int, range], n_clients: int) -> None:

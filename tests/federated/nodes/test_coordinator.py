@@ -397,6 +397,32 @@ def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
         assert len(coordinator.server.reports) == len(shares) - 2
 
 
+def test_a_round_waits_for_the_fewest_parties(federate, split, logged):
+    """Node 1 is lost in round 2 for some looks of the server's; nobody trains meanwhile."""
+    patience = Patience(0.2, 5, 0.001, min_parties=3)
+    coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES, patience=patience)
+    looks = []
+
+    def absent(node, round):
+        looks.extend([round] if node == 1 and round == 1 else [])
+        return node == 1 and round == 1 and len(looks) < 9
+
+    link.absent = absent
+    coordinator.run()
+    assert "round 2: lost node 1 (clients 2 to 2)" in logged()
+    assert "is repeated" not in logged()
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5]
+
+
+def test_without_the_fewest_parties_nobody_trains_and_the_run_ends(federate, split):
+    patience = Patience(0.2, 0.01, 0.001, min_parties=3)
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES, patience=patience)
+    link.absent = lambda node, round: node == 1 and round > 0
+    with pytest.raises(InputError, match="in a row: 2 nodes are connected, at least 3 must be"):
+        coordinator.run()
+    assert not [m for m in link.messages if m.about.get("round", 0) and "train" in m.about]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", [FedAvg, Fuels])
 def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split, logged):

@@ -69,6 +69,10 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         (["--enough", "-1"], "enough is -1; it must be 0 or more"),
         (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
         (["--min-parties", "0"], "min_parties is 0; it must be positive"),
+        (
+            ["--participation", "0.2"],
+            "participation=0.2 draws 1 of 7 clients in each round, .* fewer min_parties",
+        ),
         (["--min-parties", "8"], "min_parties is 8, but the federation has 7 clients.*"),
         *[
             ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
@@ -273,7 +277,9 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
         Checkpoint({}, state, None, [], 1, {"token": "a" * 16}), tmp_path / "first"
     )
     written.rename(tmp_path / "first" / "last")
-    assert type_in(*words).output == f"begin it with: flwr run {tmp_path / 'more'} --stream\n"
+    said = type_in(*words).output
+    assert said.startswith("uploads are plain: the server sees each client's upload")
+    assert said.endswith(f"begin it with: flwr run {tmp_path / 'more'} --stream\n")
     before, after = (read_app(tmp_path / name) for name in ("app", "more"))
     assert (after.after, after.out, after.owners) == (
         "a" * 16, str(tmp_path / "next"), before.owners
