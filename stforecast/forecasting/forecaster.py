@@ -26,6 +26,7 @@ from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.unfinished_run import Checkpointer
+from stforecast.federated.uploads.uplink import Sent, counting_uploads
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
@@ -76,6 +77,7 @@ class Forecaster:
         asked: all settings as given.
         rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row per refit: windows, bytes, seconds (may be empty).
+        sent_: uploads that left each client in the fit, of candidates and refits included.
         train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
 
     Raises:
@@ -96,6 +98,7 @@ class Forecaster:
         self.asked: Config = resolve(method, **plain)
         check_read(method, plain)
         self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
+        self.sent_: list[Sent] = []
         self._model: FittedModel | None = None
         self._evaluations: dict[str, Evaluation] = {}
 
@@ -198,6 +201,16 @@ class Forecaster:
         Raises:
             InputError: if the data cannot be used with these settings.
         """
+        with counting_uploads() as self.sent_:
+            return self._fit(data, after_round, checkpointer, callbacks)
+
+    def _fit(
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None,
+        checkpointer: Checkpointer | None,
+        callbacks: Sequence[Callback],
+    ) -> Self:
         doing(f"reading {name_of(data)}")
         begin = time.perf_counter()
         asked = tuned(self.asked, data)

@@ -30,6 +30,7 @@ from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
+from stforecast.federated.uploads.uplink import Sent, count_uploads
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.trained_method import TrainedMethod, federate
@@ -152,6 +153,8 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
         of = {"known": fingerprint({"z": torch.from_numpy(data.z)})}
         name = f"refit-{len(data.z)}"
         if found := checkpointer.load_extra(name, of):
+            sends = found.notes["bytes_up"] > 0
+            count_uploads(Sent(config.uplink, found.notes["rounds"] * sends))
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
             snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)

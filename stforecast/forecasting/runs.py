@@ -29,7 +29,7 @@ from stforecast.federated.runs.unfinished_run import (
     UnfinishedRun,
     new_folder,
 )
-from stforecast.federated.uploads.uplink import guarantee
+from stforecast.federated.uploads.uplink import Sent, Uplink, guarantee
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.evaluate import By
 from stforecast.forecasting.forecaster import Forecaster
@@ -177,7 +177,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
             "content": content_of(forecaster.data_.series, forecaster.asked.data.clients),
-            **_privacy(forecaster),
+            **_privacy(forecaster, begun.get("sent_before", ())),
         }
 
 
@@ -240,10 +240,16 @@ def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     return {n: v for n, v in found.items() if read.get(n, v) not in (v, *automatic)}
 
 
-def _privacy(forecaster: Forecaster) -> dict[str, Any]:
-    """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
-    refits, asked = forecaster.refits_, forecaster.asked
-    uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
+def notes_of(sent: Sequence[Sent]) -> dict[str, Any]:
+    """Return the note of uploads that left before a run, for the ε of both together."""
+    known = [[dataclasses.asdict(s.uplink), s.uploads] for s in sent if s.uploads]
+    return {"sent_before": known} if any(s.uplink.private for s in sent) else {}
+
+
+def _privacy(forecaster: Forecaster, before: Sequence[tuple[Any, int]]) -> dict[str, Any]:
+    """Return the guarantee of the Gaussian mechanism on all uploads, if it was used."""
+    asked = forecaster.asked
+    uploads = [*(Sent(Uplink(**uplink), n) for uplink, n in before), *forecaster.sent_]
     of_intervals = "weights fitted to all clients' errors"
     of_target = "chosen by all clients' errors, and the uploads of the other targets"
     shared = {

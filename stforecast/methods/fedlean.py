@@ -701,7 +701,10 @@ def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -
     """Solve the ridge regression `(G + ridge I) W = M`; the first input is the intercept.
 
     The intercept is hardly penalised, and the last inputs, of the profile, by `PROFILE_PENALTY`
-    times as much. Eigenvalues of G below 0, which noise causes, count as 0.
+    times as much. Eigenvalues of G below 0, which noise causes, count as 0. The lowest tells how
+    strong the noise is, since G has eigenvalues near 0: twice that is the least penalty. This
+    follows AdaSSP (Wang, UAI 2018), whose penalty also grows with the noise, without a share of
+    the privacy budget for the smallest eigenvalue.
 
     Args:
         products: G, `(inputs, inputs)`.
@@ -714,7 +717,7 @@ def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -
     """
     values, vectors = torch.linalg.eigh(products.double())
     sound = vectors * values.clamp(min=0) @ vectors.mT
-    penalty = torch.full_like(values, ridge)
+    penalty = torch.full_like(values, max(ridge, -2 * float(values[0])))
     penalty[len(penalty) - n_profile :] *= PROFILE_PENALTY
     penalty[0] *= 1e-6  # Not 0: of noisy products the intercept's may be lost.
     solved: Tensor = torch.linalg.solve(sound + torch.diag(penalty), moments.double())
