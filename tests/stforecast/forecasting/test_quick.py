@@ -24,7 +24,8 @@ def daily(n_steps, step):
 
 def check_round_trip(result, table, horizon, folder):
     """Check that a forecast is finite, and the same after the model was saved and loaded."""
-    assert result.forecast.shape == (horizon, 2) and np.isfinite(result.forecast).all(axis=None)
+    assert result.forecast.shape == (horizon, 2)
+    assert np.isfinite(result.forecast).all(axis=None)
     result.forecaster.save(folder)
     loaded = Forecaster.load(folder)
     again = [loaded.predict(table), *loaded.predict_interval(table)]
@@ -39,6 +40,13 @@ def check_round_trip(result, table, horizon, folder):
 def test_a_horizon_longer_than_what_a_window_reads_loads(n_steps, step, horizon, tmp_path):
     table = daily(n_steps, step)
     check_round_trip(forecast(table, horizon), table, horizon, tmp_path)
+
+
+@pytest.mark.parametrize("split", [{}, {"split": "steps:0.5,0.25,0.25"}])
+def test_a_history_shorter_than_its_forecasts_read_is_refused_before_training(split, monkeypatch):
+    monkeypatch.setattr(fit, "train", None)
+    with pytest.raises(InputError, match="20 steps are too few"):
+        forecast(daily(20, "7min"), 2, **split)
 
 
 @pytest.mark.slow
