@@ -147,6 +147,9 @@ PANDAS = {
 }  # fmt: skip
 """Functions of pandas for other kinds of files."""
 
+AS_JSON = 14
+"""Bytes of memory for a byte of JSON while it is read."""
+
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
 
@@ -257,7 +260,7 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
 
 def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
     """Read a list of objects, or an object in each line; names joined by points are columns."""
-    check_size(4 * path.stat().st_size, path.name)
+    check_size(AS_JSON * path.stat().st_size, path.name)
     with path.open("rb") as file:
         is_list = file.read(LINES).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
     read = pl.read_json if is_list else pl.read_ndjson
