@@ -182,9 +182,14 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
     text += "" if units == "1" else f" in {units}"
     if interval is not None:
         lowest, highest = float(np.nanmin(interval.lower)), float(np.nanmax(interval.upper))
-        width = float(np.nanmean(interval.upper - interval.lower))
+        widths = (interval.upper - interval.lower).mean()
+        endless = np.isinf(widths)
+        width = float(np.nanmean(widths[~endless])) if not endless.all() else np.inf
         text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
         text += f"to {highest:,.4g}, mean width {width:,.4g}"
+        if endless.any():
+            text += f" without {counted(int(endless.sum()), 'cell')} whose bounds are infinite, "
+            text += f"such as {widths.index[endless][0]}"
     return text
 
 

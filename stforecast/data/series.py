@@ -57,6 +57,7 @@ class Series:
             and others, such as an operator.
         preparation: how the cube was prepared, see `data_prep.preparation`; empty if not known.
         zero_is_missing: whether values of 0 were read as missing.
+        order: `(cells,)` places of the cells in the order that they were read in; None for `cells`.
     """
 
     values: np.ndarray
@@ -73,6 +74,7 @@ class Series:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     preparation: Mapping[str, Any] = field(default_factory=dict)
     zero_is_missing: bool = False
+    order: np.ndarray | None = None
 
     @property
     def clock(self) -> str:
@@ -156,6 +158,17 @@ class Series:
         tensors = {n: torch.from_numpy(a) for n, a in arrays.items() if a is not None}
         return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
+    def ordered(self) -> Series:
+        """Return the series with its cells ordered by name, numbers within names by size.
+
+        Random draws go by the place of a client, so forecasts of a cell do not depend on the order
+        of columns.
+        """
+        names = [re.split(r"(\d+)", str(cell)) for cell in self.cells]
+        keys = [[int(part) if i % 2 else part for i, part in enumerate(name)] for name in names]
+        order = sorted(range(len(keys)), key=lambda i: (keys[i], str(self.cells[i])))
+        return self if order == list(range(len(order))) else self.select(self.cells[order])
+
     def select(self, cells: np.ndarray) -> Series:
         """Select cells, in the given order; "10" is the cell 10."""
         position = cells_as_text(self.cells).get_indexer(cells_as_text(cells))
@@ -165,9 +178,11 @@ class Series:
                 f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
                 f"on are missing, e.g. {absent[0]}; give the history of all of them"
             )
+        places = position if self.order is None else np.argsort(self.order)[position]
         return dataclasses.replace(
             self,
-            values=self.values[:, position],
+            order=np.argsort(places),
+            values=self.values.take(position, axis=1),  # of the layout that was read
             cells=np.asarray(cells),
             locations=None if self.locations is None else self.locations[position],
             adjacency=(

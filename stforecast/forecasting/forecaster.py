@@ -269,7 +269,7 @@ class Forecaster:
         warn_of_services(series, model)
         found = model.predict(series, steps, limits and Limits(*limits))
         warn_of_set_back(series, len(found))
-        return found
+        return _as_given(found, series, history)
 
     def predict_interval(
         self,
@@ -291,7 +291,8 @@ class Forecaster:
             InputError: as `predict`.
         """
         series = self.read(history, events)
-        return self.model_.bounds(series, steps, limits and Limits(*limits))
+        found = self.model_.bounds(series, steps, limits and Limits(*limits))
+        return found and Interval(*(_as_given(table, series, history) for table in found))
 
     def read(self, history: Data | Series | None, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
@@ -619,3 +620,9 @@ class Forecaster:
         """Return a table for notebooks."""
         parts = self.data_.parts() if self._evaluations else {}
         return as_html(self.get_params(), self._model, parts, self.train_seconds_)
+
+
+def _as_given(table: pd.DataFrame, series: Series, history: Data | Series | None) -> pd.DataFrame:
+    """Return forecasts with their cells in the order of the history, if it is not read yet."""
+    read = isinstance(history, Series) or series.order is None
+    return table if read else table.iloc[:, series.order]
