@@ -210,7 +210,10 @@ def beyond(found: Outlook) -> str:
         once = (
             f"of values {side.beyond} it" if whole else f"of a value {side.beyond} it at one step"
         )
-        highest = f"{chances.max():.0%} of cell {chances.idxmax()}"
+        # Many cells may have 100 %: those with most steps beyond it, and furthest, come first.
+        keys = {"chance": -chances.round(2), "steps": -by_cell[f"steps_{side.beyond}"]}
+        ranked = by_cell.assign(**keys).sort_values(["chance", "steps", "headroom"])
+        highest = f"{chances.max():.0%} of cell {ranked.index[0]}"
         return f"{text}; highest probability {once}: {highest}"
     return f"{text}; a run with --intervals also gives probabilities"
 
