@@ -50,8 +50,8 @@ def read_excel(
     all have the value of the first of them.
     """
     with open_book(path) as book:
-        rows, merged = book.rows(_choose_sheet(list(book.sheets), dialect.sheet, path.name))
-    rows = _filled(rows, merged, path)
+        found, merged = book.rows(_choose_sheet(list(book.sheets), dialect.sheet, path.name))
+    rows = _filled(found, merged, path)
     if not rows:
         raise InputError(
             f"{path.name}, row 1: empty, expected column names; ", Words("choose another {sheet}")

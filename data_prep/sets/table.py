@@ -387,8 +387,9 @@ def _set_times(
     row = df.groupby(cell).cumcount() if cell in df.columns else pd.Series(np.arange(len(df)))
     times = first + row * length
     if of_day is not None:
-        other = (pd.to_datetime(of_day, format="mixed") - times) % pd.Timedelta(days=1)
-        if (wrong := np.flatnonzero(other)).size:
+        shown = pd.DatetimeIndex(pd.to_datetime(of_day, format="mixed"))
+        made = pd.DatetimeIndex(times)
+        if (wrong := np.flatnonzero(shown - shown.normalize() != made - made.normalize())).size:
             raise InputError(
                 f"{origin.at(wrong[0])}: time {of_day.iloc[wrong[0]]}, expected that of "
                 f"{times.iloc[wrong[0]]}; ",

@@ -57,7 +57,6 @@ class Series:
             and others, such as an operator.
         preparation: how the cube was prepared, see `data_prep.preparation`; empty if not known.
         zero_is_missing: whether values of 0 were read as missing.
-        order: `(cells,)` places of the cells in the order that they were read in; None for `cells`.
     """
 
     values: np.ndarray
@@ -74,7 +73,6 @@ class Series:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     preparation: Mapping[str, Any] = field(default_factory=dict)
     zero_is_missing: bool = False
-    order: np.ndarray | None = None
 
     @property
     def clock(self) -> str:
@@ -178,10 +176,8 @@ class Series:
                 f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
                 f"on are missing, e.g. {absent[0]}; give the history of all of them"
             )
-        places = position if self.order is None else np.argsort(self.order)[position]
         return dataclasses.replace(
             self,
-            order=np.argsort(places),
             values=self.values.take(position, axis=1),  # of the layout that was read
             cells=np.asarray(cells),
             locations=None if self.locations is None else self.locations[position],

@@ -256,7 +256,8 @@ class Forecaster:
 
         Returns:
             Table (time × cell) with the times of the forecast steps, in the time zone of the
-            history if it has one. `attrs` names `service`, `units` and `limits`.
+            history if it has one, and the cells of `cells`, which a fit orders by name.
+            `attrs` names `service`, `units` and `limits`.
 
         Raises:
             InputError: if the history lacks cells, has another step length or unit, is too short,
@@ -269,7 +270,7 @@ class Forecaster:
         warn_of_services(series, model)
         found = model.predict(series, steps, limits and Limits(*limits))
         warn_of_set_back(series, len(found))
-        return _as_given(found, series, history)
+        return found
 
     def predict_interval(
         self,
@@ -291,8 +292,7 @@ class Forecaster:
             InputError: as `predict`.
         """
         series = self.read(history, events)
-        found = self.model_.bounds(series, steps, limits and Limits(*limits))
-        return found and Interval(*(_as_given(table, series, history) for table in found))
+        return self.model_.bounds(series, steps, limits and Limits(*limits))
 
     def read(self, history: Data | Series | None, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
@@ -620,9 +620,3 @@ class Forecaster:
         """Return a table for notebooks."""
         parts = self.data_.parts() if self._evaluations else {}
         return as_html(self.get_params(), self._model, parts, self.train_seconds_)
-
-
-def _as_given(table: pd.DataFrame, series: Series, history: Data | Series | None) -> pd.DataFrame:
-    """Return forecasts with their cells in the order of the history, if it is not read yet."""
-    read = isinstance(history, Series) or series.order is None
-    return table if read else table.iloc[:, series.order]
