@@ -103,7 +103,7 @@ class Fitted:
 def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     """Read, split and scale data for a fit, with settings in their steps; warn of odd values."""
     check_covariates(asked)
-    series = as_series(data, asked.data.service, asked.window)
+    series = as_series(data, asked.data.service, asked.window).ordered()
     if table := asked.window.events:
         series = series.with_events(table)
     step = series.calendar.step

@@ -269,7 +269,8 @@ class Forecaster:
 
         Returns:
             Table (time × cell) with the times of the forecast steps, in the time zone of the
-            history if it has one. `attrs` names `service`, `units` and `limits`.
+            history if it has one, and the cells of `cells`, which a fit orders by name.
+            `attrs` names `service`, `units` and `limits`.
 
         Raises:
             InputError: if the history lacks cells, has another step length or unit, is too short,

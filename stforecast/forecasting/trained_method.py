@@ -239,7 +239,8 @@ class TrainedMethod:
         changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
         changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
         # Targets of the latest windows whose errors are known in part are beyond the series.
-        longer = np.concatenate([series, np.full_like(series[:horizon], np.nan)])
+        beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
+        longer = np.concatenate([series, beyond])
         y, seen = training_targets(longer, origins, window, calendar)
         own = (self.former or self)._outputs(series, origins, calendar, ids, profile)
         of_experts = np.split(np.concatenate([own, outputs], axis=1), n_own, axis=-1)
@@ -301,7 +302,7 @@ class TrainedMethod:
         n_outputs *= 2 if self._has_experts else 1
         view = EXPERTS if self._has_experts else self.view
         outputs = torch.empty(*x.shape[:2], n_outputs)
-        for part in data.cohorts(COHORT):
+        for part in data.cohorts(COHORT) if outputs.numel() else ():
             found = predictions_of(self.method, state, data, ids[part], view, rows=part)
             forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
             self.clients.scatter(forecasts, part, outputs)

@@ -355,3 +355,12 @@ def test_an_absent_tracker_says_how_to_install_it(table, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(InputError, match="mlflow is not installed; pip install mlflow-skinny"):
         Forecaster("fedavg", **tiny).fit(table, callbacks=[MLflow()])
+
+
+@pytest.mark.parametrize("method", ["fedlean", "protoridge", "fuels"])
+def test_forecasts_do_not_depend_on_the_order_of_columns(method, table):
+    rounds = {"rounds": 1} if method == "fuels" else {}
+    other = table[table.columns[::-1]]
+    settings = {"horizon": 2, "split": "days:7,1,2", **rounds}
+    found = [Forecaster(method, **settings).fit(of).predict() for of in (table, other)]
+    pd.testing.assert_frame_equal(*found, check_exact=True)
