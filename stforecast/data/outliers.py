@@ -7,14 +7,15 @@ window reads it, no method learns it and no error is computed of it.
   peak is the 90 % quantile of the sizes of its training readings other than 0, but at most
   `AT_MOST` times the median day's. A bad week thus cannot raise it. The factor is the squared ratio
   of the 90 % to the 50 % quantile of the median day where that is larger, as in counts with bursts.
-- For a day after a wild reading, the bound is `EASED` times lower, so that the smaller readings of
-  the same fault are not believed either. Normal readings are believed at once.
+- Of smaller faults that last, such as another unit: where four hours of the last twelve are beyond
+  `LASTING` times the bound, no reading is believed.
 - A negative reading is wild in a cell without negative ones. A negative value that is always the
-  same, in fewer than half of the training days, does not count as one.
+  same, in fewer than half of the training days, does not count as one. A reading of 0 is wild in
+  such a cell if two weeks or more of training have no 0, or in a single run alone.
 - A level that really moved is followed. Levels below the bound are believed at once. If more than
-  half of the readings of the last `MEMORY` days are at least twice their usual size, the bound is
-  as many times higher, in powers of two. A level beyond the bound is thus believed after a week and
-  a half day.
+  half of the readings of the last `MEMORY` days are at least 1.5 times their usual size, the bound is
+  as many times higher, in powers of 1.5. A level beyond the bound is thus believed after a week and
+  a half day, and 0 likewise.
 
 The rule looks back only: a forecast does not depend on later readings.
 
@@ -36,11 +37,14 @@ from torch import Tensor
 FACTOR = 10.0
 """Least bound, in usual peaks of a cell."""
 
-AT_MOST = 3.0
+AT_MOST = 1.5
 """Most by which a cell's 90 % quantile exceeds that of its median day."""
 
-EASED = 5.0
-"""Divisor of the bound in the day after a wild reading."""
+LASTING = 0.3
+"""Share of a bound beyond which a few hours of readings are not believed."""
+
+HOURS = 1 / 6
+"""Share of a day that these few hours are."""
 
 LEARNT = 2.0
 """Furthest z-score that is learnt, in furthest ones of the training part."""
@@ -48,11 +52,14 @@ LEARNT = 2.0
 MEMORY = 15
 """Days of which more than half show that a level has moved."""
 
-LEVELS = [2.0**i for i in range(1, 33)]
+LEVELS = [1.5**i for i in range(1, 56)]
 """Factors by which a level may have moved."""
 
 FEWEST = 20
 """Training readings other than 0 below which a cell has no bound."""
+
+SMALLEST = 1e-200
+"""Lower bound of a cell where 0 is not believed."""
 
 NO_LIMIT = float(np.finfo(np.float64).max)
 """Bound of a cell that has none; saved arrays are finite."""
@@ -66,15 +73,15 @@ class Bounds:
         lower: `(cells,)` lowest readings, in the units of the series.
         upper: `(cells,)` highest readings.
         usual: `(cells,)` sizes of readings other than 0: the median of days, of their medians.
-        day: steps of a day, or 7 where steps are longer than a few hours.
-        eased: divisor of the bounds in the day after a reading beyond them.
+        day: steps of a day, at least 7.
+        lasting: share of the bounds for hours beyond them.
     """
 
     lower: np.ndarray
     upper: np.ndarray
     usual: np.ndarray
     day: int
-    eased: float = EASED
+    lasting: float = LASTING
 
     @classmethod
     def of(cls, seen: np.ndarray, day: int) -> Bounds:
@@ -94,7 +101,10 @@ class Bounds:
         none = np.isfinite(sizes).sum(axis=0) < FEWEST
         upper = np.fmin(peak, AT_MOST * usual_peak) * np.fmax(FACTOR, ratio**2)
         upper, usual = (np.where(none, NO_LIMIT, of) for of in (upper, usual))
-        lower = np.where(_positive(seen, day) & ~none, 0.0, -upper)
+        lower = np.where(
+            _never_negative(seen, day), np.where(_never_zero(seen, day), SMALLEST, 0.0), -upper
+        )
+        lower = np.where(none, -NO_LIMIT, lower)
         return cls(lower, upper, usual, day)
 
     def wild(self, values: Tensor) -> Tensor:
@@ -102,21 +112,30 @@ class Bounds:
         lower, upper, usual = map(torch.as_tensor, (self.lower, self.upper, self.usual))
         sizes, factor = values.abs(), torch.ones_like(values)
         for level in LEVELS:
-            most = _in_last(sizes >= level * usual, MEMORY * self.day) > MEMORY * self.day / 2
-            factor = torch.where(most, level, factor)
-        above = (values > factor * upper) | (values < factor * lower)
-        after = _in_last(above, self.day) > 0
-        factor = torch.where(after, factor / self.eased, factor)
-        return (values > factor * upper) | (values < factor * lower)
+            factor = torch.where(self._mostly(sizes >= level * usual), level, factor)
+        zero = sizes == 0
+        gone = zero & self._mostly(zero)
+
+        def beyond(share: float) -> Tensor:
+            bound = share * factor
+            return (values > bound * upper) | ((values < bound * lower) & ~gone)
+
+        lasting = _in_last(beyond(self.lasting), self.day // 2) >= max(3, HOURS * self.day)
+        return beyond(1.0) | lasting
+
+    def _mostly(self, which: Tensor) -> Tensor:
+        """Return where more than half of the last `MEMORY` days are True."""
+        return _in_last(which, MEMORY * self.day) > MEMORY * self.day / 2
 
     def believed(self, values: np.ndarray) -> np.ndarray:
         """Return readings `(steps, cells)` with NaN for wild ones.
 
-        >>> bounds = Bounds(np.zeros(1), np.full(1, 10.0), np.ones(1), day=2)
-        >>> bounds.believed(np.array([[1.0], [50.0], [5.0], [1.0], [5.0], [-1.0]]))[:, 0]
-        array([ 1., nan, nan,  1.,  5., nan])
+        >>> bounds = Bounds(np.zeros(1), np.full(1, 10.0), np.ones(1), day=8)
+        >>> bounds.believed(np.array([[1.0], [50.0], [5.0], [-1.0], [50.0], [5.0], [5.0]]))[:, 0]
+        array([ 1., nan,  5., nan, nan, nan,  5.])
         """
-        some = ((values > self.upper) | (values < self.lower)).any(axis=0)
+        far = (values > self.lasting * self.upper) | (values < self.lasting * self.lower)
+        some = far.any(axis=0)
         if not some.any():
             return values
         wild = self.of_cells(some).wild(torch.from_numpy(values[:, some])).numpy()
@@ -160,16 +179,16 @@ class Bounds:
 def learnable(z: np.ndarray, fit: slice, day: int) -> np.ndarray:
     """Return z-scores `(steps, cells)` with NaN for those that are not learnt.
 
-    They are further from 0 than `LEARNT` times the furthest of the training part, `fit`; for a day
-    after such a one, further than that furthest one.
+    They are further from 0 than `LEARNT` times the furthest of the training part, `fit`, or come
+    within half a day after many of these.
     """
     seen = np.abs(z[fit])
     furthest = LEARNT * np.fmax.reduce(seen, axis=0, initial=1.0)
     nothing = np.full_like(furthest, NO_LIMIT)
-    return Bounds(-furthest, furthest, nothing, max(day, 7), LEARNT).believed(z)
+    return Bounds(-furthest, furthest, nothing, day, lasting=1.0).believed(z)
 
 
-def _positive(seen: np.ndarray, day: int) -> np.ndarray:
+def _never_negative(seen: np.ndarray, day: int) -> np.ndarray:
     """Return which cells have no negative readings, but for one value on fewer than half the days.
 
     The readings are `(steps, cells)`.
@@ -178,6 +197,16 @@ def _positive(seen: np.ndarray, day: int) -> np.ndarray:
     lowest, highest = (of.reduce(negative, axis=0) for of in (np.fmin, np.fmax))
     days = (_by_day(negative, day) < 0).any(axis=0)
     return np.isnan(lowest) | ((lowest == highest) & (2 * days.sum(axis=0) < len(days)))
+
+
+def _never_zero(seen: np.ndarray, day: int) -> np.ndarray:
+    """Return which cells have no 0 in the training readings `(steps, cells)`, or one run of them.
+
+    None has where these are shorter than two weeks.
+    """
+    zero = seen == 0
+    runs = zero[0] + (zero[1:] & ~zero[:-1]).sum(axis=0)
+    return (runs < 2) & (len(seen) >= 14 * day)
 
 
 def _by_day(values: np.ndarray, day: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose, counted, some
 from stforecast.data.covariates import PREFIX, CovariateScaler
-from stforecast.data.outliers import Bounds
+from stforecast.data.outliers import MEMORY, Bounds
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
@@ -23,31 +23,6 @@ Scope = Literal["cell", "global"]
 SCOPES = get_args(Scope)
 
 log = logging.getLogger(__name__)
-
-
-def warn_of_unbelieved(
-    values: np.ndarray, kept: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
-) -> None:
-    """Log how many readings `(steps, cells)` are not among the kept ones, by cell.
-
-    `times` are `(steps,)` local ones.
-    """
-    if kept is values:
-        return
-    places = np.argwhere(np.isnan(kept) & ~np.isnan(values))
-    (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
-    log.warning(
-        "%s: %s of more than %g times what is usual in their cell: %s, such as %.6g of cell %s at "
-        "%s; they count as missing, %s",
-        name,
-        counted(len(places), "reading"),
-        FACTOR,
-        some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
-        values[step, cell],
-        cells[cell],
-        times[step],
-        Words("{outliers:keep} reads them"),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +113,39 @@ class Scaler:
         covariates = CovariateScaler.from_state(state) if further else None
         bounds = Bounds.from_state(state)
         return cls(state["mean"], state["std"], covariates, state.get("events"), bounds)
+
+
+def warn_of_wild(
+    scaler: Scaler, values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
+) -> None:
+    """Log how many readings `(steps, cells)` are not believed, by cell, and what follows.
+
+    `times` are `(steps,)` local ones.
+    """
+    kept, bounds = scaler.believed(values), scaler.bounds
+    if kept is values or bounds is None:
+        return
+    places = np.argwhere(np.isnan(kept) & ~np.isnan(values))
+    if not len(places):
+        return
+    (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
+    newest = [str(cells[i]) for i in which if places[places[:, 1] == i, 0][-1] == len(values) - 1]
+    log.warning(
+        "%s: %s not believed: %s, such as %.6g of cell %s at %s, where %.4g to %.4g is believed; "
+        "they are not read, learnt or scored, so these cells are forecast from their other "
+        "readings%s; if such a level is real, it is believed after %g days, %s",
+        name,
+        counted(len(places), "reading"),
+        some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
+        values[step, cell],
+        cells[cell],
+        times[step],
+        bounds.lower[cell],
+        bounds.upper[cell],
+        f", as after a gap, since the newest is one of them: {some(newest)}" if newest else "",
+        MEMORY / 2,
+        Words("and {outliers:keep} believes all readings"),
+    )
 
 
 def fit_scaler(

@@ -25,7 +25,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
-from stforecast.data.scaling import warn_of_unbelieved
+from stforecast.data.scaling import warn_of_wild
 from stforecast.data.series import as_series
 from stforecast.data.windows import target_windows
 from stforecast.federated.runs.model_files import check_finite_arrays
@@ -126,7 +126,7 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     warn_of_oddities(series.values, times, series.cells, name, series.units)
     history.warn_of_constants(series, prepared.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_unbelieved(series.values, prepared.believed, times, series.cells, series.name)
+    warn_of_wild(prepared.scaler, series.values, times, series.cells, series.name)
     history.warn_of_outliers(prepared)
     if config.interval.intervals != "none" and not len(prepared.calibration):
         raise InputError(
