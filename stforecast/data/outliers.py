@@ -14,10 +14,12 @@ window reads it, no method learns it and no error is computed of it.
   such a cell if two weeks or more of training have no 0, or in a single run alone.
 - A level that really moved is followed. Levels below the bound are believed at once. If more than
   half of the readings of the last `MEMORY` days are at least 1.5 times their usual size, the bound is
-  as many times higher, in powers of 1.5. A level beyond the bound is thus believed after a week and
+  as many times higher, in powers of two. A level beyond the bound is thus believed after a week and
   a half day, and 0 likewise.
 
-The rule looks back only: a forecast does not depend on later readings.
+- If all readings that are given of a cell are wild, all are believed: nothing tells what is normal.
+
+Else the rule looks back only: a forecast does not depend on later readings.
 
 What is learnt has a second bound: readings further from the mean than `LEARNT` times the furthest
 of the training part are read, but neither they nor the windows' targets that they are can be learnt
@@ -52,7 +54,7 @@ LEARNT = 2.0
 MEMORY = 15
 """Days of which more than half show that a level has moved."""
 
-LEVELS = [1.5**i for i in range(1, 56)]
+LEVELS = [1.5 * 2**i for i in range(20)]
 """Factors by which a level may have moved."""
 
 FEWEST = 20
@@ -121,7 +123,8 @@ class Bounds:
             return (values > bound * upper) | ((values < bound * lower) & ~gone)
 
         lasting = _in_last(beyond(self.lasting), self.day // 2) >= max(3, HOURS * self.day)
-        return beyond(1.0) | lasting
+        found = beyond(1.0) | lasting
+        return found & ~(found | values.isnan()).all(dim=0)
 
     def _mostly(self, which: Tensor) -> Tensor:
         """Return where more than half of the last `MEMORY` days are True."""
@@ -171,9 +174,9 @@ class Bounds:
         """
         if (upper := state.get("largest")) is None:
             return None
-        lower = state.get("lowest", -upper)
-        usual, day = state.get("usual", np.full_like(upper, NO_LIMIT)), state.get("day", [1])
-        return cls(lower, upper, usual, int(day[0]))
+        if "lowest" not in state:
+            return cls(-upper, upper, np.full_like(upper, NO_LIMIT), 7, lasting=1.0)
+        return cls(state["lowest"], upper, state["usual"], int(state["day"][0]))
 
 
 def learnable(z: np.ndarray, fit: slice, day: int) -> np.ndarray:
