@@ -12,18 +12,18 @@ window reads it, no method learns it and no error is computed of it.
 - A negative reading is wild in a cell without negative ones. A negative value that is always the
   same, in fewer than half of the training days, does not count as one. A reading of 0 is wild in
   such a cell if two weeks or more of training have no 0, or in a single run alone.
-- A level that really moved is followed. Levels below the bound are believed at once. If more than
-  half of the readings of the last `MEMORY` days are at least 1.5 times their usual size, the bound is
-  as many times higher, in powers of two. A level beyond the bound is thus believed after a week and
-  a half day, and 0 likewise.
+- A level that really moved is followed. Levels below the bound are believed at once. If readings
+  were at least 1.5 times their usual size for more than half of the last `MEMORY` days, the bound
+  is as many times higher, in steps of a factor of two. A level beyond the bound is thus believed
+  after a week and a half day, and 0 likewise.
 
 - If all readings that are given of a cell are wild, all are believed: nothing tells what is normal.
 
 Else the rule looks back only: a forecast does not depend on later readings.
 
 What is learnt has a second bound: readings further from the mean than `LEARNT` times the furthest
-of the training part are read, but neither they nor the windows' targets that they are can be learnt
-by a refit, so that one cell cannot outweigh the others; see `learnable`.
+of the training part are read, but not learnt, so that one cell cannot outweigh the others in a
+refit; see `learnable`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FACTOR = 10.0
 AT_MOST = 1.5
 """Most by which a cell's 90 % quantile exceeds that of its median day."""
 
-LASTING = 0.3
+LASTING = 0.35
 """Share of a bound beyond which a few hours of readings are not believed."""
 
 HOURS = 1 / 6

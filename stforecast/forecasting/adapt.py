@@ -32,8 +32,8 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.dates import DAY
-from stforecast.data.prepared import PreparedSeries
 from stforecast.data.outliers import Bounds
+from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series, cells_as_text
 from stforecast.data.splits import Split
