@@ -138,7 +138,7 @@ class Bounds:
         array([ 1., nan,  5., nan, nan, nan,  5.])
         """
         far = (values > self.lasting * self.upper) | (values < self.lasting * self.lower)
-        some = far.any(axis=0)
+        some = np.asarray(far.any(axis=0))
         if not some.any():
             return values
         wild = self.of_cells(some).wild(torch.from_numpy(values[:, some])).numpy()
@@ -198,7 +198,7 @@ def _never_negative(seen: np.ndarray, day: int) -> np.ndarray:
     """
     negative = np.where(seen < 0, seen, np.nan)
     lowest, highest = (of.reduce(negative, axis=0) for of in (np.fmin, np.fmax))
-    days = (_by_day(negative, day) < 0).any(axis=0)
+    days = np.asarray((_by_day(negative, day) < 0).any(axis=0))
     return np.isnan(lowest) | ((lowest == highest) & (2 * days.sum(axis=0) < len(days)))
 
 
