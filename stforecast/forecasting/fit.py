@@ -25,8 +25,9 @@ from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
-from stforecast.data.scaling import warn_of_unbelieved
+from stforecast.data.scaling import warn_of_wild
 from stforecast.data.series import as_series
+from stforecast.data.windows import target_windows
 from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
@@ -94,7 +95,7 @@ class Fitted:
     def validation_mse(self) -> float:
         """MSE of the selected predictor on the validation part."""
         data = self.data
-        y, mask = data.validation_targets
+        y, mask = target_windows(data.learnt, data.split.validation, data.window)
         chosen = self.predictors[self.config.run.select]
         y_hat = chosen.predict(data.z, data.split.validation, data.calendar)
         return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
@@ -125,7 +126,7 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     warn_of_oddities(series.values, times, series.cells, name, series.units)
     history.warn_of_constants(series, prepared.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_unbelieved(series.values, prepared.believed, times, series.cells, series.name)
+    warn_of_wild(prepared.scaler, series.values, times, series.cells, series.name)
     history.warn_of_outliers(prepared)
     if config.interval.intervals != "none" and not len(prepared.calibration):
         raise InputError(
@@ -194,7 +195,7 @@ def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Ba
     One that reads the whole series does not see the steps before the training part.
     """
     baseline = BASELINES[config.method](config.method_options, config.run.seed)
-    series = data.z
+    series = data.learnt
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan

@@ -245,7 +245,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "service": f"{run.about['service']} ({long_name})",
         "units": _units(str(service.attrs.get("units", "1"))),
         "a zero is": zero,
-        "too large to be believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
+        "not believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {in_words(1, step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",
