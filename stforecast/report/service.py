@@ -98,7 +98,7 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
     odd = (
         f"{counted(watch.n_judged, 'reading')} of the last day were judged; where nothing is "
         f"wrong, {chance:.2g} would be listed as anomalies by chance; "
-        f"{n_odd} are, in {counted(len(watch.anomalies), 'spell')}."
+        + (f"{n_odd} are, in {counted(len(watch.anomalies), 'spell')}." if n_odd else "none is.")
     )
     return (*found, late, odd, *(() if _scored(watch) else (UNSCORED,)))
 

@@ -11,12 +11,13 @@ counts as missing, wild readings for a week at most.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from data_prep.base.errors import counted, some
 from stforecast.service.expected import Expected, Values
 
 STATES = ("silent", "zero", "stuck", "wild", "drifted")
@@ -173,6 +174,24 @@ def _kind(readings: Values, expected: Expected, odd: Values) -> str:
         fits = np.abs(expected.distances(readings / factor)) < 2
     fitting = (fits & odd).sum() >= FITS * odd.sum()
     return "drifted" if fitting and 1 / MOST_FACTOR <= factor <= MOST_FACTOR else "wild"
+
+
+def in_words(cells: Sequence[object], states: Sequence[str], since: Sequence[str]) -> list[str]:
+    """Return a sentence for each state, the gravest first, with its cells and since when.
+
+    >>> in_words(["a", "b", "c"], ["stuck", "", "stuck"], ["2024-02-11 00:00:00", "", "2024-02-12"])
+    ['2 cells stuck: a since 2024-02-11 00:00, c since 2024-02-12']
+    """
+    found = []
+    for state in STATES:
+        who = [
+            f"{c} since {t[:16]}"
+            for c, s, t in zip(cells, states, since, strict=True)
+            if s == state
+        ]
+        if who:
+            found.append(f"{counted(len(who), 'cell')} {state}: {some(who)}")
+    return found
 
 
 def changed_at(values: Values, day: int) -> int:

@@ -45,8 +45,8 @@ LEAST_FACTOR = 5.0
 FEW_CELLS, LEAST_OF_FEW = 4, 20.0
 """Cells below which that factor must be larger: a few may well move together."""
 
-MOST_SPREAD = 1.2
-"""How far apart the factors of cells may be, in what is usual."""
+MOST_SPREAD, LEAST_SPREAD = 1.2, 0.08
+"""How far apart the factors of cells may be, in what is usual, and anyway, as a logarithm."""
 
 ALIKE = 1.5
 """Factor within which cells have the same."""
@@ -61,8 +61,9 @@ MOVED_SUM, MOVED_ALL, MOVED_CELLS = 0.5, 0.85, 0.75
 """Share of the error of all cells' sum, and of all readings, that is left at most once a day is
 moved back, and share of the cells that are then nearer to what was expected."""
 
-SWAPPED = 0.5
-"""Share of the error of swapped cells that is left in each other's places, at most."""
+SWAPPED, SWAPPED_ODD = 0.5, 0.6
+"""Share of the error of swapped cells that is left at most in each other's places, and share of the
+odd cells that they are at least."""
 
 FEWEST = 6
 """Steps of a delivery below which neither zone nor order of the columns is judged."""
@@ -158,12 +159,15 @@ def doubt_of_values(
     if of_weeks.total < usual.total:  # The model is no good, or its horizon is far.
         issued, usual = issued.isel(time=slice(0)), of_weeks
     expected = expect(issued, believed.iloc[first:], until)
-    # What is known already need not be expected.
+    # What is known of other steps need not be expected.
     was = believed.to_numpy()[first:]
-    expected.values[: len(was)] = np.where(np.isfinite(was), was, expected.values[: len(was)])
+    others = np.isfinite(was)
+    others[begin - first : end - first] = False
+    expected.values[: len(was)] = np.where(others, was, expected.values[: len(was)])
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
-        [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())), digit_of(was),
+        [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
+        digit_of(was),
     )  # fmt: skip
     return next(delivery.doubts(), None)
 
@@ -233,7 +237,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     if weights[alike].sum() < MOST_CELLS * expected[expected > 0].sum():
         return None
     # The world moves cells by different factors.
-    if spread(np.log(factors)) > MOST_SPREAD * of.usual.spread:
+    if spread(np.log(factors)) > max(MOST_SPREAD * of.usual.spread, LEAST_SPREAD):
         return None
     named, what = _named(factor, of.readings, of.digit)
     n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
@@ -350,7 +354,8 @@ def _swapped(of: Delivery) -> Doubt | None:
     moved = place != at
     before, after = cost[at, at], cost[at, place]
     fits = moved & (after < SWAPPED * before)
-    if fits.sum() < 2 or after[fits].mean() > 1:
+    # On a holiday many cells are odd, and a few are so as others usually are.
+    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > 1:
         return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")

@@ -43,6 +43,9 @@ AGAIN = "delete the folder service in the run to begin anew from the run"
 KEPT = 2
 """States that are kept."""
 
+STATE = "state.json"
+"""What an update remembers; written when records were taken last."""
+
 BROKEN = "broken.csv"
 """Readings that are not believed: time on the clock of the history, cell and reading."""
 
@@ -149,7 +152,7 @@ def read_state(folder: Path) -> ServiceState:
         InputError: if a file is missing or damaged.
     """
     with reading(folder, "as the state of a service", AGAIN):
-        standing = UpdateStanding(**json.loads((folder / "state.json").read_text()))
+        standing = UpdateStanding(**json.loads((folder / STATE).read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
         with open_netcdf(folder / "issued.nc") as ds:
@@ -191,7 +194,7 @@ def write_state(state: ServiceState, folder: Path) -> None:
     with netcdf_target(folder / "issued.nc") as target:
         dump(state.issued, target)
     write_csv(state.log, folder / "service.csv")
-    (folder / "state.json").write_text(json.dumps(asdict(state.standing), indent=2) + "\n")
+    (folder / STATE).write_text(json.dumps(asdict(state.standing), indent=2) + "\n")
 
 
 @contextmanager

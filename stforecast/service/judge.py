@@ -10,7 +10,7 @@ import xarray as xr
 
 from data_prep.cube import local_time, observed, step_of
 from stforecast.forecasting.results import ForecastRun
-from stforecast.service.cells import Found, find_states
+from stforecast.service.cells import Found, find_states, in_words
 from stforecast.service.expected import Expected, Measure, Values, expect, measure, tested
 from stforecast.service.folder import ServiceState
 from stforecast.service.settings import MonitorOptions
@@ -47,6 +47,19 @@ class Judged:
     rarity: Values
     found: Found
     day: int
+
+    def since(self, steps: Values) -> Values:
+        """Return the local times of steps as text; empty for -1."""
+        return np.where(steps >= 0, self.local.astype(str).to_numpy()[steps], "")
+
+    @property
+    def broken(self) -> list[str]:
+        """What is said of the cells whose readings count as missing."""
+        state = np.where(self.found.state == "drifted", "", self.found.state)
+        said = in_words(
+            self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
+        )
+        return [f"{one}; their readings count as missing" for one in said]
 
     @property
     def n_judged(self) -> int:

@@ -8,7 +8,6 @@ distance itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -18,13 +17,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import counted, some
+from data_prep.base.errors import some
 from data_prep.base.files import atomic_path
 from data_prep.cube import step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.service import folder
-from stforecast.service.cells import STATES, changed_at
+from stforecast.service.cells import STATES, changed_at, in_words
 from stforecast.service.delivery import end_of
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
@@ -71,7 +70,7 @@ class Watch:
         held: deliveries that are held back.
         now: the present in UTC.
         ended: end of the records' last step, in UTC.
-        updated: when the last update ended, in UTC; None before the first.
+        updated: when an update took records last, in UTC; None before the first.
         nominal: nominal coverage; NaN without bounds.
         one_in: readings of which one is an anomaly where nothing is wrong.
         end: start of the last step in local time.
@@ -144,8 +143,9 @@ class Watch:
             ("bias", "Mean of forecast less value, in the data's units.", of_spans("bias")),
             ("coverage_ratio", "Share of the values within their bounds.", of_spans("coverage")),
             ("scored_values", "Values that forecasts were scored by.", of_spans("n")),
-            ("records_end_timestamp_seconds", "End of the last records.", at.get("records_end")),
-            ("last_update_timestamp_seconds", "End of the last update.", at.get("last_update")),
+            ("records_end_timestamp_seconds", "End of the last records.", at["records_end"]),
+            ("last_update_timestamp_seconds", "Time at which records were taken last.",
+             at.get("last_update")),
             ("monitor_timestamp_seconds", "Time that the last monitor was about.", at["monitor"]),
             ("missing_ratio_max", "Largest share of a day that a cell lacks.", worst["missing"]),
             ("drift_ratio_max", "Largest drift of a cell's values.", worst["drift"]),
@@ -179,7 +179,7 @@ def monitor(
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
     judged = judge(opened, state, options)
-    updated = (where / "state.json").stat().st_mtime if where else None
+    updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
         _cells(judged, state.issued, options),
@@ -231,11 +231,10 @@ def _cells(judged: Judged, issued: xr.Dataset, options: MonitorOptions) -> pd.Da
         far = drift - np.nanmedian(np.append(drift, 0.0)) > (options.drift or np.inf)
     for cell in np.flatnonzero(far & (state == "")):
         state[cell], begun[cell] = "drifted", changed_at(values[:, cell], judged.day)
-    local = judged.local.astype(str).to_numpy()
     rows: dict[str, Any] = {
         "cell": issued["cell"].to_numpy(),
         "state": state,
-        "since": np.where(begun >= 0, local[begun], ""),
+        "since": judged.since(begun),
     }
     for days in SPANS:
         of = scores(since(issued, end, days), by_cell=True)
@@ -267,17 +266,11 @@ def _drift(values: np.ndarray, n_recent: int) -> np.ndarray:
 def _judged(watch: Watch, options: MonitorOptions) -> Watch:
     """Return a watch with its alarms and the exit code."""
     held = tuple(str(one) for one in watch.held)
-    broken = tuple(_broken(watch)) if options.name_cells else ()
+    states = (watch.cells[name].tolist() for name in ("cell", "state", "since"))
+    broken = tuple(in_words(*states)) if options.name_cells else ()
     others = tuple(_alarms(watch, options))
     code = HELD if held else ALARM if others else BROKEN if broken else FINE
     return replace(watch, alarms=(*held, *broken, *others), code=code)
-
-
-def _broken(watch: Watch) -> Iterator[str]:
-    """Yield a sentence for each state that cells are in, which names them."""
-    for state, rows in watch.broken.groupby("state", sort=False):
-        who = some([f"{row['cell']} since {str(row['since'])[:16]}" for _, row in rows.iterrows()])
-        yield f"{counted(len(rows), 'cell')} {state}: {who}"
 
 
 def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:

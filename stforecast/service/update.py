@@ -187,7 +187,11 @@ def update(
         # Its title is the name in messages, which would else be that of the first records.
         history = history.isel(time=slice(-keep, None)).assign_attrs(title="records in service")
         state = dataclasses.replace(state, history=history, broken=None)
-        state.broken = judge(opened, state, settings.monitor).found.broken
+        judged = judge(opened, state, settings.monitor)
+        state.broken = judged.found.broken
+        for note in judged.broken:
+            log.warning("%s: %s", path, note)
+        change = dataclasses.replace(change, notes=(*change.notes, *judged.broken))
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
         _write(path, forecaster, state, updated)
         release(path, str(new), records)
@@ -257,7 +261,14 @@ def _held_back(
     }  # fmt: skip
     state.log = pd.concat([state.log, pd.DataFrame([about])], ignore_index=True)
     done = Updated(HELD, about, table, interval)
+    before = folder.last_state(path)
+    times = before and (before / folder.STATE).stat()
     _write(path, forecaster, state, done)
+    if times:  # Metrics tell when records were taken last.
+        os.utime(
+            path / folder.IN_SERVICE.parent / folder.STATE,
+            ns=(times.st_atime_ns, times.st_mtime_ns),
+        )
     file = path / folder.IN_SERVICE.parent / "forecast.csv"
     further = {
         "kind": doubt.kind, "remedy": doubt.remedy, "kept": held.kept, "from": str(table.index[0]),

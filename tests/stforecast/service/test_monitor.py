@@ -1,6 +1,8 @@
 import html
 import json
+import re
 import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -11,8 +13,8 @@ from scipy.stats import ks_2samp
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast.cli.main import main
-from stforecast.service.folder import last_state, read_state
 from stforecast.service.delivery import end_of
+from stforecast.service.folder import last_state, read_state
 from stforecast.service.monitor import ALARM, METRICS, TABLE, _drift, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
 from stforecast.service.update import update
@@ -131,6 +133,30 @@ def test_metrics_are_those_that_prometheus_reads(watched):
     assert found['stforecast_service_cells{state="stuck"}'] == 1
     assert found['stforecast_service_scored_values{days="1"}'] == 33
     assert text.count("# TYPE stforecast_service_mase gauge") == 1
+
+
+def units_and_kinds(text):
+    """Faults of metrics, by Prometheus's rules of names: base units, totals are counters."""
+    kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+    helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    named = {re.match(r"[a-z_:]+", line)[0] for line in text.splitlines() if line[0] != "#"}
+    odd = r"(^|_)(hours?|minutes?|days?|ms|milliseconds?|kb|kilobytes?|percent|share)(_|$)"
+    found = [f"{n} has no help or type" for n in named if n not in kinds or n not in helped]
+    found += [f"{n} is not in base units" for n in named if re.search(odd, n)]
+    return found + [f"{n} is no {kinds[n]}" for n in kinds
+                    if n.endswith("_total") != (kinds[n] == "counter")]  # fmt: skip
+
+
+def test_metrics_have_base_units_and_a_dead_job_is_seen(watched):
+    watch = monitor(watched, MORNING)
+    text = watch.metrics()
+    assert units_and_kinds(text) == []
+    assert units_and_kinds("# TYPE a_late_hours gauge\na_late_hours 1\n") != []
+    updated = float(re.search(r"last_update_timestamp_seconds (\d\S*)", text)[1])
+    assert abs(updated - (last_state(watched) / "state.json").stat().st_mtime) < 0.01
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, text=True)
+        assert done.returncode == 0
 
 
 def test_records_of_a_local_clock_are_late_by_hours_that_passed():
