@@ -1,11 +1,11 @@
 """The state of each cell's counter: silent, zero, stuck, wild or drifted, and since when.
 
 A counter that repeats a reading, or sends none, is broken once it has done so for hours, for half
-as long again as ever before, and for longer than its earlier repetitions make likely; zeros count
-if they are as rare there. It is wild if a quarter of a day's readings are as rare as anomalies,
-while other cells are as expected, and no common factor explains them; with a factor it has drifted,
-as one whose last days are distributed otherwise. What drifts is learnt; what is broken is not: it
-counts as missing, wild readings for a week at most.
+as long again as ever before, and if its earlier readings at the same times of day make that
+unlikely; zeros count where they are rare. It is wild if a quarter of a day's readings are as rare
+as anomalies, while other cells are as expected, and no common factor explains them; with a factor
+it has drifted, as one whose last days are distributed otherwise. What drifts is learnt; what is
+broken is not: it counts as missing, wild readings for a week at most.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LONGER = 1.5
 """How often as long as any earlier repetition of its kind one must be."""
 
 UNLIKELY = 1e-6
-"""Probability of a repetition as long, by how often earlier readings were repeated."""
+"""Probability of a repetition as long, by how often readings were repeated at its times of day."""
 
 AT_FIRST = 7
 """Days at the begin of a history whose repetitions are usual."""
@@ -88,23 +88,23 @@ def find_states(
             state[cell], since[cell] = kind, at.start
     least = max(round(hours * day / 24), 2)
     for cell in range(n_cells):
-        for begin, end, kind in repetitions(readings[:, cell], least, AT_FIRST * day):
+        for begin, end, kind in repetitions(readings[:, cell], least, day):
             broken[begin:end, cell] |= kind != "silent"
             if end == n:
                 state[cell], since[cell] = kind, begin
     return Found(state, since, broken)
 
 
-def repetitions(values: Values, least: int, at_first: int) -> Iterator[tuple[int, int, str]]:
+def repetitions(values: Values, least: int, day: int) -> Iterator[tuple[int, int, str]]:
     """Yield begin, end and kind of each spell in which a cell's counter is broken.
 
     Args:
         values: `(steps,)` readings.
         least: least length in steps; shorter gaps do not end a repetition.
-        at_first: steps at the begin in which what is repeated is usual.
+        day: steps of a day.
 
     >>> usual = np.tile([5.0, 7.0, 5.0, 9.0], 30)
-    >>> list(repetitions(np.concatenate([usual, np.full(20, 6.0)]), 12, 20))
+    >>> list(repetitions(np.concatenate([usual, np.full(20, 6.0)]), 12, 4))
     [(120, 140, 'stuck')]
     """
     filled = pd.Series(values).ffill().to_numpy(copy=True)
@@ -115,14 +115,28 @@ def repetitions(values: Values, least: int, at_first: int) -> Iterator[tuple[int
     begins, ends = _runs(np.where(np.isnan(filled), np.inf, filled))
     first, lengths = filled[begins], ends - begins
     kinds = np.where(np.isnan(first), "silent", np.where(first == 0, "zero", "stuck"))
-    usual = np.ones(len(begins), dtype=bool)
-    for i in np.flatnonzero((lengths >= least) & (begins >= at_first)):
-        earlier = lengths[:i][usual[:i] & (kinds[:i] == kinds[i])]
-        repeated = (earlier.sum() - len(earlier) + 0.1) / (earlier.sum() + 1)
-        likely = lengths[i] * math.log(repeated) > math.log(UNLIKELY)
-        if lengths[i] > LONGER * earlier.max(initial=0) and not likely:
-            usual[i] = False
-            yield int(begins[i]), int(ends[i]), str(kinds[i])
+    same = np.concatenate([[False], (filled[1:] == filled[:-1]) & (filled[1:] != 0)])
+    marks = {"silent": np.isnan(filled), "zero": filled == 0, "stuck": same}
+    usual, judged = np.ones(len(begins), dtype=bool), np.ones(len(filled), dtype=bool)
+    for i in np.flatnonzero((lengths >= least) & (begins >= AT_FIRST * day)):
+        begin, end, kind = int(begins[i]), int(ends[i]), str(kinds[i])
+        longest = lengths[:i][usual[:i] & (kinds[:i] == kind)].max(initial=0)
+        before = judged[:begin]
+        if lengths[i] > LONGER * longest and _unlikely(marks[kind][:begin], before, end, day):
+            usual[i], judged[begin:end] = False, False
+            yield begin, end, kind
+
+
+def _unlikely(marks: Values, usual: Values, end: int, day: int) -> bool:
+    """Return whether a repetition until a step is unlikely by the earlier marks `(steps,)`.
+
+    Those at the same time of day say how likely each of its steps is.
+    """
+    begin = len(marks)
+    time = np.arange(end) % day
+    n, known = (np.bincount(time[:begin], of, day) for of in (marks & usual, usual))
+    chances = (n + 0.1) / (known + 1)
+    return bool(np.log(chances[time[begin + 1 :]]).sum() < math.log(UNLIKELY))
 
 
 def _runs(values: Values) -> tuple[np.ndarray, np.ndarray]:

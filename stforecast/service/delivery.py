@@ -45,8 +45,9 @@ LEAST_FACTOR = 5.0
 FEW_CELLS, LEAST_OF_FEW = 4, 20.0
 """Cells below which that factor must be larger: a few may well move together."""
 
-MOST_SPREAD, LEAST_SPREAD = 1.2, 0.08
-"""How far apart the factors of cells may be, in what is usual, and anyway, as a logarithm."""
+SPREAD, LEAST_SPREAD, MOST_SPREAD = 1.2, 0.08, 0.15
+"""How far apart the factors of cells may be: in what is usual, but at least and at most so far, as
+a logarithm."""
 
 ALIKE = 1.5
 """Factor within which cells have the same."""
@@ -67,6 +68,10 @@ odd cells that they are at least."""
 
 FEWEST = 6
 """Steps of a delivery below which neither zone nor order of the columns is judged."""
+
+AS_EXPECTED, SUM_STAYS = 0.7, 2.0
+"""Mean error of swapped cells in their places, in half widths, and that of the sum of all cells, in
+what is usual; both at most."""
 
 MOST_SWAPPED = 500
 """Cells that are tried in each other's places."""
@@ -237,7 +242,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     if weights[alike].sum() < MOST_CELLS * expected[expected > 0].sum():
         return None
     # The world moves cells by different factors.
-    if spread(np.log(factors)) > max(MOST_SPREAD * of.usual.spread, LEAST_SPREAD):
+    if spread(np.log(factors)) > np.clip(SPREAD * of.usual.spread, LEAST_SPREAD, MOST_SPREAD):
         return None
     named, what = _named(factor, of.readings, of.digit)
     n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
@@ -336,6 +341,9 @@ def _swapped(of: Delivery) -> Doubt | None:
     both = np.isfinite(of.readings) & np.isfinite(of.own)
     if n < FEWEST or of.readings.shape[1] < 2:
         return None
+    error = np.where(both, of.readings - of.own, 0.0).sum(axis=1)
+    if np.abs(error).sum() > SUM_STAYS * of.usual.total * np.where(both, of.own, 0.0).sum():
+        return None  # Cells that change places leave their sum as it is.
     width = np.where(of.readings > of.own, of.expected.above[of.lead : of.lead + n],
                      of.expected.below[of.lead : of.lead + n])  # fmt: skip
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -355,7 +363,7 @@ def _swapped(of: Delivery) -> Doubt | None:
     before, after = cost[at, at], cost[at, place]
     fits = moved & (after < SWAPPED * before)
     # On a holiday many cells are odd, and a few are so as others usually are.
-    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > 1:
+    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > AS_EXPECTED:
         return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")
