@@ -19,9 +19,8 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.quick import make_plan
 from stforecast.service.cells import find_states
 from stforecast.service.delivery import doubt_of_values
-from stforecast.service.expected import expect, measure
 from stforecast.service.folder import ServiceState, UpdateStanding
-from stforecast.service.judge import SPAN, readings_of
+from stforecast.service.judge import SPAN, rarity_of, readings_of
 from stforecast.service.settings import MonitorOptions
 
 FACTORS = (8, 1000, 1024, 1e6, 1 / 60, 1 / 8, 1 / 1000)
@@ -171,23 +170,27 @@ def _planted(
         past = readings_of(state.history, issued).iloc[-SPAN * day :]
         now = readings_of(today, issued)
         readings = pd.concat([past, now])
-        expected = expect(issued.isel(time=slice(max(i - SPAN, 0), i + 1)), readings)
-        scale = measure(issued.isel(time=slice(FIRST)), state.issued, expected, readings.to_numpy())
-        right, plain = readings.to_numpy(), scale.rarity(expected, readings.to_numpy())
-        n_readings += int(np.isfinite(plain[-day:]).sum())
-        n_listed += int((plain[-day:] >= options.anomaly_in).sum())
+        made, before = (
+            issued.isel(time=slice(max(i - SPAN, 0), i + 1)),
+            issued.isel(time=slice(FIRST)),
+        )
+        right = rarity_of(before, made, readings, readings)
+        n_readings += int(np.isfinite(right.listed[-day:]).sum())
+        n_listed += int((right.listed[-day:] >= options.anomaly_in).sum())
         judge = (day, options.stuck_hours, options.anomaly_in)
-        before = find_states(right, expected, plain, *judge)
-        n_cells, n_named = n_cells + right.shape[1], n_named + int((before.state != "").sum())
-        spoilt, who = right.copy(), rng.permutation(right.shape[1])[: len(FAULTS)]
+        plain = readings.to_numpy()
+        states = find_states(plain, right.expected, right.surely, *judge)
+        n_cells, n_named = n_cells + plain.shape[1], n_named + int((states.state != "").sum())
+        spoilt, who = plain.copy(), rng.permutation(plain.shape[1])[: len(FAULTS)]
         for fault, cell in zip(FAULTS, who, strict=False):
             spoilt[-day:, cell] = _spoilt(spoilt[-day:, cell], fault, rng)
-        rarity = scale.rarity(expected, spoilt)
-        after = find_states(spoilt, expected, rarity, *judge)
+        table_of = pd.DataFrame(spoilt, readings.index, readings.columns)
+        odd = rarity_of(before, made, table_of, table_of)
+        after = find_states(spoilt, odd.expected, odd.surely, *judge)
         for fault, cell in zip(FAULTS, who, strict=False):
-            changed = spoilt[-day:, cell] != right[-day:, cell]
+            changed = spoilt[-day:, cell] != plain[-day:, cell]
             tried[fault] += 1
-            listed[fault] += bool((rarity[-day:, cell][changed] >= options.anomaly_in).any())
+            listed[fault] += bool((odd.listed[-day:, cell][changed] >= options.anomaly_in).any())
             named[fault] += after.state[cell] != ""
     yield {"what": LISTED, "kind": GOOD, "n": n_readings, "found": n_listed}
     yield {"what": BROKEN, "kind": GOOD, "n": n_cells, "found": n_named}

@@ -1,10 +1,11 @@
 """What each reading was expected to be, and how rare it is: the one measure of all that is odd.
 
-A reading is expected where the newest forecast made before it put it. Beyond all forecasts, it is
-the median of the same time in the four weeks before, at the level of the last week. Its distance
-is counted in half widths of the bounds, separately above and below; how rare a distance is, follows
-from the distances of earlier readings of all cells, whose upper end is taken as a Pareto
-distribution. Broken counters, deliveries and the list of anomalies are judged by this measure.
+A reading is expected where the newest forecast made before it put it. Beyond all forecasts, and
+where the day before a forecast is missing, it is the median of the same time in the four weeks
+before, at the level of the last week. Its distance is counted in half widths of the bounds,
+separately above and below; how rare a distance is, follows from the distances of earlier readings
+of all cells, whose upper end is taken as a Pareto distribution. Broken counters, deliveries and the
+list of anomalies are judged by this measure.
 """
 
 from __future__ import annotations
@@ -255,8 +256,27 @@ def expect(
     before = [weeks_before(block, n_new, week) for block in blocks]
     values, width = (np.concatenate(parts, axis=1) for parts in zip(*before, strict=True))
     own = found.forecast & np.isfinite(found.below) & np.isfinite(found.above)
+    own &= _fed(issued.indexes["time"], history, times, max(week // 7, 1))
     parts = ((found.values, values), (found.below, width), (found.above, width))
     return Expected(times, *(np.where(own, a, b) for a, b in parts), forecast=own)
+
+
+def _fed(
+    starts: pd.DatetimeIndex, history: pd.DataFrame, times: pd.DatetimeIndex, day: int
+) -> Values:
+    """Return whether the newest forecast of each time could read most of its cell's last day.
+
+    One that could not may be worse than its bounds say.
+    """
+    n = len(history)
+    known = np.concatenate([np.zeros((1, history.shape[1])), history.notna().cumsum().to_numpy()])
+    start = starts.searchsorted(times, side="right") - 1
+    if not len(starts):
+        return np.zeros((len(times), history.shape[1]), dtype=bool)
+    end = history.index.searchsorted(starts[start.clip(0)]).clip(0, n)
+    begin = (end - day).clip(0)
+    found: Values = known[end] - known[begin] >= (end - begin)[:, None] / 2
+    return found
 
 
 def tested(run: ForecastRun) -> xr.Dataset:
@@ -268,20 +288,17 @@ def tested(run: ForecastRun) -> xr.Dataset:
         return found[names].isel(time=slice(None, None, every)).load()
 
 
-def measure(
-    before: xr.Dataset, issued: xr.Dataset, expected: Expected, readings: Values
-) -> Measure:
+def measure(before: xr.Dataset, issued: xr.Dataset, weeks: Expected, readings: Values) -> Measure:
     """Return how rare distances are, from tested forecasts and all that was believed since.
 
     Args:
         before: `tested` forecasts.
         issued: the forecasts made in service, with the believed readings as `y`.
-        expected: what the last readings of the history were expected to be.
+        weeks: what the weeks before say of the last readings of the history.
         readings: these, without what is not believed, `(steps, cells)`.
     """
     distances = np.concatenate([_distances(one).ravel() for one in (before, issued)])
-    weeks = np.where(expected.forecast, np.nan, expected.distances(readings))
-    return Measure(Tails.of(distances), Tails.of(weeks))
+    return Measure(Tails.of(distances), Tails.of(weeks.distances(readings)))
 
 
 class Usual(NamedTuple):

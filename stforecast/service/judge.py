@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ import xarray as xr
 from data_prep.cube import local_time, observed, step_of
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service.cells import Found, find_states, in_words
-from stforecast.service.expected import Expected, Measure, Values, expect, measure, tested
+from stforecast.service.expected import Expected, Values, expect, measure, tested
 from stforecast.service.folder import ServiceState
+from stforecast.service.scores import target_times
 from stforecast.service.settings import MonitorOptions
 
 SPAN = 35
@@ -59,7 +61,7 @@ class Judged:
         said = in_words(
             self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
         )
-        return [f"{one}; their readings count as missing" for one in said]
+        return [f"{one}; its readings count as missing" for one in said]
 
     @property
     def n_judged(self) -> int:
@@ -73,33 +75,61 @@ def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
 
 
-def measure_of(
-    run: ForecastRun, state: ServiceState, readings: pd.DataFrame
-) -> tuple[Expected, Measure]:
-    """Return what was expected of the last days, and how rare distances from it are.
+class Rarity(NamedTuple):
+    """How rare readings are, `(last steps, cells)`: one in so many.
 
-    `readings` are all of the state's, from which what is known to be broken may be left out.
+    Attributes:
+        expected: what was expected of them.
+        listed: by what was expected.
+        surely: by that and by the weeks before, since a forecast may be wrong, too.
     """
-    day = round(pd.Timedelta(days=1) / step_of(state.history))
-    recent = readings.iloc[-SPAN * max(day, 1) :]
-    expected = expect(state.issued, recent)
-    return expected, measure(tested(run), state.issued, expected, recent.to_numpy())
+
+    expected: Expected
+    listed: Values
+    surely: Values
+
+
+def rarity_of(
+    before: xr.Dataset, issued: xr.Dataset, readings: pd.DataFrame, believed: pd.DataFrame
+) -> Rarity:
+    """Return how rare the last readings are; those of the last day by those before it.
+
+    Args:
+        before: the run's `tested` forecasts.
+        issued: the forecasts made in service, with what is believed as `y`.
+        readings: all readings (time × cell).
+        believed: the same without those of broken counters.
+    """
+    day = max(round(pd.Timedelta(days=1) / (readings.index[1] - readings.index[0])), 1)
+    recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
+    expected, weeks = (expect(one, recent) for one in (issued, issued.isel(time=slice(0))))
+    begin = np.datetime64(readings.index[-1] - pd.Timedelta(days=1))
+    earlier = xr.DataArray(target_times(issued) <= begin, dims=("time", "horizon"))
+    y = issued["y"].where(earlier).transpose("cell", "time", "horizon")
+    known = recent.to_numpy(copy=True)
+    known[len(known) - day :] = np.nan
+    scale = measure(before, issued.assign(y=y), weeks, known)
+    listed = scale.rarity(expected, seen)
+    return Rarity(expected, listed, np.fmin(listed, scale.rarity(weeks, seen)))
 
 
 def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions) -> Judged:
     """Compare the readings of a service with what was expected of them."""
-    readings = readings_of(state.history, state.issued)
-    believed = readings if state.broken is None else readings.mask(state.broken)
+    readings, before = readings_of(state.history, state.issued), tested(run)
     day = max(round(pd.Timedelta(days=1) / step_of(state.history)), 1)
-    expected, scale = measure_of(run, state, believed)
-    rarity = scale.rarity(expected, readings.to_numpy()[-len(expected.times) :])
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end
-    in_service = np.asarray(expected.times > begun - pd.Timedelta(days=1))
-    found = find_states(
-        readings.to_numpy(), expected, np.where(in_service[:, None], rarity, np.nan), day,
-        options.stuck_hours, options.anomaly_in,
-    )  # fmt: skip
-    return Judged(readings, local_time(state.history), expected, rarity, found, day)
+    believed = readings
+    for _ in range(2):  # What is broken is no measure of what follows it.
+        rare = rarity_of(before, state.issued, readings, believed)
+        in_service = np.asarray(rare.expected.times > begun - pd.Timedelta(days=1))
+        found = find_states(
+            readings.to_numpy(), rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
+            day, options.stuck_hours, options.anomaly_in,
+        )  # fmt: skip
+        if not found.broken.any():
+            break
+        believed = readings.mask(found.broken)
+    return Judged(readings, local_time(state.history), rare.expected, rare.listed, found, day)
 
 
 def anomalies(judged: Judged, history: xr.Dataset, one_in: float) -> pd.DataFrame:
