@@ -20,8 +20,8 @@ from stforecast.service.settings import MonitorOptions
 SPAN = 35
 """Last days of a history whose readings are compared with what was expected of them."""
 
-NEAREST = 8
-"""Neighbours of a cell."""
+NEAREST, MOST_OTHERS = 8, 500
+"""Neighbours of a cell, and others that are asked where places are unknown."""
 
 COLUMNS = (
     "cell", "begin", "end", "hours", "readings", "seen", "expected", "lower", "upper", "one_in",
@@ -132,7 +132,7 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions) -> Jud
     return Judged(readings, local_time(state.history), rare.expected, rare.listed, found, day)
 
 
-def anomalies(judged: Judged, history: xr.Dataset, one_in: float) -> pd.DataFrame:
+def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFrame:
     """Return the anomalies of the last day, a row for each spell of a cell, the rarest first.
 
     `seen`, `expected` and the bounds are of the spell's rarest reading. `neighbours` counts those
@@ -143,10 +143,11 @@ def anomalies(judged: Judged, history: xr.Dataset, one_in: float) -> pd.DataFram
     readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
     with np.errstate(invalid="ignore"):
         odd = rarity >= one_in
-    near = _neighbours(history, judged.readings.columns)
+    near = _neighbours(state) if odd.any() else None
     hours, rows = pd.Timedelta(hours=1), []
     step = local[1] - local[0] if n > 1 else hours
     for cell in np.flatnonzero(odd.any(axis=0)):
+        assert near is not None
         steps = np.flatnonzero(odd[:, cell])
         for spell in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
             at = spell[np.argmax(rarity[spell, cell])]
@@ -162,21 +163,18 @@ def anomalies(judged: Judged, history: xr.Dataset, one_in: float) -> pd.DataFram
     return found.sort_values("one_in", ascending=False, kind="stable").reset_index(drop=True)
 
 
-def _neighbours(history: xr.Dataset, cells: pd.Index) -> np.ndarray:
+def _neighbours(state: ServiceState) -> np.ndarray:
     """Return the places of each cell's neighbours, `(cells, neighbours)`: the nearest, or all."""
-    n, near = len(cells), min(NEAREST, len(cells) - 1)
-    if "lon" in history and "lat" in history and n > 1:
-        lon, lat = (np.radians(history[name].sel(cell=cells.to_numpy()).to_numpy())
-                    for name in ("lon", "lat"))  # fmt: skip
-        plane = np.stack([lon * np.cos(np.nanmean(lat)), lat], axis=1)
-        if np.isfinite(plane).all():
-            from scipy.spatial import cKDTree  # slow to import
+    from scipy.spatial import cKDTree  # They are slow to import.
 
-            found = cKDTree(plane).query(plane, near + 1)[1]
-            own = np.arange(n)[:, None]
-            return np.array([row[row != i][:near] for i, row in zip(own, found, strict=True)])
-    return np.array([np.delete(np.arange(n), i) for i in range(n)]) if n <= 500 else _none(n)
+    from stforecast.plots.cell_map import find_places
 
-
-def _none(n: int) -> np.ndarray:
-    return np.zeros((n, 0), dtype=int)
+    n = state.issued.sizes["cell"]
+    found, everyone = find_places(state.issued, state.history), np.arange(n)
+    if found.kind == "tiles" or n <= NEAREST:
+        few = everyone[: MOST_OTHERS + 1]
+        return np.array([few[few != i][:MOST_OTHERS] for i in everyone]).reshape(n, -1)
+    near = cKDTree(np.stack([found.east, found.north], axis=1)).query(
+        np.stack([found.east, found.north], axis=1), NEAREST + 1
+    )[1]
+    return np.array([row[row != i][:NEAREST] for i, row in zip(everyone, near, strict=True)])

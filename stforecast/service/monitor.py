@@ -183,7 +183,7 @@ def monitor(
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
         _cells(judged, state.issued, options),
-        anomalies(judged, state.history, options.anomaly_in),
+        anomalies(judged, state, options.anomaly_in),
         judged.n_judged,
         held_back(path),
         pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC"),

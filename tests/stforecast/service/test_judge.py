@@ -11,7 +11,7 @@ from in_service import DAYS, values, write
 
 from data_prep.cube import open_cube
 from stforecast.cli.main import main
-from stforecast.service.folder import BROKEN, last_state
+from stforecast.service.folder import BROKEN, ServiceState, UpdateStanding, last_state
 from stforecast.service.judge import COLUMNS, _neighbours
 from stforecast.service.monitor import ANOMALIES, monitor
 from stforecast.service.update import update
@@ -89,9 +89,14 @@ def test_only_broken_counters_have_an_exit_code_of_their_own(known, tmp_path, ca
 
 
 def test_neighbours_are_the_nearest_cells():
-    cells = pd.Index(list("abcdefghijkl"))
-    places = {"lon": ("cell", np.arange(12.0)), "lat": ("cell", np.zeros(12))}
-    found = _neighbours(xr.Dataset(places, {"cell": cells}), cells)
+    cells = list("abcdefghijkl")
+
+    def state(n, **places):
+        issued = xr.Dataset(coords={"cell": cells[:n], **places})
+        return ServiceState(xr.Dataset(), issued, UpdateStanding(1.0, "", ""), pd.DataFrame())
+
+    places = {"lon": ("cell", np.arange(12) / 100), "lat": ("cell", np.zeros(12))}
+    found = _neighbours(state(12, **places))
     assert set(found[0]) == set(range(1, 9))
     assert set(found[6]) == {2, 3, 4, 5, 7, 8, 9, 10}
-    assert _neighbours(xr.Dataset(), cells[:3]).tolist() == [[1, 2], [0, 2], [0, 1]]
+    assert _neighbours(state(3)).tolist() == [[1, 2], [0, 2], [0, 1]]
