@@ -133,10 +133,11 @@ class Simulation:
     @property
     def source(self) -> str:
         """Origin of the days, in one line."""
+        stuck = f", cell {self.stuck} stuck on the last day" if self.stuck else ""
         return (
             f"simulated by stforecast simulate (preset {self.preset}, city {self.city}, "
             f"{self.cells} cells, {self.days} days from {self.start}, seed {self.seed}, "
-            f"version {self.version})"
+            f"version {self.version}{stuck})"
         )
 
     @property

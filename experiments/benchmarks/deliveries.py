@@ -59,7 +59,7 @@ def deliveries(
 
     Args:
         results: gets the rows.
-        *data: a table or a cube.
+        *data: a wide table, or a cube.
         service: variable to take; by default the first.
         name: name of the data in the results.
         method: method of the model.
@@ -71,7 +71,10 @@ def deliveries(
     """
     logging.getLogger("stforecast").setLevel(logging.ERROR)
     logging.getLogger("data_prep").setLevel(logging.ERROR)
-    cube = open_cube(data[0], allow_gaps=True) if data[0].suffix != ".nc" else open_cube(data[0])
+    given = (
+        data[0] if data[0].suffix == ".nc" else pd.read_csv(data[0], index_col=0, parse_dates=True)
+    )
+    cube = open_cube(given) if isinstance(given, Path) else open_cube(given, allow_gaps=True)
     cube = cube.sel(time=slice(since or None, until or None)).isel(cell=slice(cells or None))
     cube = _known(cube[[service or next(iter(cube.data_vars))]].load())
     issued = _forecasts(cube, method, train_days)
@@ -119,7 +122,8 @@ def _forecasts(cube: xr.Dataset, method: str, train_days: int) -> xr.Dataset:
 
 def _state(cube: xr.Dataset, issued: xr.Dataset, i: int) -> tuple[ServiceState, xr.Dataset]:
     """Return a service before a day, and the day."""
-    begin, day = cube.indexes["time"].get_loc(issued.indexes["time"][i]), issued.sizes["horizon"]
+    begin = int(cube.indexes["time"].searchsorted(issued.indexes["time"][i]))
+    day = issued.sizes["horizon"]
     history = cube.isel(time=slice(max(begin - 2 * SPAN * day, 0), begin))
     standing = UpdateStanding(1.0, "", "")
     past = issued.isel(time=slice(max(i - SPAN, 0), i))
@@ -236,7 +240,7 @@ def deliveries_table(rows: pd.DataFrame) -> str:
     found = []
     for (what, kind), own in rows.groupby(["what", "kind"], sort=False):
         by_data = {row["data"]: _share(row["found"], row["n"]) for _, row in own.iterrows()}
-        total = _share(own["found"].sum(), own["n"].sum())
+        total = _share(int(own["found"].sum()), int(own["n"].sum()))
         found.append({"what": what, "kind": kind, "all": total, **by_data})
     order = {what: i for i, what in enumerate(("held back", LISTED, BROKEN))}
     return table(sorted(found, key=lambda row: order[row["what"]]), heads)

@@ -172,12 +172,15 @@ def forecast_for(forecasts: xr.Dataset, times: pd.DatetimeIndex) -> Expected:
     if len(starts):
         ahead = np.asarray((times - starts[window.clip(0)]) // step)
     known = (window >= 0) & (ahead >= 0) & (ahead < horizon)
-    found = []
-    for of in (forecasts["y_hat"].to_numpy(), *half_widths(forecasts)):
+
+    def at_times(of: Values) -> Values:
         one = np.full((len(times), n_cells), np.nan)
         one[known] = of[:, window[known], ahead[known]].T
-        found.append(one)
-    return Expected(times, *found, forecast=np.isfinite(found[0]))
+        return one
+
+    values = at_times(forecasts["y_hat"].to_numpy())
+    below, above = map(at_times, half_widths(forecasts))
+    return Expected(times, values, below, above, np.isfinite(values))
 
 
 def weeks_before(values: Values, n_new: int, week: int) -> tuple[Values, Values]:
@@ -256,9 +259,12 @@ def expect(
     before = [weeks_before(block, n_new, week) for block in blocks]
     values, width = (np.concatenate(parts, axis=1) for parts in zip(*before, strict=True))
     own = found.forecast & np.isfinite(found.below) & np.isfinite(found.above)
-    own &= _fed(issued.indexes["time"], history, times, max(week // 7, 1))
-    parts = ((found.values, values), (found.below, width), (found.above, width))
-    return Expected(times, *(np.where(own, a, b) for a, b in parts), forecast=own)
+    own &= _fed(pd.DatetimeIndex(issued.indexes["time"]), history, times, max(week // 7, 1))
+    values, below, above = (
+        np.where(own, a, b)
+        for a, b in ((found.values, values), (found.below, width), (found.above, width))
+    )
+    return Expected(times, values, below, above, own)
 
 
 def _fed(

@@ -142,8 +142,9 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
     rarity, expected = judged.rarity[-n:], judged.expected.of(slice(-n, None))
     readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
     with np.errstate(invalid="ignore"):
-        odd = rarity >= one_in
+        odd = np.asarray(rarity >= one_in)
     near = _neighbours(state) if odd.any() else None
+    cells = state.issued["cell"].to_numpy()
     hours, rows = pd.Timedelta(hours=1), []
     step = local[1] - local[0] if n > 1 else hours
     for cell in np.flatnonzero(odd.any(axis=0)):
@@ -154,7 +155,7 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
             value = expected.values[at, cell]
             others = odd[spell].any(axis=0)[near[cell]]
             rows.append((
-                judged.readings.columns[cell], local[spell[0]], local[spell[-1]] + step,
+                cells[cell], local[spell[0]], local[spell[-1]] + step,
                 len(spell) * step / hours, len(spell), readings[at, cell], value,
                 value - expected.below[at, cell], value + expected.above[at, cell],
                 rarity[at, cell], int(others.sum()), len(others),
