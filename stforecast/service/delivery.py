@@ -350,7 +350,8 @@ def _swapped(of: Delivery) -> Doubt | None:
         off = np.where(both, np.abs(of.readings - of.own) / width, 0.0).sum(axis=0) / both.sum(
             axis=0
         )
-    odd = np.flatnonzero(off > 1)[:MOST_SWAPPED]
+    # A cell that always was 0 has no width.
+    odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
     if len(odd) < 2:
         return None
     scale = np.where(both, width, 0.0).sum(axis=0)[odd] / both.sum(axis=0)[odd]

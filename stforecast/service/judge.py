@@ -142,7 +142,7 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
     rarity, expected = judged.rarity[-n:], judged.expected.of(slice(-n, None))
     readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
     with np.errstate(invalid="ignore"):
-        odd = np.asarray(rarity >= one_in)
+        odd: Values = np.asarray(rarity >= one_in)
     near = _neighbours(state) if odd.any() else None
     cells = state.issued["cell"].to_numpy()
     hours, rows = pd.Timedelta(hours=1), []
