@@ -73,7 +73,7 @@ def find_states(
         expected: what was expected of the last steps, of all cells.
         rarity: how rare these are, `(last steps, cells)`; NaN where it does not count.
         day: steps of a day.
-        hours: least length of a repetition, in hours.
+        hours: least length of a repetition, in hours; 0 for none.
         rare: an anomaly is one reading in so many.
     """
     n, n_cells = readings.shape
@@ -87,7 +87,7 @@ def find_states(
         if end == len(rarity):
             state[cell], since[cell] = kind, at.start
     least = max(round(hours * day / 24), 2)
-    for cell in range(n_cells):
+    for cell in range(n_cells if hours else 0):
         for begin, end, kind in repetitions(readings[:, cell], least, day):
             broken[begin:end, cell] |= kind != "silent"
             if end == n:

@@ -91,7 +91,7 @@ class MonitorOptions(CheckedOptions):
     coverage_below: NonNegativeFloat = 0.1
     late_hours: NonNegativeFloat = 36.0
     missing_share: PositiveShare = 0.5
-    stuck_hours: PositiveFloat = 12.0
+    stuck_hours: NonNegativeFloat = 12.0
     drift: NonNegativeFloat = 0.4
     anomaly_in: PositiveFloat = 1000.0
     name_cells: bool = True

@@ -174,8 +174,9 @@ def update(
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
         records = _multiplied(records, state, times)
-        if not accept and (doubt := _doubt(forecaster, opened, state, records, str(new), present)):
-            return _held_back(forecaster, path, state, doubt, (records, str(new), present))
+        delivery = records, str(new), present
+        if not accept and (doubt := _doubt(forecaster, opened, state, delivery, events)):
+            return _held_back(forecaster, path, state, doubt, delivery, events)
         history, change = append(state.history, records, str(new))
         for note in change.notes:
             log.warning("%s: %s", new, note)
@@ -184,14 +185,10 @@ def update(
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
-        # Its title is the name in messages, which would else be that of the first records.
-        history = history.isel(time=slice(-keep, None)).assign_attrs(title="records in service")
-        state = dataclasses.replace(state, history=history, broken=None)
-        judged = judge(opened, state, settings.monitor)
-        state.broken = judged.found.broken
-        for note in judged.broken:
-            log.warning("%s: %s", path, note)
-        change = dataclasses.replace(change, notes=(*change.notes, *judged.broken))
+        state, broken = _with_history(
+            opened, settings, state, history.isel(time=slice(-keep, None))
+        )
+        change = dataclasses.replace(change, notes=(*change.notes, *broken))
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
         _write(path, forecaster, state, updated)
         release(path, str(new), records)
@@ -200,6 +197,19 @@ def update(
     return dataclasses.replace(
         updated, about={**updated.about, "file": str(file), "seconds": seconds}
     )
+
+
+def _with_history(
+    run: ForecastRun, settings: ServiceSettings, state: ServiceState, history: xr.Dataset
+) -> tuple[ServiceState, list[str]]:
+    """Return the state with new records, and what is said of broken counters."""
+    # Its title is the name in messages, which would else be that of the first records.
+    history = history.assign_attrs(title="records in service")
+    state = dataclasses.replace(state, history=history, broken=None)
+    judged = judge(run, state, settings.monitor)
+    for note in judged.broken:
+        log.warning("%s: %s", run.folder, note)
+    return dataclasses.replace(state, broken=judged.found.broken), judged.broken
 
 
 def _write(path: Path, forecaster: Forecaster, state: ServiceState, updated: Updated) -> None:
@@ -221,17 +231,17 @@ def _doubt(
     forecaster: Forecaster,
     run: ForecastRun,
     state: ServiceState,
-    records: xr.Dataset,
-    name: str,
-    present: pd.Timestamp,
+    delivery: tuple[xr.Dataset, str, pd.Timestamp],
+    events: str | os.PathLike[str] | None,
 ) -> Doubt | None:
     """Return why records are not believed; None if they are."""
+    records, name, present = delivery
     found = doubt_of_times(state.history, records, present)
     if found is not None:
         return found
     issued = state.issued
     if not issued.sizes["time"]:
-        series = forecaster.read(state.history)
+        series = forecaster.read(state.history, events)
         coming = forecaster.predict(series), forecaster.predict_interval(series)
         issued = issue(issued, series, *coming)
     return doubt_of_values(state, records, name, issued, tested(run))
@@ -243,12 +253,13 @@ def _held_back(
     state: ServiceState,
     doubt: Doubt,
     delivery: tuple[xr.Dataset, str, pd.Timestamp],
+    events: str | os.PathLike[str] | None,
 ) -> Updated:
     """Keep a delivery aside, and forecast what follows it without it."""
     records, name, present = delivery
     held = hold(path, records, name, doubt, present)
     log.warning("%s", held)
-    series = forecaster.read(state.believed)
+    series = forecaster.read(state.believed, events)
     horizon, step = forecaster.config.window.horizon, forecaster.model_.step
     until = min(end_of(records, step), present)
     missed = math.ceil((until - end_of(state.history, step)) / step)
