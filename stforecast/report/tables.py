@@ -37,12 +37,14 @@ class Table:
         rows: texts by column; a missing entry is a dash.
         notes: sentences below it.
         opens: column whose entries are cells that a click shows; empty for none.
+        marks: column whose entries are coloured by their text; empty for none.
     """
 
     caption: str
     rows: Sequence[Mapping[str, str]]
     notes: Sequence[str] = field(default=())
     opens: str = ""
+    marks: str = ""
 
     @property
     def columns(self) -> list[str]:
