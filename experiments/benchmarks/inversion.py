@@ -152,6 +152,19 @@ class Inputs:
         found = weights.new_zeros(len(weights), self.n + 1)
         return found.index_add_(1, steps % (self.n + 1), weights)[:, : self.n]
 
+    def changed(self, values: Tensor, relative: bool) -> Tensor:
+        """Return how weighted sums of the inputs change with the readings.
+
+        Args:
+            values: `(windows, m)` weights.
+            relative: whether the newest reading is subtracted from lags and targets.
+
+        Returns:
+            `(readings, inputs and targets, m)`.
+        """
+        parts = self.means(values.mT, relative)
+        return torch.cat(parts).permute(2, 0, 1)
+
 
 def hourly(table: pd.DataFrame, days: int, cells: Sequence[str]) -> pd.DataFrame:
     """Return the first days of some cells."""
@@ -174,6 +187,91 @@ def solved(equations: Tensor, values: Tensor, guess: Tensor, noise: float = 1e-7
     n = equations.shape[1]
     u, s, v = torch.linalg.svd(r[:n, :n], full_matrices=False)
     return guess + v.mT @ ((s / (s**2 + noise**2))[:, None] * (u.mT @ r[:n, n:]))
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """Sums over cells of the mean products of windows, as the attacker has them.
+
+    Attributes:
+        inputs: the windows.
+        relative: whether the newest reading is subtracted from lags and targets.
+        weights: `(m, windows)` known inputs, orthogonal.
+        linear: `(inputs and targets, m)` mean products with these, summed over `cells`.
+        quadratic: `(inputs, inputs and targets)` mean products of the others, summed likewise.
+        scaled: `(readings,)` weights of the mean in z-scores.
+        cells: number of cells.
+    """
+
+    inputs: Inputs
+    relative: bool
+    weights: Tensor
+    linear: Tensor
+    quadratic: Tensor
+    scaled: Tensor
+    cells: int
+
+    @cached_property
+    def equations(self) -> Tensor:
+        """Linear equations for the sum of the cells' readings, `(equations, readings)`."""
+        of_means = torch.cat(self.inputs.means(self.weights, self.relative)).flatten(0, 1)
+        return torch.cat([of_means, self.scaled[None]])
+
+    def mean_reading(self, guess: Tensor) -> Tensor:
+        """Solve for the mean of the cells' readings, `(readings, 1)`, near a guess of it."""
+        values = torch.cat([self.linear.flatten(), torch.zeros(1)]) / self.cells
+        return solved(self.equations, values[:, None], guess)
+
+    def each_reading(self, start: Tensor, steps: int, every: int = 2) -> Tensor:
+        """Solve for each cell's readings by the Levenberg-Marquardt method.
+
+        Of the quadratic equations it takes one of `every`, since there are more than it needs.
+        """
+        x, penalty = start.clone(), 1e-3
+        some = torch.ones_like(self.quadratic, dtype=torch.bool).triu().nonzero()[::every].T
+        error = self._errors(x, some)
+        for _ in range(steps):
+            slopes = torch.cat([self._slopes(x, c, some) for c in range(self.cells)], dim=1)
+            curvature, downhill = slopes.mT @ slopes, slopes.mT @ error
+            for _ in range(10):
+                damped = curvature + penalty * torch.eye(len(curvature), dtype=x.dtype)
+                step = torch.linalg.solve(damped, downhill).view(self.cells, -1).mT
+                found = self._errors(x - step, some)
+                if found.norm() < error.norm():
+                    break
+                penalty *= 4
+            else:
+                break
+            x, error, penalty = x - step, found, max(penalty / 5, 1e-13)
+            if error.norm() < 1e-6:
+                break
+        return x
+
+    def _windows(self, series: Tensor) -> Tensor:
+        """Return the inputs and targets of a series, `(windows, inputs and targets)`."""
+        of = self.inputs
+        padded = torch.cat([series, series.new_zeros(1)])
+        base = series[of.newest][:, None] if self.relative else 0.0
+        lags, targets = padded[of.steps] - base, series[of.targets] - base
+        return torch.cat([lags, of.profile @ series, targets], dim=1)
+
+    def _errors(self, x: Tensor, some: Tensor) -> Tensor:
+        windows = [self._windows(series) for series in x.unbind(1)]
+        n, rows = len(self.inputs.newest), len(self.quadratic)
+        linear = sum(w.mT @ self.weights.mT for w in windows) - self.linear
+        products = sum(w[:, :rows].mT @ w for w in windows) / n - self.quadratic
+        variance = self.scaled @ x.square() - self.scaled.sum()
+        parts = linear.flatten(), products[tuple(some)], self.scaled @ x, variance
+        return torch.cat(parts)
+
+    def _slopes(self, x: Tensor, cell: int, some: Tensor) -> Tensor:
+        """Return how the errors change with a cell's readings, `(errors, readings)`."""
+        windows, rows = self._windows(x[:, cell]), len(self.quadratic)
+        change = self.inputs.changed(windows, self.relative) / len(windows)
+        products = (change + change.mT)[:, :rows][:, some[0], some[1]].mT
+        own = torch.zeros(2 * self.cells, len(x), dtype=x.dtype)
+        own[cell], own[self.cells + cell] = self.scaled, 2 * self.scaled * x[:, cell]
+        return torch.cat([self.equations[:-1], products, own])
 
 
 def weekly_guess(readings: Tensor) -> Tensor:
