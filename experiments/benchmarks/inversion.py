@@ -26,6 +26,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.state import Cohort, State
 from stforecast.federated.core.tensors import Payload
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.settings import RunSettings
 from stforecast.forecasting.config import Config, resolve
@@ -70,7 +71,9 @@ class Victims:
     @cached_property
     def state(self) -> State:
         """State before the first round."""
-        return initial_state(self.method, self.samples.sizes, self.config.run.seed)
+        state = initial_state(self.method, self.samples.sizes, self.config.run.seed)
+        state.clients.memory |= self.method.sample_memory(self.samples)
+        return state
 
     def cohort(self) -> Cohort:
         """Return all cells as a cohort of the first round, on copies of their state."""
@@ -80,8 +83,9 @@ class Victims:
 
     def upload(self) -> Payload:
         """Return what each cell sends in the first round, `(cells, …)`."""
-        payload = self.method.broadcast(self.state.server, self.state.participants())
-        return self.method.local_update(self.cohort(), payload)
+        seed, ids = self.config.run.seed, torch.arange(len(self.samples))
+        trainer = Trainer(self.method, self.samples, None, seed=seed, device="cpu")
+        return trainer.train(ids).upload
 
     @cached_property
     def inputs(self) -> Inputs:
