@@ -8,7 +8,6 @@ of windows with weights that it knows gives linear equations for the readings.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,8 +80,9 @@ class Victims:
         seed = self.config.run.seed
         return Cohort(self.state.clients, ids, self.samples, training, seed, 0, copied=True)
 
-    def upload(self) -> Payload:
-        """Return what each cell sends in the first round, `(cells, …)`."""
+    @cached_property
+    def sent(self) -> Payload:
+        """What each cell sends in the first round, `(cells, …)`."""
         seed, ids = self.config.run.seed, torch.arange(len(self.samples))
         trainer = Trainer(self.method, self.samples, None, seed=seed, device="cpu")
         return trainer.train(ids).upload
@@ -168,11 +168,6 @@ class Inputs:
         """
         parts = self.means(values.mT, relative)
         return torch.cat(parts).permute(2, 0, 1)
-
-
-def hourly(table: pd.DataFrame, days: int, cells: Sequence[str]) -> pd.DataFrame:
-    """Return the first days of some cells."""
-    return table.iloc[: 24 * days][list(cells)]
 
 
 def solved(equations: Tensor, values: Tensor, guess: Tensor, noise: float = 1e-7) -> Tensor:
