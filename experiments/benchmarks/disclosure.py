@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from experiments.benchmarks.inversion import (
     Products,
     Victims,
     closeness,
+    mean_readings,
     solved,
     weekly_guess,
     zscored,
@@ -32,7 +33,7 @@ from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
 
-RUNS, QUICK = ((14, 1), (14, 24), (28, 24), (62, 24)), ((14, 1),)
+RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
 """Days of records and steps ahead."""
 
 SUMMED = (3, 9, 25, 30)
@@ -58,6 +59,10 @@ class Found(NamedTuple):
     guess: Tensor
 
 
+Attack = tuple[tuple[str, int], tuple[str, Found]]
+"""The upload and its number of cells, what is sought in it, and what was found."""
+
+
 @benchmark("disclosure.csv")
 def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
     """Attack the first uploads of methods that send sums or means.
@@ -67,7 +72,7 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
         *data: tables of hourly readings, a column for each cell.
         quick: whether to attack 14 days of records, one step ahead, alone.
     """
-    logging.disable()
+    logging.disable()  # Nodes warn of few samples.
     try:
         for path, (days, horizon) in itertools.product(data, QUICK if quick else RUNS):
             table = pd.read_csv(path, index_col=0, parse_dates=True)
@@ -76,23 +81,35 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
             for method in SENDS:
                 victims = Victims.of(table.iloc[: 24 * days, : max(SUMMED)], method, horizon)
                 about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
-                results.add(*rows_of(victims, method, about, quick))
+                results.add(*rows_of(attacks(victims, method), method, about))
+        for path in () if quick else data[:1]:
+            results.add(*rows_of_few(path))
     finally:
         logging.disable(logging.NOTSET)
     return disclosure_table(pd.DataFrame(results.rows))
 
 
 def rows_of(
-    victims: Victims, method: str, about: Mapping[str, Any], quick: bool
+    found: Iterable[Attack], method: str, about: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Return a row for each attack on the cells' uploads."""
-    for (upload, cells), (of, found) in attacks(victims, method, about["days"], quick):
-        measured, guessed = (closeness(x, found.truth) for x in (found.found, found.guess))
+    """Return a row for each attack on uploads."""
+    for (upload, cells), (of, each) in found:
+        measured, guessed = (closeness(x, each.truth) for x in (each.found, each.guess))
         yield {
             "method": method, **about, "upload": upload, "cells": cells, "of": of, "uploads": 1,
             **measured, **{f"guess {name}": value for name, value in guessed.items()},
             "verdict": verdict(measured, guessed),
         }  # fmt: skip
+
+
+def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the row of the attack on the readings of each cell of a sum of few."""
+    (days, horizon), *_ = QUICK
+    table = pd.read_csv(path, index_col=0, parse_dates=True).iloc[: 24 * days, : max(SUMMED)]
+    victims = Victims.of(table, "fedlean", horizon)
+    found = each_of_few(victims, weekly_guess(victims.readings))
+    about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
+    return rows_of([(("sum", FEW), ("cell", found))], "fedlean", about)
 
 
 def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
@@ -108,28 +125,25 @@ def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
     return "some" if near >= 0.1 or unexplained[0] < unexplained[1] / 2 else "little"
 
 
-def attacks(
-    victims: Victims, method: str, days: int, quick: bool
-) -> Iterator[tuple[tuple[str, int], tuple[str, Found]]]:
-    """Return the upload and its number of cells, what is sought, and what was found."""
+def attacks(victims: Victims, method: str) -> Iterator[Attack]:
+    """Attack the cells' uploads, and their sums where the server needs no more."""
     truth = victims.readings
     guess = weekly_guess(truth)
     if method in MEANS:
         found = MEANS[method](victims, guess)
         yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
         return
-    of_cells = [products_of(victims, [i]) for i in range(3)]
-    found = torch.cat([p.mean_reading(guess[:, [i]]) for i, p in enumerate(of_cells)], dim=1)
-    yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
-    for cells in (n for n in SUMMED if n <= truth.shape[1]):
-        some, mean_guess = list(range(cells)), guess[:, :cells].mean(1, keepdim=True)
-        mean = products_of(victims, some).mean_reading(mean_guess)
-        whole = truth[:, :cells].mean(1, keepdim=True)
+    sizes = [n for n in SUMMED if n <= truth.shape[1]]
+    groups = [*([i] for i in range(3)), *(list(range(n)) for n in sizes)]
+    guesses = torch.stack([guess[:, group].mean(1) for group in groups], dim=1)
+    means = mean_readings([products_of(victims, group) for group in groups], guesses)
+    yield ("plain", 1), ("cell", Found(means[:, :3], truth[:, :3], guess[:, :3]))
+    for place, cells in enumerate(sizes, start=3):
+        mean, mean_guess = means[:, [place]], guesses[:, [place]]
         each = zscored(mean).expand(-1, cells)
         yield ("sum", cells), ("cell", Found(each, truth[:, :cells], guess[:, :cells]))
+        whole = truth[:, :cells].mean(1, keepdim=True)
         yield ("sum", cells), ("sum", Found(mean, whole, mean_guess))
-    if method == "fedlean" and (days, victims.data.window.horizon) in QUICK and not quick:
-        yield ("sum", FEW), ("cell", each_of_few(victims, guess))
 
 
 def each_of_few(victims: Victims, guess: Tensor) -> Found:

@@ -8,6 +8,7 @@ of windows with weights that it knows gives linear equations for the readings.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -218,8 +219,7 @@ class Products:
 
     def mean_reading(self, guess: Tensor) -> Tensor:
         """Solve for the mean of the cells' readings, `(readings, 1)`, near a guess of it."""
-        values = torch.cat([self.linear.flatten(), torch.zeros(1)]) / self.cells
-        return solved(self.equations, values[:, None], guess)
+        return mean_readings([self], guess)
 
     def each_reading(self, start: Tensor, steps: int, every: int = 2) -> Tensor:
         """Solve for each cell's readings by the Levenberg-Marquardt method.
@@ -271,6 +271,20 @@ class Products:
         own = torch.zeros(2 * self.cells, len(x), dtype=x.dtype)
         own[cell], own[self.cells + cell] = self.scaled, 2 * self.scaled * x[:, cell]
         return torch.cat([self.equations[:-1], products, own])
+
+
+def mean_readings(products: Sequence[Products], guesses: Tensor) -> Tensor:
+    """Solve for the mean reading of each of several sums over the same windows.
+
+    Args:
+        products: the sums.
+        guesses: `(readings, sums)`.
+
+    Returns:
+        `(readings, sums)`.
+    """
+    of_sums = [torch.cat([p.linear.flatten(), torch.zeros(1)]) / p.cells for p in products]
+    return solved(products[0].equations, torch.stack(of_sums, dim=1), guesses)
 
 
 def weekly_guess(readings: Tensor) -> Tensor:
