@@ -32,6 +32,7 @@ from experiments.benchmarks.inversion import (
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
+from stforecast.methods.protoridge import ProtoRidge
 
 RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
 """Days of records and steps ahead."""
@@ -163,8 +164,8 @@ def products_of(victims: Victims, cells: list[int]) -> Products:
     relative, n = "products" in upload, len(victims.inputs.newest)
     lags, one = inputs.steps.shape[1], torch.ones(n, 1, dtype=torch.float64)
     if relative:
-        size = victims.method._shape[0]
-        gram = sum(symmetric(upload["products"][i].double(), size) for i in cells)
+        size = upload["moments"].shape[1]
+        gram = torch.stack([symmetric(t.double(), size) for t in upload["products"][cells]]).sum(0)
         moment = upload["moments"][cells, :, : window.horizon].double().sum(0)
         weights = torch.cat([one, calendar_basis(inputs.known, n_cycles(window))], dim=1)
         known = [0, *range(1 + lags, lags + weights.shape[1])]
@@ -192,6 +193,7 @@ def by_groups(victims: Victims, guess: Tensor) -> Tensor:
     """
     inputs, horizon = victims.inputs, victims.data.window.horizon
     n, lags = inputs.steps.shape
+    assert isinstance(victims.method, ProtoRidge)
     groups = victims.method._groups(victims.cohort(), n)
     sent, found = victims.sent["prototypes"].double(), []
     places = [*range(1, 1 + lags), *range(sent.shape[2] - horizon, sent.shape[2])]
