@@ -30,6 +30,7 @@ from data_prep.base.registry import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.deliveries import deliveries_text
+from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.replay import draw_replay, replay_text
 from experiments.site import guides, images
@@ -73,6 +74,7 @@ PARTS: dict[str, Part] = {
         partial(of_runs, "federation/hostile.csv", hostile.table_of_defences),
     ),
     "robust": ("security.md", partial(of_runs, "federation/robust.csv", hostile.robust_table)),
+    "disclosure": ("security.md", partial(of_runs, "federation/disclosure.csv", disclosure_table)),
     "attacks": ("security.md", guides.attacks_table),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_text),
