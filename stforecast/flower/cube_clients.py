@@ -1,32 +1,32 @@
 """A node's cube: its cells are clients of the federation, or all of them are one client.
 
-At the end the node's folder holds `metrics.csv`, the errors of its cells, `clients.csv`, those of
-its clients if they have several cells, and `model/`, the forecaster of its cells, which
-`Forecaster.load` reads and which needs no server.
+At the end the node's folder is that of a run of its clients, as `stforecast run` writes it, whose
+`rounds.csv` is empty: `metrics.csv` has the errors of its cells, and `model/` is the forecaster of
+its cells, which `Forecaster.load` reads and which needs no server.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from data_prep.base.errors import InputError, Words, in_minutes
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.prepared import prepare
 from stforecast.data.series import Series, as_series
-from stforecast.federated.core.method import Method
-from stforecast.federated.core.options import flatten
-from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.node import behind_link
+from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.run_folder import write_csv
-from stforecast.forecasting.config import Config, resolve, sections
-from stforecast.forecasting.evaluate import Evaluation, error_table
-from stforecast.forecasting.model import FittedModel
+from stforecast.federated.runs.run_folder import write_about
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.runs import UnfinishedForecastRun, places
 from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ALONE = "solo"
-"""Method of a node's saved model, which has no server."""
-
-
 class CubeClients:
     """The clients of a cube, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
@@ -50,7 +46,7 @@ class CubeClients:
         config, series = run.chosen, _read(run, path)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
-        self.config, self.data = config, data
+        self.config, self.data, self.path = config, data, path
         self.select: str = config.run.select
         method = behind_link(build_method(config, cells_of_clients(config, data)))
         train, validation = client_samples(method, data, data.split.train, data.split.validation)
@@ -67,46 +63,36 @@ class CubeClients:
         cube = fingerprint(*series.identity())
         self.identity: Mapping[str, Any] = {"cube": cube, **data.identity()}
 
-    def finish(
-        self, states: Mapping[str, State], folder: Path
-    ) -> tuple[dict[str, float], int, bool]:
-        """Evaluate and save the models; return mean test errors, targets and if one was saved."""
-        config, method = self.config, self.trainer.method
-        view = method.views[0]
+    def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
+        """Write the run of these clients; return their mean test errors, and their targets."""
+        data, method = self.data, self.trainer.method
+        chosen = self.select if self.select in states else "last"
+        run = dataclasses.replace(self.config.run, select=chosen)
+        config = dataclasses.replace(self.config, run=run)
         trained = {
-            name: TrainedMethod(config, method, state, self.data.clients, view)
+            name: TrainedMethod(config, method, state, data.clients, of_node=True)
             for name, state in states.items()
         }
-        models = {n: FittedModel.of(config, self.data, t) for n, t in trained.items()}
-        evaluations = {n: Evaluation(model, self.data) for n, model in models.items()}
-        table = error_table(evaluations)
-        write_csv(table, folder / "metrics.csv")
-        if not self.data.clients.by_cell:
-            write_csv(error_table(evaluations, "client"), folder / "clients.csv")
-        selection = self.select if self.select in states else "last"
-        # Then the server's message can be copied into the clients' models.
-        saved = type(method).predict is Method.predict and not method.personalises
-        if saved:
-            self._save(states[selection], folder / "model")
-        own = select(pooled(table), split="test", selection=selection)
+        forecaster = Forecaster.of(config, data, trained)
+        begun = {"settings": config.flat(), **places(self.path), "label": config.method}
+        of_node = RunOfNode(folder, begun, forecaster)
+        of_node.write_results()
+        write_about(folder, of_node.describe())
+        own = select(pooled(forecaster.evaluate()), split="test", selection=chosen)
         errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
-        _, known = self.data.test_targets
-        return errors, int(known.sum()), saved
+        _, known = data.test_targets
+        return errors, int(known.sum())
 
-    def _save(self, state: State, folder: Path) -> None:
-        """Save the clients' models with the server's last message as a forecaster."""
-        config = alone(self.config)
-        method = build_method(config, cells_of_clients(config, self.data))
-        whole = {**state.clients.params, **state.clients.buffers, **state.server}
-        clients = Clients(
-            params={name: whole[name] for name in method.population.parameters(1)},
-            buffers={name: whole[name] for name in method.population.buffers(1)},
-            moments={},
-            sizes=state.clients.sizes,
-        )
-        alone_state = State(clients, {}, state.round, state.seed)
-        predictor = TrainedMethod(config, method, alone_state, self.data.clients)
-        FittedModel.of(config, self.data, predictor).save(folder)
+
+class RunOfNode(UnfinishedForecastRun):
+    """Writes the run of a node's clients, which knows nothing of the others and of the rounds."""
+
+    def check(self, errors: pd.DataFrame) -> None:
+        """Accept all errors: a node may be without readings in its test part."""
+
+    def privacy(self) -> dict[str, Any]:
+        """Return nothing: the server says what all uploads together disclose."""
+        return {}
 
 
 def _read(run: RunSettings, path: Path) -> Series:
@@ -137,9 +123,3 @@ def _read(run: RunSettings, path: Path) -> Series:
     )
     return series
 
-
-def alone(config: Config) -> Config:
-    """Return the settings of a node's saved model: all but the method's."""
-    types = sections(ALONE, config.run.model)
-    parts = [getattr(config, name) for name in types if name != "method_options"]
-    return resolve(ALONE, **flatten(*parts))

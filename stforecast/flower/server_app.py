@@ -140,7 +140,6 @@ def _results(
         "nodes": len(finished),
         "left_out": left_out,
         "doubtful": doubtful,
-        "models": sum(f.model for f in finished.values()),
         "test": test,
     }
 

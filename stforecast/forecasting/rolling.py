@@ -27,12 +27,18 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Participants, State
 from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.nodes.received import server_alone
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
-from stforecast.forecasting.trained_method import TrainedMethod, federate
+from stforecast.forecasting.trained_method import (
+    TrainedMethod,
+    build_method,
+    cells_of_clients,
+    federate,
+)
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits within the test part."""
@@ -176,16 +182,20 @@ def go_on(
     """Train further rounds on the known windows; return the method and its traffic.
 
     A saved model lacks what prediction does not need: copies of the shared model are received
-    again, other memory and the optimiser begin anew.
+    again, other memory and the optimiser begin anew. The clients of a node go on among themselves.
     """
-    options = config.rolling
-    method = copy.copy(fitted.method)
+    options, snapshot = config.rolling, fitted.snapshot
+    own = build_method(config, cells_of_clients(config, data)) if fitted.of_node else None
+    method = copy.copy(own or fitted.method)
     training = config.training
     method.training = dataclasses.replace(
         training, schedule="constant", lr=FURTHER_RATES[training.schedule] * training.lr
     )
     federation = federate(config, method, data, train=known, validation=known[:0])
-    state = _resumed(fitted.snapshot, federation.state, method)
+    if own:
+        server = server_alone(method, federation.state, snapshot.server)
+        snapshot = dataclasses.replace(snapshot, server=server)
+    state = _resumed(snapshot, federation.state, method)
     state.clients.memory |= method.sample_memory(federation.train)
     federation.state = state
     if method.sums_first:
@@ -200,7 +210,7 @@ def go_on(
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return fitted.refitted(federation.ready()), cost
+    return fitted.refitted(federation.ready(), own), cost
 
 
 def _resumed(state: State, fresh: State, method: Method) -> State:

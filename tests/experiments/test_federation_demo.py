@@ -276,7 +276,6 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
         about = follow(flower, run, tmp_path, seconds=1800)
     assert started(tmp_path) == []
     check_what_was_said(log.read_text())
-    assert about["models"] == 2
     table = pd.read_csv(tmp_path / "rounds.csv")
     done = table["participants"] - table["failed"]
     assert len(table) == rounds

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Method, overridden
 from stforecast.federated.core.state import State
-from stforecast.federated.core.tensors import take
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.masker import METRICS, masker_beside, sums_of_errors, sums_of_round
@@ -32,11 +30,6 @@ from stforecast.federated.runs.checkpoint import (
 from stforecast.federated.uploads.masking import SecureSums
 
 log = logging.getLogger(__name__)
-
-
-def behind_link(method: Method) -> Method:
-    """Make a method for a node's trainer: it broadcasts the rows that the node received."""
-    return overridden(method, broadcast=lambda server, to: take(server, to.ids))
 
 
 class Node:
@@ -188,7 +181,6 @@ class Node:
         message: Message,
         errors: Mapping[str, float],
         targets: int,
-        model: bool,
         has_best: bool = True,
         metrics: Sequence[str] = METRICS,
     ) -> Message:
@@ -197,7 +189,7 @@ class Node:
         A secure sum hides those of the `metrics`, and those of another round than the one that the
         settings select (without `has_best`) do not count in it.
         """
-        known = {"model": model, "has_best": has_best}
+        known = {"has_best": has_best}
         if self.masker:
             return self.masker.hide(
                 message, sums_of_errors(errors, targets * has_best, metrics), known

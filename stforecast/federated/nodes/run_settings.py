@@ -37,12 +37,10 @@ class OwnClients(Protocol):
     identity: Mapping[str, Any]
     select: str
 
-    def finish(
-        self, states: Mapping[str, State], folder: Path
-    ) -> tuple[dict[str, float], int, bool]:
+    def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
         """Evaluate and save the models of the states `last` and, if it is known, `best`.
 
-        Returns mean test errors by name, the number of targets, and whether a model was saved.
+        Returns mean test errors by name, and the number of targets.
         """
         ...
 
