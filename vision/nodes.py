@@ -19,7 +19,7 @@ from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.received import behind_link
-from stforecast.federated.nodes.run_settings import FederationSettings
+from stforecast.federated.nodes.run_settings import FederationSettings, OwnClients
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from vision.config import ImageConfig, resolve
@@ -118,7 +118,7 @@ def images_of_node(path: Path, size: int, classes: tuple[str, ...]) -> ImageSet:
     return replace(images, labels=places[images.labels], class_names=classes)
 
 
-class ImageClient:
+class ImageClient(OwnClients):
     """The client of a node, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
     select: str = "last"

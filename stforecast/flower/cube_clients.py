@@ -13,19 +13,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, in_minutes
 from stforecast.bench.run_groups import pooled, select
-from stforecast.data.prepared import prepare
+from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series, as_series
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.received import behind_link
+from stforecast.federated.nodes.run_settings import OwnClients
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_about
+from stforecast.forecasting.fit import Predictor, check_calibration
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.rolling import Rolling, known_windows
 from stforecast.forecasting.runs import UnfinishedForecastRun, places
 from stforecast.forecasting.trained_method import (
     TrainedMethod,
@@ -39,29 +44,54 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-class CubeClients:
+BEFORE_TEST, ON_ALL = "before the test part", "on all data"
+"""Names of the refits, in messages."""
+
+
+class CubeClients(OwnClients):
     """The clients of a cube, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
     def __init__(self, run: RunSettings, path: Path, first: int) -> None:
         config, series = run.chosen, _read(run, path)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
+        check_calibration(config, data)
         self.config, self.data, self.path = config, data, path
         self.select: str = config.run.select
-        method = behind_link(build_method(config, cells_of_clients(config, data)))
-        train, validation = client_samples(method, data, data.split.train, data.split.validation)
-        self.trainer = Trainer(
-            method,
-            train,
-            validation,
+        self._run, self._first = run, first
+        method = build_method(config, cells_of_clients(config, data))
+        self.trainer = self._trainer(method, data, data.split.train, data.split.validation)
+        cube = fingerprint(*series.identity())
+        self.identity: Mapping[str, Any] = {"cube": cube, **data.identity()}
+
+    def _trainer(
+        self, method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
+    ) -> Trainer:
+        """Return a trainer of the clients on some windows, by their first target steps."""
+        config = self.config
+        return Trainer(
+            behind_link(method),
+            *client_samples(method, data, train, validation),
             seed=config.run.seed,
             device=pick_device(config.run.device),
             uplink=config.uplink,
-            first=first,
-            n_clients=run.n_clients,
+            first=self._first,
+            n_clients=self._run.n_clients,
         )
-        cube = fingerprint(*series.identity())
-        self.identity: Mapping[str, Any] = {"cube": cube, **data.identity()}
+
+    def refit_trainer(self, name: str) -> Trainer:
+        """Return the clients' trainer on all windows before the test part, or on all."""
+        refits, data = self._run.refits, self.data
+        if refits is None or name not in refits.names:
+            return super().refit_trainer(name)
+        method = build_method(self.config, cells_of_clients(self.config, data))
+        method.training = refits.training
+        known = known_windows(data, self._cut(name))
+        return self._trainer(method, data.until(self._cut(name)), known, known[:0])
+
+    def _cut(self, refit: str) -> int:
+        """Return the step before which a refit knows all."""
+        return int(self.data.split.test[0]) if refit == BEFORE_TEST else len(self.data.z)
 
     def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
         """Write the run of these clients; return their mean test errors, and their targets."""
@@ -72,8 +102,16 @@ class CubeClients:
         trained = {
             name: TrainedMethod(config, method, state, data.clients, of_node=True)
             for name, state in states.items()
+            if name in ("last", "best")
         }
-        forecaster = Forecaster.of(config, data, trained)
+        found: dict[str, Predictor] = {**trained}
+        if refits := [name for name in states if name not in trained]:
+            models = [trained[chosen]]
+            for name in refits:
+                models.append(models[-1].refitted(states[name]))
+            since = np.array([self._cut(name) for name in refits])
+            found[chosen] = Rolling(models, since, data.calendar.start)
+        forecaster = Forecaster.of(config, data, found)
         begun = {"settings": config.flat(), **places(self.path), "label": config.method}
         of_node = RunOfNode(folder, begun, forecaster)
         of_node.write_results()
@@ -122,4 +160,3 @@ def _read(run: RunSettings, path: Path) -> Series:
         series.time_zone,
     )
     return series
-

@@ -98,7 +98,16 @@ class FlowerNode:
         about = {"settings": run.chosen.flat(), **self.own.identity}
         whole = place._replace(out=place.out.parent)
         earlier = whole.of_run(run.after).out / STATE if run.after else None
-        self.node = Node(self.own.trainer, place.out / STATE, about, before, run.secure, earlier)
+        self.node = Node(
+            self.own.trainer,
+            place.out / STATE,
+            about,
+            before,
+            run.secure,
+            earlier,
+            self.own.refit_trainer,
+            self.own.select,
+        )
 
     def current(self, before: int | None) -> bool:
         """Return whether this object alone changed its files, and has not seen round `before`."""
@@ -108,7 +117,7 @@ class FlowerNode:
         """Return the node's answer to a message."""
         task = message.about.get("task")
         if task == "join":
-            return self.node.join()
+            return self.node.join(message.about.get("refit", ""))
         if task == "round":
             return self.node.round(message)
         if task == "finish":

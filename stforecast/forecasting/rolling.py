@@ -23,9 +23,6 @@ import torch
 
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Participants, State
-from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.nodes.received import server_alone
 from stforecast.federated.runs.checkpoint import fingerprint
@@ -114,11 +111,11 @@ def roll(
     checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model as the settings say; return the models, and the costs of each refit."""
-    since = _cuts(config.rolling.refit, data)
+    since = cuts(config.rolling.refit, data)
     refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
     for cut in since:
-        known = np.arange(data.split.train[0], cut + 1 - config.window.horizon)
+        known = known_windows(data, cut)
         model, cost = refit(config, models[-1], data.until(cut), known)
         models.append(model)
         time = data.series.times[cut - 1] + data.calendar.step
@@ -126,7 +123,12 @@ def roll(
     return Rolling(models, since, data.calendar.start), pd.DataFrame(costs)
 
 
-def _cuts(refit: str, data: PreparedSeries) -> np.ndarray:
+def known_windows(data: PreparedSeries, cut: int) -> np.ndarray:
+    """Return the first target steps of all windows since the training part that end by a step."""
+    return np.arange(data.split.train[0], cut + 1 - data.window.horizon)
+
+
+def cuts(refit: str, data: PreparedSeries) -> np.ndarray:
     """Return the steps before which a model is refitted, increasing."""
     split = data.split
     if refit in SPANS:
@@ -187,17 +189,12 @@ def go_on(
     options, snapshot = config.rolling, fitted.snapshot
     own = build_method(config, cells_of_clients(config, data)) if fitted.of_node else None
     method = copy.copy(own or fitted.method)
-    training = config.training
-    method.training = dataclasses.replace(
-        training, schedule="constant", lr=FURTHER_RATES[training.schedule] * training.lr
-    )
+    method.training = config.training.further
     federation = federate(config, method, data, train=known, validation=known[:0])
     if own:
         server = server_alone(method, federation.state, snapshot.server)
         snapshot = dataclasses.replace(snapshot, server=server)
-    state = _resumed(snapshot, federation.state, method)
-    state.clients.memory |= method.sample_memory(federation.train)
-    federation.state = state
+    state = federation.state = federation.trainer.with_new_samples(snapshot)
     if method.sums_first:
         state.round = 0
         federation.run_round()
@@ -211,25 +208,3 @@ def go_on(
         "bytes_up": sum(r.bytes_up for r in reports),
     }
     return fitted.refitted(federation.ready(), own), cost
-
-
-def _resumed(state: State, fresh: State, method: Method) -> State:
-    """Return the state with the sample sizes of new data and the moments that clients keep.
-
-    The best round's state is saved without moments, so its optimiser starts with zero moments.
-    What clients fit before they predict is left out.
-    """
-    memory = {name: t for name, t in state.clients.memory.items() if name in fresh.clients.memory}
-    clients = dataclasses.replace(state.clients, memory=memory)
-    resumed = copy.deepcopy(dataclasses.replace(state, clients=clients))
-    own = dict(resumed.clients.groups())
-    everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
-    for group in ("params", "buffers", "memory"):
-        for name, t in dict(fresh.clients.groups())[group].items():
-            if name not in own[group]:
-                own[group][name] = t if group == "memory" else received.get(name, t).clone()
-    resumed.clients.sizes = fresh.clients.sizes
-    if not resumed.clients.moments:
-        resumed.clients.moments = fresh.clients.moments
-    return resumed

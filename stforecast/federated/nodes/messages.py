@@ -58,6 +58,11 @@ class Message:
     payload: Payload = field(default_factory=dict)
 
 
+def index_of(message: Message) -> int:
+    """Return the method's number of a round, from 0; refits go on with that of the best one."""
+    return int(message.about.get("index", message.about["round"]))
+
+
 class Link(Protocol):
     """The server's link to the nodes."""
 

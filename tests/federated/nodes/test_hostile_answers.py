@@ -365,9 +365,7 @@ def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
 def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
     """In silence, the errors move by at most a factor of `MOVED`, whatever a node claims."""
     lie = {name: factor * v for name, v in HONEST.items()}
-    finished = {n: Finished(HONEST, 10) for n in range(n - 1)} | {
-        n: Finished(lie, targets)
-    }
+    finished = {n: Finished(HONEST, 10) for n in range(n - 1)} | {n: Finished(lie, targets)}
     errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert left_out == {}
     moved = max(errors["mse"] / HONEST["mse"], HONEST["mse"] / errors["mse"])

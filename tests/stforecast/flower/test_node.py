@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 import tomllib
 from pathlib import Path
 
@@ -179,6 +178,45 @@ def test_each_node_keeps_a_forecaster_that_needs_no_server(
         pd.testing.assert_frame_equal(saved.predict(data, 3), again.predict(data, 3))
 
 
+def in_one_process(run, cube):
+    """The same run in one process."""
+    return Forecaster.recorded({**run.config.flat(), "clients": "cell"}).fit(cube)
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedlean", {**OF_METHOD["fedlean"], "intervals": "conformal", "refit": "final"}),
+        *((name, {**OF_METHOD.get(name, {}), "refit": "final"}) for name in RUNNABLE),
+        ("fedavg", {"refit": "once", "select": "last"}),
+        ("fedrep", {"refit": "final", "split": "days:7,0,3"}),
+    ],
+)
+def test_refits_are_those_of_one_process(method, settings, federation, cube, tmp_path):
+    """Errors, forecasts and bounds; with moments or the best round, sums first or not."""
+    run, link, _ = federation(method, refit_rounds=2, **settings)
+    about = serve(link, run)
+    forecaster = in_one_process(run, cube)
+    pooled = forecaster.evaluate().query("client == 'all' and horizon == 'all' and split == 'test'")
+    wanted = pooled[pooled["selection"] == run.config.run.select].set_index("metric")["value"]
+    assert about["test"]["mse"] == pytest.approx(wanted["mse"], rel=1e-4)
+    refits = pd.read_csv(tmp_path / "server" / "refits.csv").groupby("refit", sort=False)
+    assert refits["round"].count().tolist() == forecaster.refits_["rounds"].tolist()
+    assert refits["bytes_up"].sum().tolist() == forecaster.refits_["bytes_up"].tolist()
+    expected, bounds = forecaster.predict(cube, 3), forecaster.predict_interval(cube, 3)
+    for name, (first, end) in SHARES.items():
+        own = Forecaster.load(tmp_path / f"{name}.federation" / RUN)
+        data = tmp_path / f"{name}.nc"
+        found = own.predict(data, 3)
+        pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4, atol=1e-4)
+        last = "2013-11-11" if settings["refit"] == "final" else "2013-11-09 00"
+        assert own.model_.trained_on["last"].startswith(last)
+        if bounds:
+            upper = own.predict_interval(data, 3).upper
+            pd.testing.assert_frame_equal(upper, bounds.upper.iloc[:, first:end], rtol=1e-4)
+
+
 def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
     run, link, _ = federation()
     (tmp_path / "file").touch()
@@ -275,8 +313,7 @@ def test_an_unknown_task_is_refused(federation):
         ("ridge", {}, "ridge does not train in rounds"),
         ("central", {}, "central does not train in rounds"),
         ("fuels", {"scale": "global"}, "no node knows the others' values"),
-        ("fuels", {"refit": "daily"}, "neither refit nor calibrate"),
-        ("fuels", {"intervals": "conformal"}, "neither refit nor calibrate"),
+        ("fuels", {"refit": "daily"}, "nodes refit before the test part and after it"),
         ("fuels", {"engine": "ray"}, "engine is 'ray': each node trains its clients in one pr"),
         ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
