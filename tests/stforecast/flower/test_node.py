@@ -217,6 +217,43 @@ def test_refits_are_those_of_one_process(method, settings, federation, cube, tmp
             pd.testing.assert_frame_equal(upper, bounds.upper.iloc[:, first:end], rtol=1e-4)
 
 
+KILLED = {
+    "before a refit": lambda about: about.get("refit") and about["task"] == "join",
+    "within it": lambda about: about.get("index") == 3,
+    "before the last": lambda about: "all" in about.get("refit", "") and about["task"] == "join",
+    "at the end": lambda about: about["task"] == "finish",
+}
+"""When the server is killed, by what it asks a node for."""
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("secure", [None, SecureSums()])
+@pytest.mark.parametrize("when", KILLED)
+def test_a_server_that_is_killed_in_refits_goes_on(
+    when, secure, federation, cube, tmp_path, monkeypatch
+):
+    """Also under secure aggregation, at any place; the numbers stay those of one process."""
+    run, link, _ = federation("fedavg", secure=secure, refit="final", refit_rounds=2)
+    honest, killed = link.answer, []
+
+    def answer(run, config, message):
+        if KILLED[when](message.about) and not killed:
+            killed.append(when)
+            raise KeyboardInterrupt
+        return honest(run, config, message)
+
+    link.answer = answer
+    with pytest.raises(KeyboardInterrupt):
+        serve(link, run)
+    monkeypatch.setattr("secrets.token_hex", lambda n: TOKEN)
+    assert serve(link, run)["nodes"] == 2
+    expected = in_one_process(run, cube).predict(cube, 3)
+    for name, (first, end) in SHARES.items():
+        own = Forecaster.load(tmp_path / f"{name}.federation" / RUN)
+        found = own.predict(tmp_path / f"{name}.nc", 3)
+        pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4)
+
+
 def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
     run, link, _ = federation()
     (tmp_path / "file").touch()
