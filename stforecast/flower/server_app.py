@@ -22,6 +22,7 @@ from data_prep.base.files import file_lock
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import reported
 from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.disclosure import uploads_in_words
 from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.membership import event, tell_left_out
 from stforecast.federated.nodes.messages import Finished
@@ -84,6 +85,8 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         plan = {"rounds": planned_rounds(run), "clients": run.n_clients}
         known = event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
+        for words in uploads_in_words(run):
+            log.info("%s", words, extra=event("uploads", secure=bool(run.secure)))
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
         coordinator = Coordinator(

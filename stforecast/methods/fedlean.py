@@ -285,6 +285,7 @@ class FedLean(FedAvg):
     paper = "this package"
     guards = FedAvg.guards
     sums_first = True
+    discloses = "readings"
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask

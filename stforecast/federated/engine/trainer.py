@@ -128,8 +128,9 @@ class Trainer:
         train_data: samples of the current stage.
         workers: copies of the method, one for each cohort that trains at the same time.
         found: what was computed from each client's samples of this stage, see `Cohort.kept`.
-        secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
-            who knows the run's settings can compute it; otherwise it is keyed to the run.
+        secret_noise: whether the noise of uploads, and orders that are to be secret, come from the
+            machine's entropy, so that nobody who knows the run's settings can compute them;
+            otherwise they are keyed to the run.
     """
 
     secret_noise = False
@@ -416,6 +417,7 @@ class Trainer:
             first=self.first,
             found=self.found,
             model=self._model,
+            secret=self.secret_noise,
         )
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:

@@ -68,6 +68,7 @@ from stforecast.federated.nodes.reported import (
 )
 from stforecast.federated.nodes.run_settings import Refits
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
+from stforecast.federated.nodes.summing import adds_up, rows_of
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -150,6 +151,7 @@ class Coordinator:
         self.server = Server(
             self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
+        self.adds_up = adds_up(self.method, self.server.uplink)
         self.late = LateAnswers(self.method, link, self.membership)
         check_uploads(type(method), self.server.uplink, self.server.robust, secure)
         self.sums = NodeSums(secure, link, self.membership) if secure else None
@@ -241,13 +243,13 @@ class Coordinator:
         if self.sums and not self.done and len(self.membership.numbers) < FEWEST:
             raise InputError("a single node is connected; secure aggregation needs at least two")
         n_awaited = self.late.awaited
-        self.membership.await_any(self.done)
+        self.membership.await_enough(self.done)
         self._tell_few()
         participants = server.participants().ids
         free = self.membership.numbers.keys() - self.late.busy()
         here = [i for node in free for i in self.membership.numbers[node]]
         self.uploads += 1
-        answers, merged = self._merged(self._ask_round(participants))
+        answers, merged = self._merged(self._ask_enough(participants))
         self._record_score(answers)
         self.membership.settle(self.late.busy())
         if merged is None:
@@ -371,6 +373,14 @@ class Coordinator:
         known = event("round_lost", round=round, reason=reason)
         log.warning("round %d is repeated: %s", round, reason, extra=known)
 
+    def _ask_enough(self, participants: Tensor) -> dict[int, Answer]:
+        """Return the answers to a round; nobody trains if fewer nodes are there than must be."""
+        n, fewest = len(self.membership.numbers), self.patience.min_parties
+        if n >= fewest:
+            return self._ask_round(participants)
+        self._lose_round(f"{n} nodes are connected, at least {fewest} must be")
+        return {}
+
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
         state, messages = self.server.state, {}
@@ -402,13 +412,20 @@ class Coordinator:
                 answers[node] = (
                     check_advert(of_node, asked)
                     if self.sums
-                    else check_round(of_node, asked, self.server.uplink)
+                    else self._rows(check_round(of_node, asked, self.server.uplink, self.adds_up))
                 )
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
         asked_of = {node: message for node, (message, _) in found.items()}
         usable = self.late.up_to_date(self._without_odd_shapes(answers), asked_of, state)
         return self._summed(self._without_outliers(usable))
+
+    def _rows(self, answer: Answer) -> Answer:
+        """Return an answer with a row for each client, also if the node sent their mean."""
+        if not self.adds_up:
+            return answer
+        sizes, grows = self.membership.sizes[answer.ids], self.method.sends_sums
+        return dataclasses.replace(answer, upload=rows_of(answer.upload, sizes, grows))
 
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Return the answers; under secure aggregation that of all together, unless it is lost."""

@@ -130,7 +130,8 @@ class Membership:
             raise InputError(
                 f"{len(self.numbers)} nodes have the {n} connected clients, at least "
                 f"{self.patience.min_parties} must; ",
-                Words("start more nodes or ask for fewer {min_parties}"),
+                Words("start more nodes, ask for fewer {min_parties}, with which two parties can "),
+                Words("compute each other's uploads, or for {plain_uploads}"),
             )
         known = event("gathered", clients=n)
         log.info("%d clients are connected, on %d nodes", n, len(self.numbers), extra=known)
@@ -176,10 +177,12 @@ class Membership:
                 self.declared[numbers.start : numbers.stop] = torch.tensor(sizes)
         self._bound_sizes()
 
-    def await_any(self, round: int) -> None:
-        """Admit new nodes; if none is connected then, wait for one as long as for an answer."""
-        end = time.monotonic() + self.patience.answer
-        while not self.welcome(round) and time.monotonic() < end:
+    def await_enough(self, round: int) -> None:
+        """Admit new nodes; if there are too few then, wait for more as long as for an answer."""
+        end, fewest = time.monotonic() + self.patience.answer, self.patience.min_parties
+        while not self.welcome(round) or len(self.numbers) < fewest:
+            if time.monotonic() > end:
+                return
             time.sleep(self.patience.poll)
 
     def _join(self, node: int, answer: Message | str, round: int) -> None:

@@ -107,7 +107,7 @@ class Answer:
 
     Attributes:
         ids: `(n,)` increasing numbers of the clients that trained.
-        upload: their upload, one row per client.
+        upload: their upload, one row per client, or one row with the mean of all.
         like: types and shapes of the upload.
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
@@ -192,8 +192,10 @@ def check_join(
 
 
 @untrusted
-def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
-    """Return a node's checked answer to a round.
+def check_round(
+    answer: Message | str, asked: Sequence[int], uplink: Uplink, mean: bool = False
+) -> Answer:
+    """Return a node's checked answer to a round; its upload may be one row, the clients' `mean`.
 
     Nodes leave out clients whose values are not finite, so such an upload is rejected. A method may
     not record the task's loss, which is then NaN; neither this loss nor a validation score, which
@@ -207,8 +209,9 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     if not all(0 <= v < math.inf for v in score):
         raise Rejected(f"its validation score is {score}")
     trained = torch.tensor(ids, dtype=torch.long)
-    upload = _decoded(message.payload, like, len(ids), uplink) if ids else {}
-    sound = sound_clients(upload, n=len(ids))
+    rows = min(len(ids), 1) if mean else len(ids)
+    upload = _decoded(message.payload, like, rows, uplink) if ids else {}
+    sound = sound_clients(upload, n=rows)
     if not (sound.all() and math.isfinite(losses[0])):
         raise Rejected("it sent numbers that are not finite")
     if not (math.isnan(losses[1]) or 0 <= losses[1] < math.inf):

@@ -14,13 +14,20 @@ from typing import Any
 
 import torch
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, some
 from stforecast.federated.core.state import State
-from stforecast.federated.core.tensors import without_prefix
+from stforecast.federated.core.tensors import Payload, without_prefix
 from stforecast.federated.engine.faults import reasons_of
-from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.masker import METRICS, masker_beside, sums_of_errors, sums_of_round
+from stforecast.federated.engine.trainer import Trained, Trainer
+from stforecast.federated.nodes.masker import (
+    METRICS,
+    masker_beside,
+    mean_of_round,
+    sums_of_errors,
+    sums_of_round,
+)
 from stforecast.federated.nodes.messages import FEW, Message, few_parties, index_of
+from stforecast.federated.nodes.summing import adds_up, bounded
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
@@ -49,6 +56,7 @@ class Node:
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
         earlier: folder of these clients' states in a finished run, from which this one goes on.
+        fewest: parties that each secure sum must be of.
         refit_trainer: makes the trainer of a refit, by its name.
         select: whether refits go on from the `best` round of the run or from the `last`.
 
@@ -65,13 +73,15 @@ class Node:
         before: int | None = None,
         secure: SecureSums | None = None,
         earlier: Path | None = None,
+        fewest: int = 2,
         refit_trainer: Callable[[str], Trainer] | None = None,
         select: str = "best",
     ) -> None:
         self.trainer, self.folder, self.select = trainer, folder, select
         self._refit_trainer, self._trainers = refit_trainer, {"": trainer}
         self.refit, self.done = "", dict[str, State]()
-        self.masker = masker_beside(folder, trainer.first, secure) if secure else None
+        self.masker = masker_beside(folder, trainer.first, secure, fewest) if secure else None
+        self.adds_up = adds_up(trainer.method, trainer.uplink)
         trainer.secret_noise = True  # The server knows the seed.
         data = trainer.train_data
         self.run = {
@@ -173,7 +183,7 @@ class Node:
         self.rounds = about["round"] + 1
         self._save()
         if self.masker is None:
-            return answer
+            return mean_of_round(answer, trainer) if self.adds_up else answer
         known = {name: answer.about[name] for name in ("ids", "like")}
         return self.masker.hide(message, sums_of_round(answer, trainer), known)
 
@@ -192,6 +202,7 @@ class Node:
             return Message({"score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {}})
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
+        upload = self._bounded(trained) if self.adds_up else trained.upload
         if trained.failed:
             log.warning(
                 "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})
@@ -203,7 +214,20 @@ class Node:
             "task_loss": float(trained.task_loss.double().sum()),
             "like": trained.like,
         }
-        return Message(answer, trained.upload)
+        return Message(answer, upload)
+
+    def _bounded(self, trained: Trained) -> Payload:
+        """Return the clients' uploads with bounded norms; say whose were larger."""
+        sizes, grows = self.trainer.train_data.sizes, self.trainer.method.sends_sums
+        upload, rows = bounded(trained.upload, sizes.cpu()[trained.ids], grows)
+        if rows:
+            log.warning(
+                "round %d: the uploads of clients %s count with the largest norm that is usual on "
+                "this node; look at their data",
+                self.trainer.state.round + 1,
+                some((trained.ids[rows] + self.trainer.first).tolist()),
+            )
+        return upload
 
     def finish(self, message: Message) -> dict[str, State]:
         """Return the clients' states: `last`, and `best` if this node was there in that round.

@@ -169,7 +169,7 @@ class FederationSettings(ABC):
 
     def check(self) -> None:
         """Refuse what nodes do not support; a kind may refuse more."""
-        self._check_method()
+        self.check_method()
         n, patience = self.n_clients, self.patience
         if n < 1:
             raise InputError(f"clients is {n}; a federation has at least one")
@@ -183,9 +183,21 @@ class FederationSettings(ABC):
                 f"min_parties is {patience.min_parties}, but the federation has {n} "
                 f"clients, and so no more nodes; give at most {n}"
             )
+        drawn = drawn_clients(self.config.training, n)
+        if patience.min_parties > drawn:
+            raise InputError(
+                Words(
+                    "{participation} draws {} of {} in each round, which belong to fewer nodes "
+                    "than the {} that must train; give a larger share, or fewer {min_parties}",
+                    drawn,
+                    counted(n, "client"),
+                    patience.min_parties,
+                    participation=self.config.training.participation,
+                )
+            )
         check_owners(self.owners, n)
 
-    def _check_method(self) -> None:
+    def check_method(self) -> None:
         """Check that the method trains in rounds, and that its settings allow for lost uploads."""
         config, method = self.config, self.method
         if method is None or method.pooled or "rounds" in method.unread:
@@ -235,6 +247,11 @@ class FederationSettings(ABC):
         )
         config = dataclasses.replace(self.config, training=training)
         return dataclasses.replace(self, config=config, after=after, out=str(out.resolve()))
+
+
+def drawn_clients(training: Training, n: int) -> int:
+    """Return how many of n clients a round draws."""
+    return max(1, round(training.participation * n))
 
 
 def check_owners(owners: Mapping[int, range], n_clients: int) -> None:
