@@ -11,7 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -96,7 +96,8 @@ class CubeClients(OwnClients):
     def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
         """Write the run of these clients; return their mean test errors, and their targets."""
         data, method = self.data, self.trainer.method
-        chosen = self.select if self.select in states else "last"
+        has_chosen = self.select == "best" and "best" in states
+        chosen: Literal["best", "last"] = "best" if has_chosen else "last"
         run = dataclasses.replace(self.config.run, select=chosen)
         config = dataclasses.replace(self.config, run=run)
         trained = {

@@ -324,8 +324,13 @@ class TrainedMethod:
     def refitted(self, snapshot: State, method: Method | None = None) -> TrainedMethod:
         """Return the method after a refit; by that `method`, if it was not the same."""
         former = (self.former or self) if self._weighs else None
-        changes = {} if method is None else {"method": method, "of_node": False}
-        return dataclasses.replace(self, snapshot=snapshot, former=former, **changes)
+        return dataclasses.replace(
+            self,
+            snapshot=snapshot,
+            former=former,
+            method=method or self.method,
+            of_node=self.of_node and method is None,
+        )
 
     @classmethod
     def from_state(
