@@ -22,7 +22,7 @@ from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
-from stforecast.federated.nodes.node import behind_link
+from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs import model_files
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve

@@ -127,7 +127,8 @@ def federate_command(
 
     shared = shared_settings(ctx, settings, nodes)
     check_read(method, given(ctx, settings))
-    settings["refit"] = given(ctx, settings).get("refit", "never")
+    if settings.get("refit") == "once" and "refit" not in given(ctx, settings):
+        settings["refit"] = "final"  # A node forecasts what follows its data.
     found = resolve(method, **settings, clients=client_is)
     shared |= {"unsafe_open": unsafe_open, "time_zone": time_zone, "units": units}
     write_federation(ctx, out, RunSettings(found, step=parse_step(step), **shared))

@@ -104,7 +104,15 @@ class FlowerNode:
         earlier = whole.of_run(run.after).out / STATE if run.after else None
         fewest = fewest_parties(run, place.allow_disclosure)
         self.node = Node(
-            self.own.trainer, place.out / STATE, about, before, run.secure, earlier, fewest
+            self.own.trainer,
+            place.out / STATE,
+            about,
+            before,
+            run.secure,
+            earlier,
+            fewest,
+            self.own.refit_trainer,
+            self.own.select,
         )
 
     def current(self, before: int | None) -> bool:
@@ -116,7 +124,7 @@ class FlowerNode:
         task = message.about.get("task")
         if task == "join":
             warn_of_plain(self.run)
-            return self.node.join()
+            return self.node.join(message.about.get("refit", ""))
         if task == "round":
             return self.node.round(message)
         if task == "finish":
@@ -127,21 +135,16 @@ class FlowerNode:
         """Evaluate and save the models; send the server only mean errors, not those of clients."""
         states = self.node.finish(message)
         has_best = self.own.select in states
-        errors, targets, saved = self.own.finish(states, self.folder)
+        errors, targets = self.own.finish(states, self.folder)
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
                 "of the last, and do not count in the federation's",
                 message.about["best"],
             )
-        left = "metrics.csv and model/"
-        if not saved:
-            left = (
-                "metrics.csv, but no model/: the method predicts with more than the server's model"
-            )
-        log.info("the run has ended; %s holds %s", self.folder, left)
+        log.info("the run has ended; %s holds metrics.csv and model/", self.folder)
         metrics = self.run.metrics
-        return self.node.report(message, errors, targets, saved, has_best, metrics)
+        return self.node.report(message, errors, targets, has_best, metrics)
 
 
 def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:

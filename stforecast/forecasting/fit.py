@@ -128,13 +128,18 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
     warn_of_wild(prepared.scaler, series.values, times, series.cells, series.name)
     history.warn_of_outliers(prepared)
-    if config.interval.intervals != "none" and not len(prepared.calibration):
+    check_calibration(config, prepared)
+    return config, prepared
+
+
+def check_calibration(config: Config, data: PreparedSeries) -> None:
+    """Check that there are windows to calibrate intervals on, if the settings ask for these."""
+    if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
             f"intervals are calibrated on the validation part: split {config.data.split} has none "
             "long enough; ",
             Words("choose another {split}, or {intervals:none}"),
         )
-    return config, prepared
 
 
 def fit(

@@ -33,7 +33,7 @@ from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.evaluate import By, Evaluation
-from stforecast.forecasting.fit import fit, prepare_series
+from stforecast.forecasting.fit import Predictor, fit, prepare_series
 from stforecast.forecasting.history import (
     open_history,
     read_series,
@@ -230,14 +230,28 @@ class Forecaster:
             doing("refitting with newer data")
             rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
             predictors[select] = rolling
-        found = {
-            id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
-            for p in predictors.values()
-        }
-        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
-        self._model = self._evaluations[select].model
+        self._keep(config, prepared, predictors)
         for callback in callbacks:
             callback.end(errors_by_name(self.evaluate(), select))
+        return self
+
+    def _keep(
+        self, config: Config, data: PreparedSeries, predictors: Mapping[str, Predictor]
+    ) -> None:
+        """Keep what was fitted, by selection."""
+        found = {
+            id(p): Evaluation(FittedModel.of(config, data, p), data) for p in predictors.values()
+        }
+        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
+        self._model = self._evaluations[config.run.select].model
+
+    @classmethod
+    def of(
+        cls, config: Config, data: PreparedSeries, predictors: Mapping[str, Predictor]
+    ) -> Forecaster:
+        """Return one that holds what was fitted elsewhere, as on a node, by selection."""
+        self = cls.recorded(config.flat())
+        self._keep(config, data, predictors)
         return self
 
     def predict(

@@ -70,9 +70,8 @@ def run(
     out = Path(out)
     with new_folder(out, ForecastRun.command):
         forecaster = Forecaster(method, **settings)
-        places = _places(data)
         asked = forecaster.asked.flat()
-        begun = {"settings": asked, **places, "label": label or method, **(notes or {})}
+        begun = {"settings": asked, **places(data), "label": label or method, **(notes or {})}
         unfinished = UnfinishedForecastRun(out, begun, forecaster, callbacks)
         return unfinished.complete(after_round)
 
@@ -96,11 +95,11 @@ def resume(
         InputError: if the folder holds no run, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
-    changes = {} if data is None else _places(data)
+    changes = {} if data is None else places(data)
     return UnfinishedForecastRun.resume(Path(folder), after_round, changes)
 
 
-def _places(data: str | os.PathLike[str]) -> dict[str, str]:
+def places(data: str | os.PathLike[str]) -> dict[str, str]:
     """Return the cube's path as typed and as an absolute path."""
     return {"data": str(data), "data_path": str(Path(data).absolute())}
 
@@ -154,7 +153,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
         def tables() -> Iterator[pd.DataFrame]:
             for errors in forecaster.errors(by):
-                _check_headline(errors, self.folder)
+                self.check(errors)
                 errors = errors.assign(
                     method=forecaster.config.method,
                     data=self.data.stem,
@@ -167,6 +166,14 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
         write_csv(tables(), path)
 
+    def check(self, errors: pd.DataFrame) -> None:
+        """Refuse errors of which no results can be made."""
+        _check_headline(errors, self.folder)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the guarantee of differential privacy, if there is one."""
+        return _privacy(self.forecaster, self.begun.get("sent_before", ()))
+
     def describe(self) -> dict[str, Any]:
         """Return settings, data and results for `run.json`."""
         forecaster, begun = self.forecaster, self.begun
@@ -177,7 +184,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
             "content": content_of(forecaster.data_.series, forecaster.asked.data.clients),
-            **_privacy(forecaster, begun.get("sent_before", ())),
+            **self.privacy(),
         }
 
 

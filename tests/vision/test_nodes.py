@@ -111,7 +111,7 @@ def test_numbers_are_those_of_one_process(method, secure, federation, tmp_path):
     for name in ("train_loss", "train_task_loss", "participants", "failed"):
         assert rounds[name].tolist() == pytest.approx(learner.rounds_[name].tolist(), rel=1e-3)
     check_models(learner, tmp_path)
-    assert (about["nodes"], about["models"], about["left_out"]) == (N, N, {})
+    assert (about["nodes"], about["left_out"]) == (N, {})
 
 
 NOT_ON_NODES = {"fedic", "central", "chance", *(n for n in METHODS if n.startswith(("lin", "nea")))}
@@ -121,7 +121,7 @@ NOT_ON_NODES = {"fedic", "central", "chance", *(n for n in METHODS if n.startswi
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - NOT_ON_NODES))
 def test_every_method_leaves_models_that_need_no_server(method, federation, tmp_path):
     run, link, learner = federation(method)
-    assert serve(link, run)["models"] == N
+    assert serve(link, run)["nodes"] == N
     check_models(learner, tmp_path)
 
 

@@ -312,6 +312,30 @@ class Trainer:
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
 
+    def with_new_samples(self, state: State) -> State:
+        """Return a state of these clients that had other samples, to go on with the present ones.
+
+        The best round's state is saved without moments, so its optimiser starts with zero moments.
+        What clients fit before they predict is left out. What a saved state lacks is received
+        again, or as it is before the first round.
+        """
+        fresh, method = self.state, self.method
+        memory = {n: t for n, t in state.clients.memory.items() if n in fresh.clients.memory}
+        clients = dataclasses.replace(state.clients, memory=memory)
+        resumed = copy.deepcopy(dataclasses.replace(state, clients=clients))
+        own = dict(resumed.clients.groups())
+        everyone = Participants(torch.arange(len(self)), fresh.clients.sizes, state.round)
+        received = method.broadcast(state.server, everyone)
+        for group in ("params", "buffers", "memory"):
+            for name, t in dict(fresh.clients.groups())[group].items():
+                if name not in own[group]:
+                    own[group][name] = t if group == "memory" else received.get(name, t).clone()
+        resumed.clients.sizes = fresh.clients.sizes
+        if not resumed.clients.moments:
+            resumed.clients.moments = fresh.clients.moments
+        resumed.clients.memory |= method.sample_memory(self.train_data)
+        return resumed
+
     def train(self, ids: Tensor) -> Trained:
         """Train clients of increasing `ids` for a round; those that fail keep their state.
 

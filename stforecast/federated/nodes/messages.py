@@ -58,6 +58,11 @@ class Message:
     payload: Payload = field(default_factory=dict)
 
 
+def index_of(message: Message) -> int:
+    """Return the method's number of a round, from 0; refits go on with that of the best one."""
+    return int(message.about.get("index", message.about["round"]))
+
+
 class Link(Protocol):
     """The server's link to the nodes."""
 
@@ -139,14 +144,12 @@ class Finished:
     Attributes:
         errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
-        model: whether the node saved a forecaster.
         has_best: whether the errors are those of the round that the settings select.
         keys: the node's public keys for the sum, under secure aggregation.
     """
 
     errors: dict[str, float]
     targets: int
-    model: bool
     has_best: bool = True
     keys: PublicKeys | None = None
 
@@ -224,7 +227,7 @@ def check_finish(answer: Message | str) -> Finished:
     errors = {str(name): float(v) for name, v in about["errors"].items()}
     if not _is_count(targets):
         raise Rejected(f"it sent errors of {targets!r:.20} targets")
-    return Finished(errors, targets, bool(about.get("model")), about["has_best"] is True)
+    return Finished(errors, targets, about["has_best"] is True)
 
 
 def check_trained(about: Mapping[str, Any], asked: Collection[int]) -> tuple[list[int], Like]:

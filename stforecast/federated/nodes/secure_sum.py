@@ -87,8 +87,7 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
 def check_finish_advert(answer: Message | str) -> Finished:
     """Return a node's answer at the end, without its errors."""
     about = message_of(answer).about
-    model, has_best = bool(about.get("model")), about["has_best"] is True
-    return Finished({}, 0, model, has_best, keys=_keys(about))
+    return Finished({}, 0, about["has_best"] is True, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:
