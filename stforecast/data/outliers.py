@@ -135,7 +135,7 @@ class Bounds:
 
         >>> bounds = Bounds(np.zeros(1), np.full(1, 10.0), np.ones(1), day=8)
         >>> bounds.believed(np.array([[1.0], [50.0], [5.0], [-1.0], [50.0], [5.0], [5.0]]))[:, 0]
-        array([ 1., nan,  5., nan, nan, nan,  5.])
+        array([ 1., nan,  5., nan, nan, nan, nan])
         """
         far = (values > self.lasting * self.upper) | (values < self.lasting * self.lower)
         some = np.asarray(far.any(axis=0))

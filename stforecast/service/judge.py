@@ -153,7 +153,7 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
         for spell in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
             at = spell[np.argmax(rarity[spell, cell])]
             value = expected.values[at, cell]
-            others = odd[spell].any(axis=0)[near[cell]]
+            others = np.atleast_1d(odd[spell].any(axis=0))[near[cell]]
             rows.append((
                 cells[cell], local[spell[0]], local[spell[-1]] + step,
                 len(spell) * step / hours, len(spell), readings[at, cell], value,

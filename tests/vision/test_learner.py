@@ -122,7 +122,7 @@ def test_a_finished_run_is_not_overwritten(finished):
 
 
 def test_mistakes(learner, tmp_path):
-    with pytest.raises(InputError, match="is not fitted"):
+    with pytest.raises(InputError, match="has no accuracy"):
         Learner("solo").accuracy()
     with pytest.raises(InputError, match="there are clients 0 to 2"):
         learner.predict(learner.images.images[:1], 3)
