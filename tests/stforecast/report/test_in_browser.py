@@ -83,7 +83,7 @@ def test_tables_sort_up_and_down(browser, page):
 
 def test_no_image_has_buttons_inside(browser, page):
     browser.open(page)
-    browser.until("document.querySelector('[role=group][data-chart]')")
+    browser.until("document.querySelector('[role=group][data-chart]') !== null")
     inside = "a, button, input, select, [tabindex]"
     nested = f"document.querySelectorAll('[role=img] :is({inside})').length"
     assert browser.run(nested) == 0
