@@ -300,8 +300,14 @@ DOORS = {
     ),
     "images.toml": ("images.toml", "bench {} --out out"),
     "image settings.json": ("begun-images/settings.json", "vision run --resume begun-images"),
-    "learner.json": ("run-n-way/model/learner.json", "vision diagnose run-n-way"),
-    "state of a learner": ("run-n-way/model/state.safetensors", "vision diagnose run-n-way"),
+    "learner.json": (
+        "run-n-way/model/learner.json",
+        "vision predict run-n-way --images pictures --out out.csv",
+    ),
+    "state of a learner": (
+        "run-n-way/model/state.safetensors",
+        "vision predict run-n-way --images pictures --out out.csv",
+    ),
     "image run.json": ("run-n-way/run.json", "vision plot rounds run-n-way --out out.png"),
     "image rounds.csv": ("run-n-way/rounds.csv", "vision plot rounds run-n-way --out out.png"),
     "partition.csv": ("run-n-way/partition.csv", "vision plot partition run-n-way --out out.png"),
@@ -321,6 +327,8 @@ BESIDE = {
     "state.safetensors": ["town.nc"],
     "state of a baseline": ["town.nc"],
     "settings.json": ["town.nc"],
+    "learner.json": ["pictures"],
+    "state of a learner": ["pictures"],
 }
 """What else the words need."""
 

@@ -271,31 +271,6 @@ plot = make_plot_group(
 list_command = make_list_command(IMAGE_LISTS)
 
 
-@command()
-def diagnose(run: Path, *, images: Path | None = None) -> None:
-    """Check PFPL's convergence conditions on a finished run.
-
-    One more round of local training estimates the constants of the paper's Corollary 1; a client
-    violates its conditions if its weight or learning rate exceeds the printed limit.
-
-    Options:
-        images: folder of the images' files, if it has moved.
-    """
-    options.check_runs((run,), "stforecast vision run")
-    from tabulate import tabulate
-
-    from vision.convergence import diagnose_run
-
-    table = diagnose_run(run, images)
-    click.echo(tabulate(table.to_dict("list"), headers="keys", floatfmt=".3g"))
-    for what, most in (("lam", "most_lam"), ("lr", "most_lr")):
-        holds = (table[what] < table[most]).sum()
-        click.echo(f"{what} below {most}: {holds} of {len(table)} clients")
-    click.echo(
-        "L2 is measured on one round, so the limits are upper bounds; see vision.convergence"
-    )
-
-
 TOGETHER = 1024
 """Images that are read and predicted at a time, so that a folder may hold any number."""
 
@@ -349,7 +324,6 @@ for subcommand in (
     divide,
     plot,
     predict_images_command,
-    diagnose,
     list_command,
 ):
     vision.add_command(subcommand)

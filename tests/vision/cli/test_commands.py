@@ -24,7 +24,7 @@ def call(capsys, *args):
     return e.value.code or 0, out, err
 
 
-def test_run_plot_diagnose(capsys, tmp_path):
+def test_run_and_plot(capsys, tmp_path):
     run, figure = tmp_path / "run", tmp_path / "rounds.png"
     code, out, _ = call(capsys, "vision", "run", "--out", run, *TINY)
     assert code == 0
@@ -37,9 +37,6 @@ def test_run_plot_diagnose(capsys, tmp_path):
     assert {row["model"] for row in json.loads(out)["accuracies"]} == {"personal", "nearest"}
     code, out, _ = call(capsys, "compare", run, "--json")
     assert all(0 <= row["accuracy"] <= 100 for row in json.loads(out))
-    code, out, _ = call(capsys, "vision", "diagnose", run)
-    assert code == 0
-    assert "of 3 clients" in out
 
 
 def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch):
@@ -159,12 +156,6 @@ def test_mistakes_give_one_line(capsys, tmp_path, args, message):
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "r" / "run.json").exists()
-
-
-def test_only_a_run_is_diagnosed(capsys, tmp_path):
-    code, _, err = call(capsys, "vision", "diagnose", tmp_path / "nowhere")
-    assert code == 2
-    assert "no finished run here; `stforecast vision run` writes one" in err
 
 
 def test_an_unknown_option_names_those_that_others_depend_on(capsys):

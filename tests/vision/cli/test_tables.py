@@ -6,7 +6,6 @@ import pytest
 from stforecast.bench.tables import in_markdown
 from vision.cli.compare import rows_by_data
 from vision.cli.tables import accuracy_tables, image_summary
-from vision.convergence import diagnose_run
 from vision.results import ImageRun, run_images
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
@@ -135,12 +134,12 @@ def test_classes_may_be_named_like_missing_values(tmp_path):
 def test_images_that_have_changed_since_the_training_are_told(tmp_path, caplog):
     run = run_of_npz(tmp_path, "pfpl", ["a", "b"])
     moved = (tmp_path / "a.npz").rename(tmp_path / "b.npz")
-    diagnose_run(run.folder, moved)
+    run.images(moved)
     assert not caplog.messages
     with np.load(moved) as found:
         fewer = {name: t if name == "class_names" else t[1:] for name, t in found.items()}
     np.savez(tmp_path / "c.npz", **fewer)
-    diagnose_run(run.folder, tmp_path / "c.npz")
+    run.images(tmp_path / "c.npz")
     (told,) = caplog.messages
     assert told.startswith(f"{run.folder}: its images have changed since the training (they were")
     assert "40, now 39" in told
