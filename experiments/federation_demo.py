@@ -87,12 +87,13 @@ def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> 
     for name, label in (("train_loss", "training"), ("validation_loss", "validation")):
         values = [standing.rounds[r][name] for r in rounds]
         top.plot(rounds, [float("nan") if v is None else v for v in values], "o-", label=label)
-    top.set(ylabel="loss (MSE of z-scores)", title=f"{standing.method} on {len(done)} nodes")
+    top.set(ylabel="loss (MSE of z-scores)")
+    top.set_title(f"{standing.method} on {len(done)} nodes", loc="left")
     dashed = {"color": "black", "linestyle": "--", "linewidth": 1}
     for axes in (top, below):
         for after in restarts:
             axes.axvline(after + 0.5, label="server killed, and started again", **dashed)
-    top.legend(frameon=False)
+    top.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     for row, (_, states) in enumerate(done.items()):
         left, colours = np.arange(len(states)) + 0.54, [COLOURS[state] for state in states]
         below.barh([row] * len(states), 0.92, left=left, height=0.7, color=colours)
