@@ -84,8 +84,8 @@ def test_a_nodes_model_is_used_as_any_other(method, milan, tmp_path, monkeypatch
     own, secure = METHODS[method]
     nodes = deliver(milan, tmp_path / "nodes", 1, 26)
     run = RunSettings(
-        resolve(method, **{**SETTINGS, **own}), 15, Patience(0.1, 1, 0.01), str(tmp_path / "server"),
-        secure=secure,
+        resolve(method, **{**SETTINGS, **own}), 15, Patience(0.1, 1, 0.01),
+        str(tmp_path / "server"), secure=secure,
     )  # fmt: skip
     configs = {
         node: {
