@@ -1,9 +1,12 @@
 """A federation of three nodes on this machine: `python -m experiments.federation_demo --out X`.
 
-It simulates a tiny city and gives each node a part of it. Then it trains over Flower while
-everything goes wrong: one node is hostile, another is killed in round 3, and the server in round 4.
-It draws the losses and who answered when, and compares the honest nodes' error with training in one
-process. All processes are stopped at the end, also on Ctrl-C.
+It simulates a small city and gives each node a part of it. Then it trains over Flower while things
+go wrong: a node is killed in round 3, and the server in round 4. It draws the losses and who
+answered when, compares the error with training in one process, and ends with a forecast of the
+coming day on each node. All processes are stopped at the end, also on Ctrl-C.
+
+By default uploads are added up under masks. With `--hostile`, one node lies and a median protects
+the others, for which uploads are plain.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import click
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import simulate
@@ -26,12 +30,15 @@ from data_prep.sets.milan import prepare
 from experiments import hostile_node
 from experiments.local_flower import LocalFlower, follow, make_node_key
 from stforecast.bench.run_groups import by_client, select
+from stforecast.federated.nodes.disclosure import uploads_in_words, with_secure_sums
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.runs.run_folder import check_folder, write_csv
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.flower.standing import Standing, read_event_log, status_text
 from stforecast.flower.superlink import make_keys
-from stforecast.forecasting.config import resolve
+from stforecast.forecasting import DEFAULT_METHOD
+from stforecast.forecasting.config import read_by, resolve
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.tables import long_table
 
@@ -80,12 +87,13 @@ def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> 
     for name, label in (("train_loss", "training"), ("validation_loss", "validation")):
         values = [standing.rounds[r][name] for r in rounds]
         top.plot(rounds, [float("nan") if v is None else v for v in values], "o-", label=label)
-    top.set(ylabel="loss (MSE of z-scores)", title=f"{standing.method} on {len(done)} nodes")
+    top.set(ylabel="loss (MSE of z-scores)")
+    top.set_title(f"{standing.method} on {len(done)} nodes", loc="left")
     dashed = {"color": "black", "linestyle": "--", "linewidth": 1}
     for axes in (top, below):
         for after in restarts:
             axes.axvline(after + 0.5, label="server killed, and started again", **dashed)
-    top.legend(frameon=False)
+    top.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     for row, (_, states) in enumerate(done.items()):
         left, colours = np.arange(len(states)) + 0.54, [COLOURS[state] for state in states]
         below.barh([row] * len(states), 0.92, left=left, height=0.7, color=colours)
@@ -102,10 +110,13 @@ def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> 
 
 
 SHARES = {"north": (0, 4), "centre": (4, 7), "south": (7, 9)}
-"""First cell of each node, and the one after its last."""
+"""First cell of each node, and the one after its last, in tests and benchmarks."""
+
+NODES = {"north": (0, 8), "centre": (8, 16), "south": (16, 24)}
+"""The same in the demo: attacks find little in sums over so many cells."""
 
 KILLED, HOSTILE = "centre", "south"
-"""The node that is killed, and the one that lies: fewer clients than of either honest one."""
+"""The node that is killed, and the one that lies."""
 
 LIES = ("not-finite", "huge", "foreign")
 """What the hostile node does in turn."""
@@ -116,12 +127,20 @@ SETTINGS: dict[str, Any] = {
     "hidden_size": 8,
     "device": "cpu",
 }
-"""Settings of the forecast: ten days, so small that Flower's own time dominates a round."""
+"""Settings of tests: ten days, so small that Flower's own time dominates a round."""
 
-GUARDED: dict[str, Any] = {**SETTINGS, "robust": "median", "lr": 0.01}
-"""Settings with a defence against the hostile node, with which six rounds show progress."""
+DAYS = 10
 
-DAYS, CELLS = 10, 9
+OF_DEMO: dict[str, Any] = {
+    **SETTINGS,
+    "split": "days:21,2,5",
+    "horizon": 24,
+    "intervals": "conformal",
+    "lr": 0.01,
+    "refit": "final",
+    "refit_rounds": 1,
+}
+"""Settings of the demo's forecasts, of four weeks."""
 
 PATIENCE = Patience(start=300, answer=45)
 
@@ -130,42 +149,45 @@ MARK = ".federation-demo"
 
 FOLDERS = {"raw", "app", "keys", "logs", "hostile", "checkpoints"}
 FILES = {MARK, "city.nc", "server.log", "server.jsonl", "metrics.prom", "rounds.csv"}
-FILES |= {"federation.json", "federation.png", ".lock"}
-MADE = FOLDERS | FILES | {f"{n}{end}" for n in SHARES for end in (".nc", ".federation")}
+FILES |= {"federation.json", "federation.png", "tomorrow.png", "refits.csv", ".lock"}
+MADE = FOLDERS | FILES | {f"{n}{end}" for n in NODES for end in (".nc", ".federation")}
 """Names of all files and folders that the demo writes."""
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("federation-demo"))
-@click.option("--method", default="fedavg", show_default=True, help="Method.")
+@click.option("--method", default=DEFAULT_METHOD, show_default=True, help="Method.")
 @click.option("--rounds", default=6, show_default=True, help="Rounds.")
 @click.option("--tls", is_flag=True, help="Use TLS, and admit only nodes with known keys.")
-def demo(out: Path, method: str, rounds: int, tls: bool) -> None:
-    """Train on three local nodes while nodes and the server fail, and stop everything."""
+@click.option("--hostile", is_flag=True, help="One node lies; uploads are plain, under a median.")
+def demo(out: Path, method: str, rounds: int, tls: bool, hostile: bool) -> None:
+    """Train on three local nodes while a node and the server fail; forecast, and stop all."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
     start, out = time.perf_counter(), out.resolve()
     try:
-        run_federation(out, method, rounds, tls)
+        run = run_federation(out, method, rounds, tls, hostile)
     except InputError as e:
         raise click.ClickException(e.typed) from e
     events = list(read_event_log(out))
-    names = {first: name for name, (first, _) in SHARES.items()}
-    names[SHARES[HOSTILE][0]] += " (hostile)"
+    lies = {HOSTILE} if hostile else set()
+    names = {f: f"{name} (hostile)" if name in lies else name for name, (f, _) in NODES.items()}
+    honest = NODES.keys() - lies
     click.echo(f"\n{status_text(Standing.of(events))}")
-    click.echo(
-        f"\ntest MSE of z-scores: {error_of_honest_nodes(out, method):.4f} of the honest nodes"
-    )
-    alone = in_one_process(out, method, GUARDED | {"rounds": rounds}, SHARES.keys() - {HOSTILE})
+    click.echo(f"\ntest MSE of z-scores: {error_of_nodes(out, run, honest):.4f} on the nodes")
+    alone = in_one_process(out, method, run.config.flat(), honest)
     click.echo(f"                      {alone:.4f} in one process, where nothing fails")
     click.echo("\nthe coming day, forecast on each node by its own model:")
     for name, path, mean in forecast_tomorrow(out):
         click.echo(f"  {name}: {mean:.4g} an hour in the mean of its cells, {path}")
-    click.echo(f"figure: {draw(events, names, out / 'federation.png')}")
+    click.echo(f"figures: {draw(events, names, out / 'federation.png')}")
+    click.echo(f"         {draw_tomorrow(out, out / 'tomorrow.png')}")
     click.echo(f"Done in {time.perf_counter() - start:.0f} s; everything is stopped.")
 
 
-def run_federation(out: Path, method: str, rounds: int, tls: bool) -> dict[str, Any]:
-    """Make the data, run the federation and return the server's `federation.json`.
+def run_federation(
+    out: Path, method: str, rounds: int, tls: bool = False, hostile: bool = False
+) -> RunSettings:
+    """Make the data, run the federation and return its settings.
 
     Files of an earlier demo in the folder are removed.
 
@@ -173,32 +195,52 @@ def run_federation(out: Path, method: str, rounds: int, tls: bool) -> dict[str, 
         InputError: if the folder holds anything else, or the run fails.
     """
     begin_anew(out)
-    make_cubes(out)
-    config = resolve(method, **GUARDED, rounds=rounds)
-    app = write_app(out / "app", RunSettings(config, CELLS, PATIENCE, str(out)))
+    make_cubes(out, NODES, 28)
+    run = settings_of(out, method, rounds, hostile)
+    app = write_app(out / "app", run)
     keys = make_keys(out / "keys") if tls else None
     with LocalFlower(out / "logs", keys) as flower:
         click.echo(f"SuperLink at {flower.address}" + (" with TLS" if tls else ""))
-        for name, (first, end) in SHARES.items():
-            start_node(flower, out, name)
-            hostile = ", hostile" if name == HOSTILE else ""
-            click.echo(f"node {name}: clients {first} to {end - 1}{hostile}")
-        run = flower.run(app)
+        for name, (first, end) in NODES.items():
+            lies = hostile and name == HOSTILE
+            start_node(flower, out, name, lies, plain=run.secure is None)
+            click.echo(f"node {name}: clients {first} to {end - 1}{', hostile' if lies else ''}")
+        click.echo("\n".join(what_leaves(run)))
+        number = flower.run(app)
         click.echo(f"{method}, {rounds} rounds; a round's line comes after the next one:")
         scenes = {1: lambda: kill_node(flower), 2: lambda: restart_server(flower, app)}
-        return follow(flower, run, out, scenes=scenes)
+        follow(flower, number, out, scenes=scenes)
+    return run
 
 
-def start_node(flower: LocalFlower, out: Path, name: str) -> None:
+def settings_of(out: Path, method: str, rounds: int, hostile: bool) -> RunSettings:
+    """Return the demo's run: with sums under masks if they can be, or a rule against a liar."""
+    given = {**OF_DEMO, "rounds": rounds, **({"robust": "median"} if hostile else {})}
+    config = resolve(method, **read_by(method, given))
+    n_clients = max(end for _, end in NODES.values())
+    run = RunSettings(config, n_clients, PATIENCE, str(out), secure=SecureSums())
+    return with_secure_sums(run, insisted=False, fewest_given=False)
+
+
+def what_leaves(run: RunSettings) -> list[str]:
+    """Return what stays on the nodes and what leaves them, line by line."""
+    return [
+        "stays on each node: readings, its clients' models, forecasts",
+        "leaves it: an upload, numbers of samples and losses each round; at the end test errors",
+        *(f"  {words.typed}" for words in uploads_in_words(run)),
+    ]
+
+
+def start_node(flower: LocalFlower, out: Path, name: str, lies: bool, plain: bool) -> None:
     """Start a node of the demo, with a key if the server knows keys."""
     key = None
     if flower.keys:
         key, public = make_node_key(out / "keys", name)
         flower.register(public)
-    lies = [str(hostile_node.write(out / "hostile", LIES))] if name == HOSTILE else []
-    # A rule against the hostile node needs plain uploads; with some methods, nodes refuse these.
-    first, plain = SHARES[name][0], "--allow-disclosure"
-    flower.start_node(name, out / f"{name}.nc", first, plain, key=key, paths=lies)
+    paths = [str(hostile_node.write(out / "hostile", LIES))] if lies else []
+    # With some methods, nodes refuse plain uploads.
+    allowed = ["--allow-disclosure"] if plain else []
+    flower.start_node(name, out / f"{name}.nc", NODES[name][0], *allowed, key=key, paths=paths)
 
 
 def kill_node(flower: LocalFlower) -> None:
@@ -257,31 +299,69 @@ def forecast_tomorrow(out: Path) -> list[tuple[str, Path, float]]:
     Returns the nodes' names, the files that were written, and the mean forecasts.
     """
     found = []
-    for name in SHARES:
-        for model in sorted((out / f"{name}.federation").glob("run-*/model")):
-            table = Forecaster.load(model).predict(out / f"{name}.nc", 24)
-            path = model.parent / "forecast.csv"
-            write_csv(long_table(table, None), path)
-            found.append((name, path, float(table.to_numpy().mean())))
+    for name, model in models_of(out):
+        forecaster, data = Forecaster.load(model), out / f"{name}.nc"
+        table, path = forecaster.predict(data, 24), model.parent / "forecast.csv"
+        write_csv(long_table(table, forecaster.predict_interval(data, 24)), path)
+        found.append((name, path, float(table.to_numpy().mean())))
     return found
 
 
-def error_of_honest_nodes(out: Path, method: str) -> float:
-    """Return the test error of the honest nodes' clients from their own tables."""
-    folders = (out / f"{name}.federation" for name in SHARES if name != HOSTILE)
-    paths = [path for folder in folders for path in folder.glob("run-*/metrics.csv")]
-    table = pd.concat([pd.read_csv(path) for path in paths])
-    return mean_error(table, resolve(method).run.select)
+def models_of(out: Path) -> list[tuple[str, Path]]:
+    """Return the names of nodes and the models that a run left there."""
+    return [(n, m) for n in NODES for m in (out / f"{n}.federation").glob("run-*/model")]
+
+
+def draw_tomorrow(out: Path, path: Path) -> Path:
+    """Draw the last three days and the coming one of each node's busiest cell."""
+    import matplotlib.pyplot as plt
+
+    models = models_of(out)
+    figure, rows = plt.subplots(
+        len(models),
+        1,
+        sharex=True,
+        figsize=(8, 2 * len(models)),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes, (name, model) in zip(rows[:, 0], models, strict=True):
+        table = pd.read_csv(model.parent / "forecast.csv")
+        cell = table.groupby("cell")["internet"].sum().idxmax()
+        coming = table[table["cell"] == cell]
+        with open_cube(out / f"{name}.nc") as cube:
+            seen = cube["internet"].sel(cell=cell).isel(time=slice(-72, None)).load()
+        hours = np.arange(-72, 0), np.arange(24)
+        axes.plot(hours[0], seen, color="#222222", label="readings")
+        axes.plot(hours[1], coming["internet"], color="#d1495b", label="forecast")
+        if "lower" in coming:
+            axes.fill_between(
+                hours[1], coming["lower"], coming["upper"], color="#d1495b", alpha=0.2, linewidth=0,
+                label="90 % interval",
+            )  # fmt: skip
+        axes.set_title(f"{name}, cell {cell}", loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel="hours from the end of the data", xticks=range(-72, 25, 12), xlim=(-72, 23))
+    rows[0, 0].legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
+    figure.supylabel("internet activity an hour")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+def error_of_nodes(out: Path, run: RunSettings, names: Collection[str]) -> float:
+    """Return the test error of some nodes' clients from their own tables."""
+    paths = [path for n in names for path in (out / f"{n}.federation").glob("run-*/metrics.csv")]
+    return mean_error(pd.concat([pd.read_csv(path) for path in paths]), run.config.run.select)
 
 
 def in_one_process(
     out: Path, method: str, settings: Mapping[str, Any], names: Collection[str] = SHARES.keys()
 ) -> float:
     """Return the test error of the same training in one process, on the cells of some nodes."""
-    cells = sorted(i for name in names for i in range(*SHARES[name]))
-    with open_cube(out / "city.nc") as city:
-        cube = city.isel(cell=cells).load()
-    forecaster = Forecaster(method, **settings).fit(cube)
+    cubes = [open_cube(out / f"{name}.nc").load() for name in SHARES if name in names]
+    cube = xr.concat(cubes, "cell", combine_attrs="override")
+    forecaster = Forecaster.recorded({"method": method, **settings}).fit(cube)
     return mean_error(forecaster.evaluate(), forecaster.config.run.select)
 
 

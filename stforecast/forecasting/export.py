@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_prep.base.errors import InputError, needing
+from data_prep.base.errors import InputError, Words, needing
 from data_prep.base.files import atomic_path
 from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays, weekday
 from stforecast.data.anchors import LEVEL
@@ -93,7 +93,10 @@ def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, 
     """
     n = len(series.values)
     if n < n_steps:
-        raise InputError(f"{series.name} has {n} steps, the graph reads {n_steps}")
+        raise InputError(
+            f"{series.name} has {n} steps, the graph reads {n_steps}; give a longer history, or ",
+            Words("export a graph of fewer {steps}"),
+        )
     steps = np.arange(n - n_steps, n + model.config.window.horizon)
     clock = series.calendar.local_times(steps).as_unit("s").astype(np.int64).to_numpy()
     return {"history": series.values[-n_steps:].astype(np.float64), "clock": clock}

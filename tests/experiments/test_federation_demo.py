@@ -20,6 +20,7 @@ from experiments import federation_demo, hostile_node
 from experiments.federation_demo import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
 from experiments.local_flower import LocalFlower, events_of, follow, make_node_key
 from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.flower.superlink import make_keys
 from stforecast.forecasting.config import resolve
@@ -84,6 +85,19 @@ def test_each_node_forecasts_the_coming_day(tmp_path):
     table = pd.read_csv(written)
     assert (name, len(table)) == ("north", 4 * 24)
     assert table["internet"].mean() == pytest.approx(mean, rel=1e-4)
+    assert federation_demo.draw_tomorrow(tmp_path, tmp_path / "t.png").stat().st_size > 10_000
+
+
+def test_uploads_cross_under_masks_or_plain_against_a_liar(tmp_path):
+    """It is said what leaves a node, and what each way costs."""
+    masked = federation_demo.settings_of(tmp_path, "fedlean", 6, hostile=False)
+    assert (masked.secure, masked.patience.min_parties) == (SecureSums(), 3)
+    assert "only sums over 3 nodes" in federation_demo.what_leaves(masked)[2]
+    plain = federation_demo.settings_of(tmp_path, "fedlean", 6, hostile=True)
+    assert (plain.secure, plain.config.robust.robust) == (None, "median")
+    said = " ".join(federation_demo.what_leaves(plain))
+    assert "uploads are plain" in said
+    assert "attacks computed the node's readings" in said
 
 
 @pytest.mark.repeats
