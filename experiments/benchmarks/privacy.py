@@ -35,8 +35,8 @@ EPSILONS, DELTA, NODES = (64, 8, 1), Uplink.privacy_delta, 10
 ONE_ROUND = {"rounds": 1, "refit": "never", "pretrained": "none"}
 
 CLIP, OTHERS = 100.0, 100
-"""Norm to which uploads are clipped, which is less than they have, so that they all count equally;
-and cells of another table whose map is used."""
+"""Norm to which uploads are clipped, which is less than most have; and cells of another table whose
+map is used."""
 
 YARDSTICKS: dict[str, tuple[str, dict[str, Any]]] = {
     "nothing: last week's value": ("seasonal_week", {}),
@@ -165,8 +165,11 @@ def privacy_table(rows: pd.DataFrame) -> str:
     near = found[is_attack].set_index("epsilon")["within .1"]
     kinds = found[~is_attack].groupby(["sent", "noise", "epsilon"], sort=False)
     for (sent, noise, epsilon), own in kinds:
-        errors = {f"{r['data']}, {r['cells']} cells": f"{r['mse']:.3f}" for _, r in own.iterrows()}
+        errors = {
+            f"{r['data']}, {int(r['cells'])} cells": f"{r['mse']:.3f}" for _, r in own.iterrows()
+        }
         attacked = sent == "the first round" and noise != "each cell's own"
         row = {"sent": sent, "noise": noise, "ε": f"{epsilon:g}" if noise != "none" else "-"}
-        table.append({**row, **errors, "attack": f"{near[epsilon]:.0%}" if attacked else "-"})
-    return markdown(table).replace("%", " %")
+        found_by = f"{near[epsilon]:.0%}".replace("%", " %")
+        table.append({**row, **errors, "attack": found_by if attacked else "-"})
+    return markdown(table)
