@@ -32,6 +32,7 @@ from experiments.benchmarks.cells import daylight_table
 from experiments.benchmarks.deliveries import deliveries_text
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
+from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_text
 from experiments.site import guides, images
 from experiments.site.default_method import (
@@ -75,6 +76,7 @@ PARTS: dict[str, Part] = {
     ),
     "robust": ("security.md", partial(of_runs, "federation/robust.csv", hostile.robust_table)),
     "disclosure": ("security.md", partial(of_runs, "federation/disclosure.csv", disclosure_table)),
+    "privacy": ("security.md", partial(of_runs, "federation/privacy.csv", privacy_table)),
     "attacks": ("security.md", guides.attacks_table),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_text),

@@ -99,10 +99,10 @@ def measure_few(cube: xr.Dataset, run: Fit) -> float:
     services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
     forecaster = Forecaster(method, horizon=run.horizon, split=SPLIT, service=service, **settings)
-    return _test_error(forecaster.fit(cube.isel(cell=cells).load()), "mse")
+    return test_error(forecaster.fit(cube.isel(cell=cells).load()), "mse")
 
 
-def _test_error(fitted: Forecaster, metric: str) -> float:
+def test_error(fitted: Forecaster, metric: str) -> float:
     """Return the error of the selected model over all cells and steps of the test part."""
     errors = fitted.evaluate()
     wanted = {"client": "all", "horizon": "all", "split": "test", "metric": metric}
@@ -346,7 +346,7 @@ def daylight(
                 forecaster = Forecaster(method, horizon=HORIZON, split=CLOCK_SPLIT)
                 fitted = forecaster.fit(part.tz_convert(name))
                 about = {"change": f"{day:%Y-%m-%d}", "cells": part.shape[1], "method": method}
-                results.add({**about, "clock": clock, "mae": _test_error(fitted, "raw_mae")})
+                results.add({**about, "clock": clock, "mae": test_error(fitted, "raw_mae")})
     if not results.rows:
         raise InputError(f"{data[0]}: no change of the clock of {zone} with 12 weeks around it")
     return daylight_table(pd.DataFrame(results.rows))

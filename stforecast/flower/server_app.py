@@ -106,11 +106,11 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
             refits=run.refits,
         )
         # Asked first, so that a missing accountant does not end a long run.
-        guarantee(config.uplink, 1, run.protected)
+        guarantee(config.uplink, 1, run.covered)
         finished = coordinator.run(_log_round)
         write_rounds(out, run, coordinator)
         about = {**_results(run, coordinator, finished), LINES: lines_of_tables(out)}
-        about |= guarantee(config.uplink, coordinator.uploads, run.protected)
+        about |= guarantee(config.uplink, coordinator.uploads, run.covered)
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
         known = event("finished", best_round=about["best_round"], test=about["test"])

@@ -30,6 +30,7 @@ from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.summing import means_of, summand_weights, weighted_sums
 from stforecast.federated.uploads import masking
+from stforecast.federated.uploads.uplink import secret_draws
 
 SUM = "sum"
 """Name of the masked vector in a message."""
@@ -56,18 +57,28 @@ class Masker:
         """Return how many of n nodes have to stay to the end of a sum."""
         return max(self.settings.threshold(n), self.fewest)
 
-    def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
-        """Keep the values to add up, in double precision, with new keys; return the public keys."""
+    def begin(
+        self, session: str, values: Mapping[str, Tensor], noise: float = 0.0
+    ) -> dict[str, str]:
+        """Keep the values to add up, in double precision, with new keys; return the public keys.
+
+        `noise` is the deviation of the noise that as many nodes as have to stay add up to.
+        """
         keys = {"seal": masking.new_key(), "mask": masking.new_key(), "own": masking.new_key()}
-        notes = {"session": session, "next": "share"} | {n: k.hex() for n, k in keys.items()}
+        notes = {"session": session, "next": "share", "noise": noise}
+        notes |= {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
         return {name: masking.public(keys[name]).hex() for name in ("seal", "mask")}
 
     def hide(
-        self, message: Message, values: Mapping[str, Tensor], about: Mapping[str, Any]
+        self,
+        message: Message,
+        values: Mapping[str, Tensor],
+        about: Mapping[str, Any],
+        noise: float = 0.0,
     ) -> Message:
-        """Return what the server may know, with keys of the sum for which it asks."""
-        return Message({**about, "keys": self.begin(message.about["session"], values)})
+        """Return what the server may know, with keys of the sum for which it asks; see `begin`."""
+        return Message({**about, "keys": self.begin(message.about["session"], values, noise)})
 
     def answer(self, message: Message) -> Message:
         """Return the node's answer to a message of a sum."""
@@ -136,6 +147,9 @@ class Masker:
         notes |= {"next": "unmask", "members": sorted(members), "held": held}
         self._save(notes, {})  # The values are not needed any more.
         others = {i: bytes.fromhex(peers[str(i)][1]) for i in members - {self.member}}
+        if notes["noise"]:
+            share = notes["noise"] / math.sqrt(self.settings.threshold(len(peers)))
+            values = noisy(values, notes["shapes"], share)
         plain = masking.to_vector(values, notes["shapes"], len(peers))
         own, mask = (bytes.fromhex(notes[name]) for name in ("own", "mask"))
         vector = masking.masked(plain, self.member, own, mask, others, notes["session"])
@@ -182,6 +196,20 @@ def _checks(shares: bytes) -> list[str]:
     return [masking.commitment(half).hex() for half in halves]
 
 
+def noisy(values: Payload, shapes: masking.Shapes, std: float) -> Payload:
+    """Return values with Gaussian noise on all uploads of a sum, as missing ones are 0 in it.
+
+    The sum of nodes' noises is distributed Gaussian noise, as in Kairouz, Liu, Steinke: The
+    Distributed Discrete Gaussian Mechanism, ICML 2021. Ours is rounded to 2⁻²⁸ and not discrete.
+    """
+    noise = {
+        name: values.get(name, 0) + std * secret_draws("gaussian", torch.Size(shape))
+        for name, shape in shapes.items()
+        if name.startswith(UPLOAD)
+    }
+    return {**values, **noise}
+
+
 NUMBERS, UPLOAD = "numbers", "upload/"
 """Name of the sums of `FIELDS`, and prefix of the names of uploads."""
 
@@ -194,9 +222,9 @@ ERRORS, METRICS = "errors", ("mse", "mae")
 the metrics of forecasts."""
 
 
-def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
+def sums_of_round(answer: Message, weights: Tensor) -> Payload:
     """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads."""
-    about, weights = answer.about, weights_of(answer, trainer)
+    about = answer.about
     known = not math.isnan(about["task_loss"])
     task_loss = (about["task_loss"], len(weights)) if known else (0.0, 0)
     numbers = [float(weights.sum()), about["loss"], *task_loss, *about["score"]]

@@ -25,6 +25,7 @@ from stforecast.federated.nodes.masker import (
     mean_of_round,
     sums_of_errors,
     sums_of_round,
+    weights_of,
 )
 from stforecast.federated.nodes.messages import FEW, Message, few_parties, index_of
 from stforecast.federated.nodes.summing import adds_up, bounded
@@ -62,6 +63,7 @@ class Node:
 
     Attributes:
         refit: name of the refit under way; empty in the run itself.
+        noise: deviation of the noise that nodes add to a secure sum together, 0 for none.
         done: the last states of the run and of earlier refits, by `last` and the refits' names.
     """
 
@@ -82,7 +84,8 @@ class Node:
         self.refit, self.done = "", dict[str, State]()
         self.masker = masker_beside(folder, trainer.first, secure, fewest) if secure else None
         self.adds_up = adds_up(trainer.method, trainer.uplink)
-        trainer.secret_noise = True  # The server knows the seed.
+        self.noise = trainer.uplink.noise_std if secure and secure.share_noise else 0.0
+        self._add_noise(trainer)
         data = trainer.train_data
         self.run = {
             **run,
@@ -121,8 +124,14 @@ class Node:
             if self._refit_trainer is None:
                 raise InputError(f"the server asks for the refit {refit!r:.40}, which is unknown")
             self._trainers[refit] = self._refit_trainer(refit)
-            self._trainers[refit].secret_noise = True
+            self._add_noise(self._trainers[refit])
         return self._trainers[refit]
+
+    def _add_noise(self, trainer: Trainer) -> None:
+        """Let clients draw noise of their own, or none if the node adds it to its sum."""
+        trainer.secret_noise = True  # The server knows the seed.
+        if self.noise:
+            trainer.uplink = dataclasses.replace(trainer.uplink, noise="none")
 
     def _enter(self, message: Message) -> None:
         """Go over to the refit that the server asks for, with the samples that it trains on."""
@@ -185,7 +194,10 @@ class Node:
         if self.masker is None:
             return mean_of_round(answer, trainer) if self.adds_up else answer
         known = {name: answer.about[name] for name in ("ids", "like")}
-        return self.masker.hide(message, sums_of_round(answer, trainer), known)
+        weights = weights_of(answer, trainer)
+        if self.noise:  # Which is as much for each client, whatever its number of samples.
+            weights = torch.ones_like(weights)
+        return self.masker.hide(message, sums_of_round(answer, weights), known, self.noise)
 
     def _validate(self) -> tuple[float, float]:
         """Return total and count of the validation score; keep the state, it may be the best."""
@@ -202,7 +214,9 @@ class Node:
             return Message({"score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {}})
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
-        upload = self._bounded(trained) if self.adds_up else trained.upload
+        # Noise needs bounds that no other client's upload changes, which clipping alone has.
+        bounds = self.adds_up and not self.noise
+        upload = self._bounded(trained) if bounds else trained.upload
         if trained.failed:
             log.warning(
                 "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})

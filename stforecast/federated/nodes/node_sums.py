@@ -67,6 +67,10 @@ def check_uploads(
         )
     if secure:
         check_sums(method, uplink, robust)
+        if secure.share_noise and not uplink.private:
+            raise InputError(
+                Words("{share_noise} needs {clip} and {noise:gaussian}; set both, or leave it out")
+            )
 
 
 class NodeSums:

@@ -130,6 +130,13 @@ class FederationSettings(ABC):
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Return `config`, from its flat settings, and the fields that only this kind has."""
 
+    @property
+    def covered(self) -> str:
+        """What of a client differential privacy protects, and on what condition."""
+        if not self.secure or not self.secure.share_noise:
+            return self.protected
+        return f"{self.protected}, if as many nodes as have to stay to a round's end do not collude"
+
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""
         return {
@@ -140,6 +147,7 @@ class FederationSettings(ABC):
             "out": self.out,
             "owners": json.dumps({n: [r.start, r.stop] for n, r in self.owners.items()}),
             "secure-threshold": self.secure.secure_threshold if self.secure else 0.0,
+            "share-noise": bool(self.secure and self.secure.share_noise),
             "unsafe-open": self.unsafe_open,
             "after": self.after,
         }
@@ -154,7 +162,7 @@ class FederationSettings(ABC):
                 "n_clients": int(values["clients"]),
                 "out": str(values["out"]),
                 "owners": {int(n): range(*r) for n, r in json.loads(values["owners"]).items()},
-                "secure": SecureSums(threshold) if threshold else None,
+                "secure": SecureSums(threshold, bool(values["share-noise"])) if threshold else None,
                 "unsafe_open": bool(values["unsafe-open"]),
                 "after": str(values["after"]),
                 **cls.read(json.loads(values["settings"]), values),

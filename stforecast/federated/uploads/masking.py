@@ -209,9 +209,14 @@ class SecureSums(CheckedOptions):
         secure_threshold: share of the nodes of a round, more than which have to stay to its end.
             From 0.5 on, a server cannot divide the nodes into two parts that each reveal half of
             another node's secrets; 2/3 also holds if a third of them help it to.
+        share_noise: nodes share the Gaussian noise of `clip` and `noise`: each adds as much to its
+            sum that the nodes that have to stay add up to `noise_std`, which protects a client from
+            all but its own node if so many do not collude. Each client counts equally. Otherwise
+            each client adds `noise_std` itself, which protects it from everyone.
     """
 
     secure_threshold: Annotated[float, Ge(0.5), Lt(1)] = 0.5
+    share_noise: bool = False
 
     def threshold(self, n: int) -> int:
         """Return the number of n nodes that have to stay, at least 2.

@@ -138,7 +138,7 @@ class Uplink(CheckedOptions):
     def _noise(self, like: Tensor, generators: Sequence[torch.Generator | None]) -> Tensor:
         """Draw noise of the chosen distribution, keyed by client so that cohorts do not matter."""
         shape, law = like.shape[1:], self.noise
-        rows = [_draw(law, shape, g) if g else _secret(law, shape) for g in generators]
+        rows = [_draw(law, shape, g) if g else secret_draws(law, shape) for g in generators]
         return self.noise_std * torch.stack(rows).to(like)
 
 
@@ -153,7 +153,7 @@ def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
     return positive * sign / 2**0.5
 
 
-def _secret(law: str, shape: torch.Size) -> Tensor:
+def secret_draws(law: str, shape: torch.Size) -> Tensor:
     """Draw as `_draw` from the machine's entropy.
 
     The Mersenne Twister of `torch.Generator` will not do, however it is seeded: its state can be

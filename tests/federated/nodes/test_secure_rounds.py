@@ -6,14 +6,17 @@ import shutil
 
 import pytest
 import torch
+from scipy.stats import kstest, norm
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.tensors import with_axes
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.nodes import masker
 from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.nodes.node_sums import check_sums
+from stforecast.federated.nodes.node_sums import check_sums, check_uploads
 from stforecast.federated.uploads.masking import FRACTION, SecureSums
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -98,6 +101,66 @@ def test_noise_is_added_before_the_sum(federate, split, monkeypatch):
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.server.reports, federation.reports)
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_nodes_share_noise_that_as_many_as_have_to_stay_add_up_to(
+    participation, federate, split, monkeypatch
+):
+    """Each adds σ/√2 of three to its sum, also without a client that trains; clients add none."""
+    models, uplink = [], Uplink("gaussian", noise_std=0.5, clip=2.0)
+    for drawn in (torch.zeros, torch.ones):
+        monkeypatch.setattr(masker, "secret_draws", lambda law, shape, drawn=drawn: drawn(shape))
+        federation = federate(
+            FedAvg, SIZES, rounds=1, uplink=uplink, participation=participation, full_start=False
+        )
+        coordinator, link = split(federation, SHARES, secure=SecureSums(share_noise=True))
+        coordinator.run()
+        models.append(coordinator.server.state.server)
+        n = coordinator.server.reports[0].participants
+        forget(link)
+    for name, t in models[1].items():
+        shift = 3 * 0.5 / math.sqrt(2) / n
+        torch.testing.assert_close(t - models[0][name], torch.full_like(t, shift))
+
+
+def test_with_shared_noise_each_client_counts_equally_up_to_the_clipping_norm(
+    federate, split, monkeypatch
+):
+    """A node's own bound would change with its other clients, and so would what noise hides."""
+    monkeypatch.setattr(masker, "secret_draws", lambda law, shape: torch.zeros(shape))
+    federation = federate(FedAvg, SIZES, rounds=1, uplink=Uplink("gaussian", clip=2.0))
+    sizes = torch.tensor(SIZES)
+    values = torch.where(sizes == 12, 1e6, sizes / 1000)
+
+    def upload(cohort):
+        of = torch.where(cohort.data.sizes == 12, 1e6, cohort.data.sizes / 1000)
+        found = FedAvg.upload(federation.method, cohort)
+        return {n: torch.ones_like(t) * with_axes(of, t.ndim) for n, t in found.items()}
+
+    federation.method.upload = upload
+    coordinator, _ = split(federation, (3, 1, 1), secure=SecureSums(share_noise=True))
+    coordinator.run()
+    n_values = sum(t.numel() for t in coordinator.server.state.server.values())
+    mean = values.clamp(max=2 / math.sqrt(n_values)).mean()
+    for t in coordinator.server.state.server.values():
+        torch.testing.assert_close(t, mean.expand_as(t))
+
+
+def test_shared_noise_has_the_stated_law():
+    """Kolmogorov-Smirnov of the sum over as many nodes as have to stay; fails once in 10¹⁰ runs."""
+    settings, shapes = SecureSums(), {masker.UPLOAD + "w": [4000], masker.NUMBERS: [6]}
+    stay = settings.threshold(10)
+    parts = [masker.noisy({}, shapes, 3 / math.sqrt(stay)) for _ in range(stay)]
+    assert all(set(part) == {masker.UPLOAD + "w"} for part in parts)
+    total = torch.stack([part[masker.UPLOAD + "w"] for part in parts]).sum(0)
+    assert kstest(total.numpy(), norm(scale=3).cdf).pvalue > 1e-10
+
+
+@pytest.mark.parametrize("uplink", [Uplink(), Uplink("gaussian"), Uplink("laplace", clip=1.0)])
+def test_noise_that_protects_nobody_is_not_shared(uplink):
+    with pytest.raises(InputError, match="share_noise needs clip and noise"):
+        check_uploads(FedAvg, uplink, Robust(), SecureSums(share_noise=True))
 
 
 def test_the_server_learns_neither_samples_nor_losses_nor_uploads_of_a_node(federate, split):

@@ -18,6 +18,7 @@ from stforecast.federated.runs.checkpoint import (
     newest_first,
     save_checkpoint,
 )
+from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.settings import RunSettings, read_app
 
 
@@ -179,10 +180,14 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     with pytest.raises(InputError, match="robust='median' compares uploads"):
         type_in("--method", "fedavg", "--secure-aggregation", "--robust", "median", *common)
     assert not (tmp_path / "app").exists()
-    type_in("--secure-aggregation", "--secure-threshold", 0.6, *common)
+    with pytest.raises(InputError, match="share_noise needs clip and noise"):
+        type_in("--secure-aggregation", "--share-noise", *common)
+    private = ("--share-noise", "--clip", 2, "--noise", "gaussian")
+    type_in("--secure-aggregation", "--secure-threshold", 0.6, *private, *common)
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
-    assert run.secure.secure_threshold == 0.6
+    assert run.secure == SecureSums(0.6, share_noise=True)
+    assert run.covered.endswith("do not collude")
 
 
 def written(tmp_path, *words):
@@ -256,7 +261,8 @@ def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(word
 @pytest.mark.parametrize(
     "words",
     [("--plain-uploads", "--secure-aggregation"), ("--plain-uploads", "--secure-threshold", 0.7),
-     ("--bits", 8, "--secure-threshold", 0.7)],
+     ("--bits", 8, "--secure-threshold", 0.7), ("--bits", 8, "--share-noise"),
+     ("--plain-uploads", "--share-noise")],
 )  # fmt: skip
 def test_options_that_exclude_each_other_are_refused(words, tmp_path):
     common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
