@@ -115,7 +115,7 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
         found.append(
             f"skill in {short_title(metric)}: 1 minus the geometric mean, over cells, of the "
             "error divided by that of seasonal naive: the value one day or one week before, "
-            "whichever was nearer in the training part."
+            "whichever was nearer in the test part."
         )
     if several:
         found.append(

@@ -1,8 +1,9 @@
 """Evaluation of a fitted model on the validation and the test part of its data.
 
 Seasonal naive is the yardstick of skill. Its season is a day or a week, whichever was nearer in the
-training part; where a step does not divide a day, it is one step, so that the forecast is the last
-value. Scaled errors are divided by those of a day's season, so that they can be compared.
+test part itself, so that another split does not choose a weaker one; where a step does not divide a
+day, it is one step, so that the forecast is the last value. Scaled errors are divided by those of a
+day's season in the training part, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -51,24 +52,25 @@ def season_of(calendar: Calendar) -> int:
 
 
 def better_season(data: PreparedSeries) -> int:
-    """Return the steps of a season: a week where its values are nearer in training than a day's.
+    """Return the steps of a season: a week where its values are nearer in the test part than a day's.
 
-    They are compared by mean absolute differences of z-scores, in training parts of two weeks or
-    more.
+    They are compared by mean absolute errors in the data's units, if a week is known before the
+    first window.
     """
-    day, calendar, fit = season_of(data.calendar), data.calendar, data.split.fit
-    if not divides_a_day(calendar.step):
+    day, calendar, starts = season_of(data.calendar), data.calendar, data.split.test
+    if not divides_a_day(calendar.step) or not len(starts):
         return day
     week = calendar.steps_in(WEEK)
-    if fit.stop - fit.start < 2 * week:
+    if starts.min() < week:
         return day
-    steps = np.arange(fit.start + week, fit.stop)
-    found, n_cells = np.zeros(2), data.z.shape[1]
-    for some in (slice(i, i + CELLS) for i in range(0, n_cells, CELLS)):
-        z = data.z[:, some]
-        off = [np.abs(z[steps] - z[calendar.before(steps, season)]) for season in (day, week)]
-        found += np.where(np.isfinite(off[0] + off[1]), off, 0.0).sum(axis=(1, 2), dtype=float)
-    return week if found[1] < found[0] else day
+    (y, mask), off = data.test_targets, np.zeros(2)
+    std = np.broadcast_to(data.scaler.std, len(y))[:, None, None]
+    for some in (slice(i, i + CELLS) for i in range(0, len(y), CELLS)):
+        for i, season in enumerate((day, week)):
+            naive = repeat_season(data.z[:, some], starts, data.window.horizon, season, calendar)
+            error = np.abs(naive - y[some]) * std[some]
+            off[i] += error.sum(where=mask[some], dtype=float)
+    return week if off[1] < off[0] else day
 
 
 def seasonal_forecast(data: PreparedSeries, some: slice, season: int) -> np.ndarray | None:
