@@ -280,7 +280,8 @@ def check_command(
 
     Options:
         days: days to forecast, at the end of the data.
-        most_mase: highest MASE at which the model is accepted; 1 is the error of the day before.
+        most_mase: highest MASE at which the model is accepted; 1 is the error of the value one
+            day before in the training part.
     """
     check_run(model)
     check_history(data)

@@ -52,7 +52,7 @@ def season_of(calendar: Calendar) -> int:
 
 
 def better_season(data: PreparedSeries) -> int:
-    """Return the steps of a season: a week where its values are nearer in the test part than a day's.
+    """Return the steps of a season: a week if it is nearer in the test part than a day.
 
     They are compared by mean absolute errors in the data's units, if a week is known before the
     first window.
@@ -112,6 +112,9 @@ SUMMED = 32
 
 MOST_CROSSED = 10_000
 """Most errors of each cell at each step ahead that tables have; of more, they have the margins."""
+
+FAR_OFF, FEWEST_OUTSIDE = 1.5, 10
+"""Values outside bounds that are warned of: in those promised, and the fewest promised."""
 
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
@@ -223,8 +226,37 @@ class Evaluation:
         """
         for split in ("validation", "test"):
             self.errors(split)
+        if is_chosen and self.config.has_intervals and len(self.data.split.test):
+            self._warn_of_coverage()
         for name in ("_validation", *(() if is_chosen else ("_calibrated",))):
             self.__dict__.pop(name, None)
+
+    def _warn_of_coverage(self) -> None:
+        """Warn of bounds that contain far fewer values of the test part than they promise."""
+        test, coverage = self._test, self.config.coverage
+        lower, upper = self._calibrated[0].bounds[coverage]
+        found = ((lower <= test.y) & (test.y <= upper)).mean(where=test.mask)
+        promised = (1 - coverage) * test.mask.sum()
+        if promised < FEWEST_OUTSIDE or (1 - found) < FAR_OFF * (1 - coverage):
+            return
+        why = "they are the model's own, which nothing calibrates"
+        if self.config.interval.intervals != "none":
+            why = "values are unlike the earlier ones that bounds are calibrated on"
+            errors = [
+                np.abs(of.bands.centre - of.y).mean(where=of.mask)
+                for of in (test, *([self._validation] if len(self.data.split.validation) else ()))
+            ]
+            if len(errors) == 2 and errors[0] > errors[1] > 0:
+                why = (
+                    f"errors there are {errors[0] / errors[1]:.2g} times those in the validation "
+                    "part, which bounds are calibrated on"
+                )
+        log.warning(
+            "%s: bounds of %.0f %% contain %.1f %% of the test values, as %s; expect no more of "
+            "the next bounds",
+            self.data.series.name,
+            *(100 * coverage, 100 * found, why),
+        )
 
     def errors(self, split: str, by: By = "cell") -> list[pd.DataFrame]:
         """Return tables of the errors on `validation` or `test`; none without windows."""
