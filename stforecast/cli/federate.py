@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stforecast.cli.commands import CONFIG, SectionedGroup, command, to_json
+from stforecast.cli.commands import CONFIG, SectionedGroup, command, say_json
 from stforecast.cli.options import (
     ALARM,
     JSON,
@@ -216,7 +216,7 @@ def status(results: Path, *, as_json: bool) -> None:
     read_results(results)
     standing = Standing.of(read_event_log(results))
     if as_json:
-        click.echo(to_json(dataclasses.asdict(standing)))
+        say_json(dataclasses.asdict(standing))
     else:
         click.echo(status_text(standing))
 
@@ -288,7 +288,7 @@ def check_command(
     from stforecast.flower.own_model import check_model
 
     found = check_model(model, data, days, most_mase)
-    click.echo(to_json(found, indent=None))
+    say_json(found, indent=None)
     ctx.exit(0 if found["accepted"] else ALARM)
 
 
@@ -314,7 +314,7 @@ def alone_command(
     from stforecast.service.update import CODES
 
     found = train_alone(model, data, days, level)
-    click.echo(to_json(found, indent=None))
+    say_json(found, indent=None)
     ctx.exit(CODES[found["action"]])
 
 

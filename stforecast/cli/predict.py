@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from data_prep.base.errors import InputError, counted, reading, some
-from stforecast.cli.commands import command, say_next, to_json
+from stforecast.cli.commands import command, say_json, say_next
 from stforecast.cli.options import (
     EVENTS,
     JSON,
@@ -112,7 +112,7 @@ def predict(
         write_table(plans, plan_file, csv_style)
     if as_json:
         about = describe_forecast(out, found.forecast, found.interval)
-        click.echo(to_json({**about, "plan": plans.to_dict("records")}))
+        say_json({**about, "plan": plans.to_dict("records")})
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
