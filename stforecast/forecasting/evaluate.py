@@ -31,7 +31,7 @@ from stforecast.data.splits import Split
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
-from stforecast.intervals.bands import Bands, clip, raw_bands
+from stforecast.intervals.bands import Bands, clip, include_constant, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums, joined_sums
@@ -179,6 +179,7 @@ class Evaluation:
         bands, after = self._widened()
         if bands is self._test.bands:
             bands = bands.map(np.copy)
+        include_constant(bands, self.data.z[: self._test.starts.min()])
         clip(bands, *self._limits)
         lower, upper = bands.bounds[self.config.coverage]
         extremes = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)

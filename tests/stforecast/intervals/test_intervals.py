@@ -545,3 +545,17 @@ def test_bounds_that_contain_too_little_of_the_test_part_are_warned_of(caplog):
     assert held < 0.85
     assert f"bounds of 90 % contain {100 * held:.1f} % of the test values" in caplog.text
     assert "times those in the validation part" in caplog.text
+
+
+@pytest.mark.parametrize("intervals", ["normalised", "conformal"])
+def test_the_value_of_a_constant_cell_is_within_its_bounds(intervals):
+    hours = pd.date_range("2024-01-01", periods=24 * 21, freq="h")
+    wave = np.random.default_rng(0).normal(size=len(hours))
+    table = pd.DataFrame({"a": wave, "b": 7.3, "c": 2 * wave}, hours)
+    settings = {"split": "days:11,5,5", "model": "linear", "rounds": 3, "intervals": intervals}
+    forecaster = Forecaster("fedavg", **settings).fit(table)
+    found = forecaster.test_forecasts().sel(cell="b")
+    assert bool(((found.lower <= found.y) & (found.y <= found.upper)).all())
+    lower, upper = forecaster.predict_interval(table)
+    assert (lower["b"] <= 7.3).all()
+    assert (upper["b"] >= 7.3).all()
