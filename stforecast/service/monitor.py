@@ -8,9 +8,9 @@ distance itself.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -214,8 +214,8 @@ def _write_page(
 
     forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
-    about = "" if now is None else f" --now {now:%Y-%m-%dT%H:%M}"
-    command = f"stforecast monitor {quote(str(run))}{about} --page {quote(str(page))}"
+    about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
+    command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
     title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
     found = make_outlook(forecaster, forecaster.read(state.believed))
     write_service_page(page, title, watch, state, series, found, command)
