@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import datetime
+import re
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,8 +148,11 @@ PANDAS = {
 }  # fmt: skip
 """Functions of pandas for other kinds of files."""
 
-AS_JSON = 14
+AS_JSON = 4
 """Bytes of memory for a byte of JSON while it is read."""
+
+PIECE = 2**23
+"""Bytes of a list in JSON that are read at a time, as they take fourteen times their size."""
 
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
@@ -263,13 +267,45 @@ def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
     check_size(AS_JSON * path.stat().st_size, path.name)
     with path.open("rb") as file:
         is_list = file.read(LINES).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
-    read = pl.read_json if is_list else pl.read_ndjson
-    table = read(path, infer_schema_length=None)
+    if is_list:
+        parts = [_unnested(part, path) for part in _parts_of_list(path)]
+        table = pl.concat(parts, how="diagonal_relaxed")
+        nested = {name.rpartition(".")[0] for name in table.columns}  # In other parts.
+        table = table.drop([n for n in nested & {*table.columns} if table[n].dtype == pl.Null])
+    else:
+        table = _unnested(pl.read_ndjson(path, infer_schema_length=None), path)
+    _check_schema(table.schema, path)
+    return table, Origin(path.name, "record" if is_list else "line", 1, is_file=True)
+
+
+def _parts_of_list(path: Path) -> Iterator[pl.DataFrame]:
+    """Yield the tables of parts of a list of objects.
+
+    A part ends between two objects. If that was within a text or a nested list, it is no valid
+    JSON, and is read together with twice as much of what follows.
+    """
+    with path.open("rb") as file:
+        begin, rest, size = b"", b"", PIECE
+        while more := file.read(size):
+            rest += more
+            ends = [m.end() for m in re.finditer(rb"}\s*(?=,\s*{)", rest)]
+            if ends and len(rest) >= PIECE:
+                try:
+                    found = pl.read_json(begin + rest[: ends[-1]] + b"]", infer_schema_length=None)
+                except pl.exceptions.PolarsError:
+                    size *= 2
+                    continue
+                yield found
+                begin, rest, size = b"[", rest[ends[-1] :].lstrip().removeprefix(b","), PIECE
+        yield pl.read_json(begin + rest, infer_schema_length=None)
+
+
+def _unnested(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Return a table with the fields of objects as columns."""
     while objects := [name for name, dtype in table.schema.items() if dtype == pl.Struct]:
         table = table.unnest(objects, separator=".")
         delimited.check_columns(table.width, path.name)
-    _check_schema(table.schema, path)
-    return table, Origin(path.name, "record" if is_list else "line", 1, is_file=True)
+    return table
 
 
 def _check_schema(schema: pl.Schema, path: Path) -> None:

@@ -11,7 +11,7 @@ import click
 
 from data_prep.base.errors import InputError, close_to, counted
 from stforecast.bench import LOCAL, RAY
-from stforecast.cli.commands import command, say_next, to_json
+from stforecast.cli.commands import command, say_json, say_next
 from stforecast.cli.options import JSON, check_cubes, from_dataclass
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
     outcome = run_grid(grid, out, progress=progress, engine=engine)
     page = _write_report(outcome.runs, grid, out)
     if as_json:
-        click.echo(to_json(_described(out, outcome.failures)))
+        say_json(_described(out, outcome.failures))
     else:
         click.echo(outcome.table)
         if page:

@@ -15,7 +15,7 @@ from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
-from stforecast.cli.commands import Subcommands, command, say_next, to_json
+from stforecast.cli.commands import Subcommands, command, say_json, say_next
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -138,7 +138,7 @@ def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
     from stforecast.cli.info_data import cube_text, preview
 
     if as_json:
-        click.echo(to_json({"path": str(raw), "kind": "table", **describe_cube(ds)}))
+        say_json({"path": str(raw), "kind": "table", **describe_cube(ds)})
         return
     click.echo(f"{raw}: as it is understood\n{cube_text(describe_cube(ds))}\n\n{preview(ds)}")
     click.echo("\nnothing was written; leave out --dry-run to write the cube")
@@ -151,7 +151,7 @@ def _describe_cube(path: Path, as_json: bool) -> None:
     from stforecast.cli.info_data import period
 
     if as_json:
-        click.echo(describe(path).as_json(path))
+        say_json(describe(path).in_full(path))
         return
     with open_cube(path) as ds:
         steps, cells = counted(ds.sizes["time"], "step"), counted(ds.sizes["cell"], "cell")

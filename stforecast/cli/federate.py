@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stforecast.cli.commands import CONFIG, SectionedGroup, command, to_json
+from stforecast.cli.commands import CONFIG, SectionedGroup, command, say_json
 from stforecast.cli.options import (
     ALARM,
     JSON,
@@ -219,7 +219,7 @@ def status(results: Path, *, as_json: bool) -> None:
     read_results(results)
     standing = Standing.of(read_event_log(results))
     if as_json:
-        click.echo(to_json(dataclasses.asdict(standing)))
+        say_json(dataclasses.asdict(standing))
     else:
         click.echo(status_text(standing))
 
@@ -283,14 +283,15 @@ def check_command(
 
     Options:
         days: days to forecast, at the end of the data.
-        most_mase: highest MASE at which the model is accepted; 1 is the error of the day before.
+        most_mase: highest MASE at which the model is accepted; 1 is the error of the value one
+            day before in the training part.
     """
     check_run(model)
     check_history(data)
     from stforecast.flower.own_model import check_model
 
     found = check_model(model, data, days, most_mase)
-    click.echo(to_json(found, indent=None))
+    say_json(found, indent=None)
     ctx.exit(0 if found["accepted"] else ALARM)
 
 
@@ -316,7 +317,7 @@ def alone_command(
     from stforecast.service.update import CODES
 
     found = train_alone(model, data, days, level)
-    click.echo(to_json(found, indent=None))
+    say_json(found, indent=None)
     ctx.exit(CODES[found["action"]])
 
 

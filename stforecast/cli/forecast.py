@@ -12,7 +12,7 @@ import click
 from data_prep.base.errors import for_command, no_file
 from data_prep.base.progress import doing
 from stforecast.cli.bench import MORE, chosen_settings
-from stforecast.cli.commands import command, to_json
+from stforecast.cli.commands import command, say_json
 from stforecast.cli.info_data import facts
 from stforecast.cli.options import JSON, LIMITS, from_function, given
 from stforecast.cli.predict import (
@@ -143,7 +143,7 @@ def forecast_command(
         write_table(written, file, csv_style)
     has_report = _write_report(run, series, outlook, out, data) is not None
     if as_json:
-        click.echo(to_json(_described(out, plan, check, tested, has_report, files)))
+        say_json(_described(out, plan, check, tested, has_report, files))
         return
     click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
     click.echo(interval_line(run))

@@ -14,7 +14,7 @@ import click
 
 from data_prep.base.errors import InputError, Words, counted, some
 from stforecast.cli import info_data
-from stforecast.cli.commands import command, to_json
+from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class Description(NamedTuple):
     next_command: str = ""
     cube: xr.Dataset | None = None
 
-    def as_json(self, path: Path) -> str:
-        """Return the description of what lies at a path as JSON."""
-        return to_json({"path": str(path), "kind": self.kind, **self.about})
+    def in_full(self, path: Path) -> dict[str, Any]:
+        """Return the description of what lies at a path, for JSON."""
+        return {"path": str(path), "kind": self.kind, **self.about}
 
 
 @command(JSON)
@@ -56,7 +56,7 @@ def info(path: Path, *, as_json: bool, page: Path | None = None) -> None:
     """
     found = describe(path) if page is None else describe_on_page(path, page)
     if as_json:
-        click.echo(found.as_json(path))
+        say_json(found.in_full(path))
         return
     click.echo(f"{path}: {found.kind}\n{found.text}")
     if found.next_command:

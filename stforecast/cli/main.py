@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from data_prep.base.errors import CommandFormatter, InputError, Stopped
+from data_prep.base.errors import CommandFormatter, InputError, Stopped, log_text
 from data_prep.base.progress import heartbeat
 from data_prep.base.registry import FOREIGN, Registry, foreign_place
 from stforecast.cli import data, run
@@ -40,12 +40,14 @@ class Notices(logging.StreamHandler):
 
     Args:
         once: whether to write no notice twice.
+        quiet: whether to write errors alone; what it warned of is kept all the same.
     """
 
-    def __init__(self, once: bool = False) -> None:
+    def __init__(self, once: bool = False, quiet: bool = False) -> None:
         logging.Handler.__init__(self)
-        self.once = once
+        self.once, self.quiet = once, quiet
         self.said: set[str] = set()
+        self.warned: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a notice, unless it repeats one that is written once."""
@@ -53,7 +55,10 @@ class Notices(logging.StreamHandler):
             if (text := record.getMessage()) in self.said:
                 return
             self.said.add(text)
-        super().emit(record)
+        if record.levelno >= logging.WARNING:
+            self.warned.append(log_text(record))
+        if not self.quiet or record.levelno >= logging.ERROR:
+            super().emit(record)
 
     @property
     def stream(self) -> TextIO:
@@ -82,23 +87,24 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
     name = str(ctx.invoked_subcommand)
     if not quiet and name not in ("node", "serve"):
         ctx.with_resource(heartbeat(name))
-    level = logging.ERROR if quiet else logging.DEBUG if debug else logging.INFO
+    level = logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO
     # It reads a table again, with the options that the first reading asked for.
-    _write_notices(log_format, once=name == "info")
+    ctx.obj["warned"] = _write_notices(log_format, once=name == "info", quiet=quiet).warned
     brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
     for package in ("data_prep", "stforecast", *brought):
         logging.getLogger(package.partition(".")[0]).setLevel(level)
 
 
-def _write_notices(log_format: str, once: bool = False) -> None:
+def _write_notices(log_format: str, once: bool = False, quiet: bool = False) -> Notices:
     """Write notices to standard error, as text or as lines of JSON."""
-    notices = Notices(once)
+    notices = Notices(once, quiet)
     notices.setFormatter(CommandFormatter())
     if log_format == "json":
         from stforecast.flower.telemetry import JsonLines
 
         notices.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[notices], force=True)
+    return notices
 
 
 BROUGHT: Registry[click.Command] = Registry(

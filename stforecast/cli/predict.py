@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from data_prep.base.errors import InputError, counted, reading, some
-from stforecast.cli.commands import command, say_next, to_json
+from stforecast.cli.commands import command, say_json, say_next
 from stforecast.cli.options import (
     EVENTS,
     JSON,
@@ -112,7 +112,7 @@ def predict(
         write_table(plans, plan_file, csv_style)
     if as_json:
         about = describe_forecast(out, found.forecast, found.interval)
-        click.echo(to_json({**about, "plan": plans.to_dict("records")}))
+        say_json({**about, "plan": plans.to_dict("records")})
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
@@ -195,6 +195,8 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
 
 def beyond(found: Outlook) -> str:
     """Say in one line which cells come closest to the threshold."""
+    from stforecast.forecasting.planning import by_urgency, chance_column
+
     by_cell, side = found.plan, found.side
     row = by_cell.loc[by_cell.index == by_cell["headroom"].idxmin()].iloc[0]
     n_beyond = int((by_cell[f"steps_{side.beyond}"] > 0).sum())
@@ -203,18 +205,16 @@ def beyond(found: Outlook) -> str:
         f"least headroom: {row['headroom']:,.4g} of cell {row.name} at {row[f'{side.worst}_time']}"
     )
     if "highest_probability" in by_cell:
-        whole = "probability" in by_cell
-        chances = by_cell["probability" if whole else "highest_probability"]
-        if chances.isna().all():
+        if (name := chance_column(by_cell)) is None:
             return f"{text}; no probabilities, as not all steps have bounds"
-        once = (
-            f"of values {side.beyond} it" if whole else f"of a value {side.beyond} it at one step"
-        )
-        # Many cells may have 100 %: those with most steps beyond it, and furthest, come first.
-        keys = {"chance": -chances.round(2), "steps": -by_cell[f"steps_{side.beyond}"]}
-        ranked = by_cell.assign(**keys).sort_values(["chance", "steps", "headroom"])
-        highest = f"{chances.max():.0%} of cell {ranked.index[0]}"
-        return f"{text}; highest probability {once}: {highest}"
+        chances = by_cell[name].round(2)
+        once = f"values {side.beyond} it"
+        if name != "probability":
+            once = f"a value {side.beyond} it at one step"
+        of, same = f"cell {by_urgency(by_cell, side).index[0]}", (chances == chances.max()).sum()
+        if same > 1:
+            of = f"{same} cells, longest expected in {of}"
+        return f"{text}; highest probability of {once}: {chances.max():.0%} of {of}"
     return f"{text}; a run with --intervals also gives probabilities"
 
 

@@ -16,8 +16,8 @@ from stforecast.cli.commands import (
     command,
     make_list_command,
     make_plot_group,
+    say_json,
     say_next,
-    to_json,
 )
 from stforecast.cli.lists import LISTS
 from stforecast.forecasting import DEFAULT_METHOD
@@ -126,7 +126,10 @@ def run_command(
                 raise
             raise Stopped(stop.signal, f"{stop.place} of {service}", _left(out, services)) from stop
         doing("summing up")
-        click.echo(to_json(describe_run(finished.folder)) if as_json else summary(finished))
+        if as_json:
+            say_json(describe_run(finished.folder))
+        else:
+            click.echo(summary(finished))
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
 
 

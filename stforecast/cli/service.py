@@ -10,7 +10,7 @@ import click
 
 from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.progress import doing
-from stforecast.cli.commands import command, to_json
+from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import EVENTS, check_ending, check_history, check_run
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def update_command(
     from stforecast.service.update import CODES, update
 
     done = update(run, new, events, accept=accept, times=factor, now=_time(now))
-    click.echo(to_json(done.about, indent=None))
+    say_json(done.about, indent=None)
     ctx.exit(CODES[done.action])
 
 
@@ -89,7 +89,7 @@ def monitor_command(
     watch = monitor(run, _time(now), page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)
-    click.echo(to_json(watch.as_json(), indent=None))
+    say_json(watch.as_json(), indent=None)
     ctx.exit(watch.code)
 
 

@@ -124,21 +124,23 @@ LEARNT = {"once": "the validation part", "final": "the validation part, then all
 
 
 def refit_notes(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each refitted method: number of refits, traffic and time of a run."""
+    """Return a line for each refitted method: the time of its refits, and a run's whole traffic."""
     notes = []
     for row in rows:
         costs = [table for run in row.group.runs if len(table := run.refits())]
         if row.view or not costs:
             continue
-        up, down, seconds = (
-            np.mean([cost[column].sum() for cost in costs])
-            for column in ("bytes_up", "bytes_down", "seconds")
+        rounds = [run.rounds() for run in row.group.runs]
+        seconds = np.mean([cost["seconds"].sum() for cost in costs])
+        up, down = (
+            sum(table[f"bytes_{way}"].sum() for table in (*costs, *rounds)) / len(costs) / 1e6
+            for way in ("up", "down")
         )
         refits, asked = counted(len(costs[0]), "refit"), row.first.settings["refit"]
         learnt = LEARNT.get(asked, "all data before each")
         notes.append(
-            f"{row.name}: {refits} ({asked}) with {learnt}; in total, "
-            f"{up / 1e6:,.1f} MB up, {down / 1e6:,.1f} MB down and {seconds:.1f} s"
+            f"{row.name}: {refits} ({asked}) with {learnt} in {seconds:.1f} s; with all rounds, "
+            f"{up:,.1f} MB up and {down:,.1f} MB down"
         )
     return notes
 

@@ -80,7 +80,10 @@ def basis(board: Leaderboard) -> list[str]:
     fixed = [] if n_groups > 1 else ["these cells"]
     fixed += [] if most > 1 else ["this seed"]
     about = f"; it holds for {' and '.join(fixed)} only" if fixed else ""
-    found = [f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}."]
+    found = [
+        f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}. "
+        "The day of a window is that of its first target."
+    ]
     if single := [name for name, n in n_seeds.items() if n == 1 < most]:
         found.append(f"Seeds are not resampled for rows with a single seed: {'; '.join(single)}.")
     known = next(iter(board.errors.sums.values())).weight[0].any(axis=1)
@@ -104,7 +107,8 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
         found.append(
             f"against {names.pop() if len(names) == 1 else '…'}: how much higher the error is, "
             "negative if it is lower; p: p-value of no difference, from a test that swaps the "
-            "errors of the two methods day by day, with Holm's correction."
+            "errors of the two methods day by day, with Holm's correction. A difference is called "
+            "significant only if both the interval and p say so."
         )
     if any(line.row.table for board in boards for line in board.lines):
         found.append(
@@ -115,7 +119,7 @@ def legend(boards: Sequence[Leaderboard]) -> list[str]:
         found.append(
             f"skill in {short_title(metric)}: 1 minus the geometric mean, over cells, of the "
             "error divided by that of seasonal naive: the value one day or one week before, "
-            "whichever was nearer in the training part."
+            "whichever was nearer in the test part."
         )
     if several:
         found.append(

@@ -1,8 +1,9 @@
 """Evaluation of a fitted model on the validation and the test part of its data.
 
 Seasonal naive is the yardstick of skill. Its season is a day or a week, whichever was nearer in the
-training part; where a step does not divide a day, it is one step, so that the forecast is the last
-value. Scaled errors are divided by those of a day's season, so that they can be compared.
+test part itself, so that another split does not choose a weaker one; where a step does not divide a
+day, it is one step, so that the forecast is the last value. Scaled errors are divided by those of a
+day's season in the training part, so that they can be compared.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from stforecast.data.splits import Split
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
-from stforecast.intervals.bands import Bands, clip, raw_bands
+from stforecast.intervals.bands import Bands, clip, include_constant, raw_bands
 from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums, joined_sums
@@ -51,24 +52,25 @@ def season_of(calendar: Calendar) -> int:
 
 
 def better_season(data: PreparedSeries) -> int:
-    """Return the steps of a season: a week where its values are nearer in training than a day's.
+    """Return the steps of a season: a week if it is nearer in the test part than a day.
 
-    They are compared by mean absolute differences of z-scores, in training parts of two weeks or
-    more.
+    They are compared by mean absolute errors in the data's units, if a week is known before the
+    first window.
     """
-    day, calendar, fit = season_of(data.calendar), data.calendar, data.split.fit
-    if not divides_a_day(calendar.step):
+    day, calendar, starts = season_of(data.calendar), data.calendar, data.split.test
+    if not divides_a_day(calendar.step) or not len(starts):
         return day
     week = calendar.steps_in(WEEK)
-    if fit.stop - fit.start < 2 * week:
+    if starts.min() < week:
         return day
-    steps = np.arange(fit.start + week, fit.stop)
-    found, n_cells = np.zeros(2), data.z.shape[1]
-    for some in (slice(i, i + CELLS) for i in range(0, n_cells, CELLS)):
-        z = data.z[:, some]
-        off = [np.abs(z[steps] - z[calendar.before(steps, season)]) for season in (day, week)]
-        found += np.where(np.isfinite(off[0] + off[1]), off, 0.0).sum(axis=(1, 2), dtype=float)
-    return week if found[1] < found[0] else day
+    (y, mask), off = data.test_targets, np.zeros(2)
+    std = np.broadcast_to(data.scaler.std, len(y))[:, None, None]
+    for some in (slice(i, i + CELLS) for i in range(0, len(y), CELLS)):
+        for i, season in enumerate((day, week)):
+            naive = repeat_season(data.z[:, some], starts, data.window.horizon, season, calendar)
+            error = np.abs(naive - y[some]) * std[some]
+            off[i] += error.sum(where=mask[some], dtype=float)
+    return week if off[1] < off[0] else day
 
 
 def seasonal_forecast(data: PreparedSeries, some: slice, season: int) -> np.ndarray | None:
@@ -110,6 +112,9 @@ SUMMED = 32
 
 MOST_CROSSED = 10_000
 """Most errors of each cell at each step ahead that tables have; of more, they have the margins."""
+
+FAR_OFF, FEWEST_OUTSIDE = 1.5, 10
+"""Values outside bounds that are warned of: in those promised, and the fewest promised."""
 
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
@@ -174,6 +179,7 @@ class Evaluation:
         bands, after = self._widened()
         if bands is self._test.bands:
             bands = bands.map(np.copy)
+        include_constant(bands, self.data.z[: self._test.starts.min()])
         clip(bands, *self._limits)
         lower, upper = bands.bounds[self.config.coverage]
         extremes = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
@@ -221,8 +227,37 @@ class Evaluation:
         """
         for split in ("validation", "test"):
             self.errors(split)
+        if is_chosen and self.config.has_intervals and len(self.data.split.test):
+            self._warn_of_coverage()
         for name in ("_validation", *(() if is_chosen else ("_calibrated",))):
             self.__dict__.pop(name, None)
+
+    def _warn_of_coverage(self) -> None:
+        """Warn of bounds that contain far fewer values of the test part than they promise."""
+        test, coverage = self._test, self.config.coverage
+        lower, upper = self._calibrated[0].bounds[coverage]
+        found = ((lower <= test.y) & (test.y <= upper)).mean(where=test.mask)
+        promised = (1 - coverage) * test.mask.sum()
+        if promised < FEWEST_OUTSIDE or (1 - found) < FAR_OFF * (1 - coverage):
+            return
+        why = "they are the model's own, which nothing calibrates"
+        if self.config.interval.intervals != "none":
+            why = "values are unlike the earlier ones that bounds are calibrated on"
+            errors = [
+                np.abs(of.bands.centre - of.y).mean(where=of.mask)
+                for of in (test, *([self._validation] if len(self.data.split.validation) else ()))
+            ]
+            if len(errors) == 2 and errors[0] > errors[1] > 0:
+                why = (
+                    f"errors there are {errors[0] / errors[1]:.2g} times those in the validation "
+                    "part, which bounds are calibrated on"
+                )
+        log.warning(
+            "%s: bounds of %.0f %% contain %.1f %% of the test values, as %s; expect no more of "
+            "the next bounds",
+            self.data.series.name,
+            *(100 * coverage, 100 * found, why),
+        )
 
     def errors(self, split: str, by: By = "cell") -> list[pd.DataFrame]:
         """Return tables of the errors on `validation` or `test`; none without windows."""

@@ -446,7 +446,7 @@ class Forecaster:
             that cover 50 % are `lower_50` and `upper_50`, and so on. The forecasts of other
             selections, such as those of the last round, are `y_hat_last` and the like; the
             attribute `selection` of each names its selections. `seasonal_naive` repeats the day
-            or the week before, whichever was nearer in the training part, unless there is none. By
+            or the week before, whichever was nearer in the test part, unless there is none. By
             `cell` alone: `std`, of the z-scores, `seasonal_mae` and `seasonal_rmse`, which scaled
             errors divide by, and `lon` and `lat` if known.
             Attributes are `service`, `method`, `step_minutes`, `clock` ("utc" or "local"),

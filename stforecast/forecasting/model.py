@@ -37,7 +37,7 @@ from stforecast.forecasting.fit import Predictor, restore_predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.tables import Interval
-from stforecast.intervals.bands import Bands, raw_bands
+from stforecast.intervals.bands import Bands, include_constant, raw_bands
 from stforecast.intervals.calibration import PREFIX, Calibration
 
 ENTRIES = {
@@ -170,7 +170,9 @@ class FittedModel:
         bands = raw_bands(self.predictor, z, start, calendar, config.coverages)
         widest = Bands(bands.centre, {coverage: bands.bounds[coverage]})
         tables = []
-        for bound in calibration.calibrated(widest, z, start, calendar).bounds[coverage]:
+        bands = calibration.calibrated(widest, z, start, calendar)
+        include_constant(bands, z)
+        for bound in bands.bounds[coverage]:
             values = np.full((n_steps, len(self.cells)), np.nan)
             values[:horizon] = bound[:, 0].T[: len(values)]
             table = self._table(values, series, unknown)

@@ -91,6 +91,19 @@ def clip(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> None:
             bound.clip(low, high, out=bound)
 
 
+def include_constant(bands: Bands, past: np.ndarray) -> None:
+    """Widen bounds, in place, to the value of a cell that has had one alone, `past` (steps, cells).
+
+    Errors of a shared model differ little from window to window there, so that bounds calibrated on
+    them would leave the value out.
+    """
+    lowest, highest = np.fmin.reduce(past), np.fmax.reduce(past)
+    for i in np.flatnonzero(lowest == highest):
+        for lower, upper in bands.bounds.values():
+            np.fmin(lower[i], lowest[i], out=lower[i])
+            np.fmax(upper[i], lowest[i], out=upper[i])
+
+
 def ranges_outside(lowest: np.ndarray, highest: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return how far bounds lie outside the observed values of their cell, in ranges of these.
 

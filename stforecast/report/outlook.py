@@ -12,7 +12,7 @@ from data_prep.base.errors import counted, some
 from data_prep.readers.units import with_unit
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
-from stforecast.forecasting.planning import SPEEDS, Side
+from stforecast.forecasting.planning import SPEEDS, Side, by_urgency, chance_column
 from stforecast.plots.cell_map import find_places
 from stforecast.report.section import looks, map_of, map_value
 from stforecast.report.tables import Arrays, Table, axis_times, axis_title, number, share
@@ -97,7 +97,7 @@ def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[di
 
     values = []
     if "threshold" in plan:
-        if (name := _chance(plan)) is not None:
+        if (name := chance_column(plan)) is not None:
             title = f"probability of values {side.beyond} the threshold"
             values.append(shown(title, name, is_share=True))
         headroom = f"headroom: from the {side.extreme} forecast to the threshold{unit}"
@@ -105,19 +105,11 @@ def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[di
     return [*values, shown(f"{side.extreme} forecast of {quantity}", side.worst)]
 
 
-def _chance(plan: pd.DataFrame) -> str | None:
-    """Return the column of the probability over the span, or of one step where that is unknown."""
-    columns = ("probability", "highest_probability")
-    return next((c for c in columns if c in plan and plan[c].notna().any()), None)
-
-
 def _sorted(plan: pd.DataFrame, side: Side) -> pd.DataFrame:
-    """Sort cells by probability, then headroom, or by the worst; those without any come last."""
-    by = [side.worst]
+    """Sort cells by urgency or, without a threshold, by the worst."""
     if "threshold" in plan:
-        by = [name for name in (_chance(plan), "headroom") if name]
-    lowest_first = ("headroom", SPEEDS.worst)
-    return plan.sort_values(by, ascending=[name in lowest_first for name in by], kind="stable")
+        return by_urgency(plan, side)
+    return plan.sort_values(side.worst, ascending=side is SPEEDS, kind="stable")
 
 
 def _when(forecast: pd.DataFrame, series: Series) -> str:
@@ -136,7 +128,7 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
         return (f"{side.extreme.capitalize()} forecast: {worst} in cell {first.name}, {at}.",)
     n_beyond = int((plan[f"steps_{side.beyond}"] > 0).sum())
     text = f"The forecast is {side.beyond} the threshold in {n_beyond} of {len(plan)} cells"
-    if (name := _chance(plan)) is None:
+    if (name := chance_column(plan)) is None:
         return (f"{text}; no probabilities, as not all steps have bounds.",)
     if name == "probability":
         expected = plan[name].sum()
@@ -148,7 +140,7 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
 
 def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
     """Return the cells that may pass their threshold; None without probabilities."""
-    if "threshold" not in plan or (name := _chance(plan)) is None:
+    if "threshold" not in plan or (name := chance_column(plan)) is None:
         return None
     likely = plan[plan[name] >= LEAST]
     rows = [

@@ -163,7 +163,7 @@ def _spans(watch: Watch, units: str) -> Table:
         }
         for days, of in watch.errors.items()
     ]
-    notes = ["MASE: mean absolute error by that of the day before in training."]
+    notes = ["MASE: mean absolute error by that of the value one day before in training."]
     unit = "" if units == "1" else f", in {units}"
     notes.append(f"bias: mean of forecast less value{unit}.")
     if np.isfinite(watch.nominal):

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import counted, in_minutes, some
+from data_prep.base.errors import Words, counted, in_minutes, some
 from data_prep.cube import local_time, step_of
 from stforecast.service.expected import (
     Expected,
@@ -80,9 +80,7 @@ MOST_SWAPPED = 500
 NEAR, ANYWHERE = pd.Timedelta(hours=1), pd.Timedelta(hours=14)
 """How far the last step may end after the present, in a known zone and where none is known."""
 
-AS_IT_IS = "if it is right, give it again with --accept"
-
-CORRECT = "correct it and give it again; " + AS_IT_IS
+CORRECT = Words("correct it and give it again; if it is right, give it again with {accept}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Doubt:
 
     kind: str
     reason: str
-    remedy: str = CORRECT
+    remedy: Words = CORRECT
     factor: float = 1.0
 
 
@@ -108,7 +106,7 @@ def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timesta
     if records.sizes["time"] > 1 and step_of(records) != step:
         own, other = in_minutes(step), in_minutes(step_of(records))
         reason = f"it has steps of {other}, those of the history have {own}"
-        remedy = "prepare it with that step, such as by --resample, and give the cube"
+        remedy = Words("prepare it with that step, such as by {resample}, and give the cube")
         return Doubt("cadence", reason, remedy)
     ahead = end_of(records, step) - present
     zone = str(records.attrs.get("time_zone", "UTC"))
@@ -247,7 +245,11 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     named, what = _named(factor, of.readings, of.digit)
     n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
     reason = f"values of {n} are about {_times(named)} what was expected"
-    remedy = f"if its unit is another, give it again with --factor {1 / named:.10g}; {AS_IT_IS}"
+    remedy = Words(
+        "if its unit is another, give it again with {factor}; if it is right, give it again with "
+        "{accept}",
+        factor=f"{1 / named:.10g}",
+    )
     return Doubt("unit", reason + (f" ({what})" if what else ""), remedy, 1 / named)
 
 

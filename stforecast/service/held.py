@@ -55,7 +55,7 @@ def hold(run: Path, records: xr.Dataset, name: str, doubt: Doubt, present: pd.Ti
     with atomic_path(path) as part:
         write_cube(records, part)
     found = Held(
-        name, doubt.kind, doubt.reason, doubt.remedy, str(first), str(last),
+        name, doubt.kind, doubt.reason, doubt.remedy.typed, str(first), str(last),
         f"{present:%Y-%m-%dT%H:%M}Z", str(path),
     )  # fmt: skip
     with atomic_path(path.with_suffix(".json")) as part:

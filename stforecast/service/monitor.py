@@ -8,9 +8,9 @@ distance itself.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class Watch:
         times = {"records_end": self.ended, "monitor": self.now, "last_update": self.updated}
         at = {n: round(t.timestamp(), 3) for n, t in times.items() if t is not None}
         table = [
-            ("mase", "Mean absolute error by that of the day before.", of_spans("mase")),
+            ("mase", "Mean absolute error by that of a day before in training.", of_spans("mase")),
             ("bias", "Mean of forecast less value, in the data's units.", of_spans("bias")),
             ("coverage_ratio", "Share of the values within their bounds.", of_spans("coverage")),
             ("scored_values", "Values that forecasts were scored by.", of_spans("n")),
@@ -214,8 +214,8 @@ def _write_page(
 
     forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
-    about = "" if now is None else f" --now {now:%Y-%m-%dT%H:%M}"
-    command = f"stforecast monitor {quote(str(run))}{about} --page {quote(str(page))}"
+    about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
+    command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
     title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
     found = make_outlook(forecaster, forecaster.read(state.believed))
     write_service_page(page, title, watch, state, series, found, command)
@@ -279,8 +279,8 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
     mase, mean, coverage = float(of.mase), float(of.mean), float(of.coverage)
     if options.most_mase and mase > options.most_mase:
         found.append(
-            f"the error of the last {JUDGED} days is {mase:.3g} times that of the day before; "
-            f"most_mase is {options.most_mase:g}"
+            f"the error of the last {JUDGED} days is {mase:.3g} times that of the value one day "
+            f"before in training; most_mase is {options.most_mase:g}"
         )
     if options.most_bias and mean and abs(of.bias / mean) > options.most_bias:
         way = "high" if of.bias / mean > 0 else "low"

@@ -21,7 +21,7 @@ class Scores:
     """Errors over some days, in all or `(cells,)`; NaN where nothing could be scored.
 
     Attributes:
-        mase: mean absolute error by that of the day before in training.
+        mase: mean absolute error by that of the value one day before in training.
         bias: mean of forecast less value, in the data's units.
         mae: mean absolute error in the data's units.
         coverage: share of the values within their bounds.

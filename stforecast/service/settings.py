@@ -70,7 +70,8 @@ class MonitorOptions(CheckedOptions):
     """Thresholds of alarms; 0 turns one off.
 
     Attributes:
-        most_mase: highest MASE over the last 7 days.
+        most_mase: highest MASE over the last 7 days; 1 is the error of the value one day before in
+            training.
         most_bias: highest mean of forecast less value over the last 7 days, of either sign, as a
             share of the mean value.
         coverage_below: how far the coverage over the last 7 days may be below the nominal one.

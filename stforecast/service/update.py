@@ -282,7 +282,7 @@ def _held_back(
         )
     file = path / folder.IN_SERVICE.parent / "forecast.csv"
     further = {
-        "kind": doubt.kind, "remedy": doubt.remedy, "kept": held.kept, "from": str(table.index[0]),
+        "kind": doubt.kind, "remedy": held.remedy, "kept": held.kept, "from": str(table.index[0]),
         "to": str(table.index[-1]), "cells": table.shape[1], "file": str(file),
     }  # fmt: skip
     return dataclasses.replace(done, about={**about, **further})

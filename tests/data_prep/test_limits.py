@@ -1,6 +1,7 @@
 """The memory that a process may take, on machines and in containers made of files."""
 
 import gzip
+import json
 import zipfile
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from data_prep.base.limits import (
     check_size,
     gunzip,
 )
-from data_prep.readers import exports
+from data_prep.readers import exports, files
 from data_prep.readers.files import read_table
 
 GB = 2**30
@@ -179,3 +180,31 @@ def test_the_files_of_a_zip_are_bounded_together(tmp_path, monkeypatch):
             packed.writestr(f"{name}.csv", b"0" * (2**19 + 2**18))
     with pytest.raises(InputError, match="unpacked, it would take"):
         exports.parts_of(tmp_path / "all.zip", None)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_of_objects_is_read_in_parts_as_in_one(tmp_path, monkeypatch, indent):
+    texts = ["}, {", 'a"}, {"', "é]", "plain", None]
+    rows = [{"n": i, "place": {"name": texts[i % 5], "at": {"x": i / 2}}} for i in range(40)]
+    rows[9] = {"n": 0.5, "late": "yes"}
+    for row in rows[20:30]:
+        row["place"] = None
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
+    whole, _ = files._read_json(path)
+    monkeypatch.setattr(files, "PIECE", 100)
+    assert len([*files._parts_of_list(path)]) > 9
+    parts, _ = files._read_json(path)
+    assert parts.select(whole.columns).equals(whole)
+    assert set(parts.columns) == set(whole.columns)
+
+
+def test_a_list_of_lists_and_one_that_ends_early_are_refused_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIECE", 20)
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([{"n": 1, "deep": [{"a": 1}, {"a": 2}]}] * 9))
+    with pytest.raises(InputError, match="deep"):
+        files._read_json(path)
+    path.write_text(json.dumps([{"n": 1}] * 9)[:-9])
+    with pytest.raises(InputError, match=r"list\.json"):
+        files.read_table(path)

@@ -258,10 +258,13 @@ def test_of_cells_that_are_surely_beyond_the_threshold_the_worst_is_named():
         {
             "headroom": [-1.0, -3.0, -9.0],
             "steps_above": [2, 5, 5],
+            "expected_steps_above": [2.0, 4.8, 4.81],
             "max_time": "noon",
             "highest_probability": [1.0, 0.999, 0.996],
         },
         ["a", "b", "c"],
     )
     side = SimpleNamespace(beyond="above", worst="max")
-    assert beyond(SimpleNamespace(plan=plan, side=side)).endswith("at one step: 100% of cell c")
+    assert beyond(SimpleNamespace(plan=plan, side=side)).endswith(
+        "at one step: 100% of 3 cells, longest expected in cell c"
+    )

@@ -755,3 +755,17 @@ def test_notices_can_be_lines_of_json(stforecast, tmp_path):
     code, _, err = stforecast("--log-format", "json", *map(str, words))
     assert code == 0
     assert "next: stforecast prepare" in json.loads(err.splitlines()[-1])["message"]
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_json_has_every_notice(stforecast, tmp_path, quiet):
+    hours = pd.date_range("2024-01-01", periods=24 * 12, freq="h", name="time")
+    wave = 20 + 10 * np.sin(np.arange(len(hours)) * np.pi / 12)
+    table = tmp_path / "t.csv"
+    pd.DataFrame({"a": wave, "b": 7.0}, hours).to_csv(table)
+    args = ["--layout", "wide", "--method", "last_value", "--horizon", "2", "--json"]
+    code, out, err = stforecast(*quiet, "forecast", table, *args, "--out", tmp_path / "f")
+    assert code == 0
+    notes = [note for note in json.loads(out)["notes"] if "never change" in note]
+    assert len(notes) == 1
+    assert (notes[0] in err) == (not quiet)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from result_tables import results_table
 from data_prep.base.errors import InputError
 from stforecast.bench.grid_file import parse_published
 from stforecast.comparison.errors import busy_hours
+from stforecast.comparison.further_tables import refit_notes
 from stforecast.comparison.names import shown_steps
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.results import ForecastRun
@@ -133,9 +135,19 @@ def test_refits_are_told_with_their_cost(ridge, naive):
     assert (
         results_table([ridge, naive], {})
         .splitlines()[-1]
-        .startswith("ridge: 2 refits (daily) with all data before each; in total, 0.0 MB up, ")
+        .startswith("ridge: 2 refits (daily) with all data before each in ")
     )
     assert "refit" not in results_table([naive], {})
+
+
+def test_the_traffic_of_refits_is_told_with_that_of_all_rounds():
+    rounds = pd.DataFrame({"bytes_up": [8e6, 7e6], "bytes_down": [1e6, 1e6]})
+    refits = pd.DataFrame({"bytes_up": [4e6], "bytes_down": [3e6], "seconds": [0.2]})
+    run = SimpleNamespace(rounds=lambda: rounds, refits=lambda: refits, settings={"refit": "once"})
+    row = SimpleNamespace(name="a", view="", group=SimpleNamespace(runs=[run, run]), first=run)
+    (note,) = refit_notes([row])
+    assert "1 refit (once)" in note
+    assert note.endswith("in 0.2 s; with all rounds, 19.0 MB up and 5.0 MB down")
 
 
 def test_one_step_ahead_needs_no_such_table(make_run):

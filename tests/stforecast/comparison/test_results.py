@@ -170,7 +170,7 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert [row[skill].split()[0] for row in rows] == ["50", "50", "-100"]
     assert [row[wins].split()[0] for row in rows] == ["75", "75", "0"]
     assert "**fedavg** has a lower error than solo (-20.0 % [-20.0, -20.0]); fuels (" in text
-    assert "bootstrap over 9 test days; it holds for these cells and this seed only" in text
+    assert "bootstrap over 9 test days; it holds for these cells and this seed only. The" in text
 
 
 @pytest.mark.repeats
@@ -275,7 +275,8 @@ def test_a_summary_gives_both_rounds_and_the_traffic(make_run):
     # An error of 1/2 in each cell, where seasonal naive has 2.
     assert lines[5] == "`predict` and the next lines use the best round's model"
     assert lines[6] == "skill against the value one day before, in MAE: 75 % [75, 75]"
-    assert lines[7].endswith(f"run in {run.folder}")
+    assert lines[7].startswith("MASE: ")
+    assert lines[8].endswith(f"run in {run.folder}")
 
 
 def test_without_a_validation_part_the_best_round_is_the_last(make_run):
@@ -300,7 +301,7 @@ def test_a_summary_has_the_errors_of_the_model_that_was_refitted(make_run):
 def test_the_summary_of_a_reference_forecaster_has_one_line_of_errors(make_run):
     lines = summary(make_run("ridge", federated=False, scores=(0.25, 0.25))).splitlines()
     assert lines[2].split() == ["ridge", "0.2500", "2.5000", "250.0000", "0.5000"]
-    assert len(lines) == 5
+    assert len(lines) == 6
 
 
 def test_a_summary_names_what_validation_chose(make_run):

@@ -49,12 +49,18 @@ def weekly(n_days, test_days=7):
     return pd.DataFrame({"a": 100 - low}, hours), f"days:{n_days - 2 * test_days},7,{test_days}"
 
 
-@pytest.mark.parametrize(("season", "n_days"), [(168, 28), (24, 27)])
-def test_seasonal_naive_repeats_the_week_where_it_was_nearer_in_two_weeks(season, n_days):
-    table, split = weekly(n_days)
-    assert better_season(prepared(table, split)) == season
-    table.iloc[24 * (n_days - 14) :] = 1.0  # After the training part, the day is exact.
-    assert better_season(prepared(table, split)) == season
+@pytest.mark.parametrize("split", ["days:14,7,7", "days:7,14,7", "days:5,16,7"])
+def test_seasonal_naive_is_the_nearer_of_day_and_week_in_the_test_part(split):
+    table, _ = weekly(28)
+    assert better_season(prepared(table, split)) == 168, "whatever the other parts"
+    table.iloc[: -24 * 7] = 1.0
+    table.iloc[-24 * 7 :] = np.repeat(np.arange(7.0), 24)[:, None]  # Each day is 1 above the last.
+    assert better_season(prepared(table, split)) == 24
+
+
+def test_a_week_that_is_not_known_before_the_first_window_is_no_yardstick():
+    table, _ = weekly(14)
+    assert better_season(prepared(table, "days:4,2,8")) == 24
 
 
 def test_all_that_skill_is_measured_with_repeats_the_week():

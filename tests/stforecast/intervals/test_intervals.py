@@ -530,3 +530,32 @@ def test_renewed_radii_widen_at_once_and_narrow_halfway():
         Calibration(*[np.array(newer).reshape(1, 3, 1)] * 2)
     )
     assert found.radius.ravel().tolist() == found.most.ravel().tolist() == expected
+
+
+def test_bounds_that_contain_too_little_of_the_test_part_are_warned_of(caplog):
+    hours = pd.date_range("2024-01-01", periods=24 * 28, freq="h")
+    values = 100 + np.random.default_rng(0).normal(size=(len(hours), 2))
+    forecaster = Forecaster("last_value", split="days:14,7,7", intervals="normalised")
+    forecaster.fit(pd.DataFrame(values, hours)).evaluate()
+    assert "of the test values" not in caplog.text
+    values[-7 * 24 :] = 100 + 4 * (values[-7 * 24 :] - 100)
+    shaken = forecaster.fit(pd.DataFrame(values, hours))
+    errors = shaken.evaluate().query("metric == 'coverage' and client == 'all'")
+    held = float(errors["value"].iloc[0])
+    assert held < 0.85
+    assert f"bounds of 90 % contain {100 * held:.1f} % of the test values" in caplog.text
+    assert "times those in the validation part" in caplog.text
+
+
+@pytest.mark.parametrize("intervals", ["normalised", "conformal"])
+def test_the_value_of_a_constant_cell_is_within_its_bounds(intervals):
+    hours = pd.date_range("2024-01-01", periods=24 * 21, freq="h")
+    wave = np.random.default_rng(0).normal(size=len(hours))
+    table = pd.DataFrame({"a": wave, "b": 7.3, "c": 2 * wave}, hours)
+    settings = {"split": "days:11,5,5", "model": "linear", "rounds": 3, "intervals": intervals}
+    forecaster = Forecaster("fedavg", **settings).fit(table)
+    found = forecaster.test_forecasts().sel(cell="b")
+    assert bool(((found.lower <= found.y) & (found.y <= found.upper)).all())
+    lower, upper = forecaster.predict_interval(table)
+    assert (lower["b"] <= 7.3).all()
+    assert (upper["b"] >= 7.3).all()
