@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("data_prep", "stforecast", "vision")
 
-DATA = (".c", ".css", ".csv", ".html", ".js", ".toml", "py.typed")
+DATA = (".c", ".css", ".csv", ".html", ".js", ".npz", ".toml", "py.typed")
 """Endings of files in packages that are no modules."""
 
 SESSION = (

@@ -160,16 +160,21 @@ def attack(victims: Victims, std: float) -> Found:
 
 def privacy_table(rows: pd.DataFrame) -> str:
     """Tabulate the errors, a column for each number of cells, and what the attack finds."""
-    found, table = rows.assign(epsilon=rows["epsilon"].fillna(math.inf)), []
+    found = rows.assign(epsilon=rows["epsilon"].fillna(math.inf))
+    table: list[dict[str, str]] = []
     is_attack = found["sent"] == "attack"
-    near = found[is_attack].set_index("epsilon")["within .1"]
+    near = dict(found[is_attack].set_index("epsilon")["within .1"].items())
     kinds = found[~is_attack].groupby(["sent", "noise", "epsilon"], sort=False)
     for (sent, noise, epsilon), own in kinds:
         errors = {
             f"{r['data']}, {int(r['cells'])} cells": f"{r['mse']:.3f}" for _, r in own.iterrows()
         }
         attacked = sent == "the first round" and noise != "each cell's own"
-        row = {"sent": sent, "noise": noise, "ε": f"{epsilon:g}" if noise != "none" else "-"}
+        row = {
+            "sent": str(sent),
+            "noise": str(noise),
+            "ε": f"{epsilon:g}" if noise != "none" else "-",
+        }
         found_by = f"{near[epsilon]:.0%}".replace("%", " %")
         table.append({**row, **errors, "attack": found_by if attacked else "-"})
     return markdown(table)
