@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from data_prep.base.errors import CommandFormatter, InputError, Stopped
+from data_prep.base.errors import CommandFormatter, InputError, Stopped, escaped
 from data_prep.base.progress import heartbeat
 from data_prep.base.registry import FOREIGN, Registry, foreign_place
 from stforecast.cli import data, run
@@ -124,6 +124,7 @@ def main(argv: list[str] | None = None) -> None:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
+    _escape(sys.stdout)
     chosen: dict[str, Any] = {}
     try:
         sys.exit(
@@ -137,8 +138,14 @@ def main(argv: list[str] | None = None) -> None:
             _write_notices("json")  # A wrong command ends before its group is called.
             log.error(" ".join(message.split()))
         else:
-            click.echo(f"stforecast: {' '.join(message.split())}", err=True)
+            click.echo(escaped(f"stforecast: {' '.join(message.split())}"), err=True)
         sys.exit(code)
+
+
+def _escape(stream: TextIO) -> None:
+    """Let a stream escape control characters: tables show names and units of others."""
+    write = stream.write
+    vars(stream)["write"] = lambda text: write(escaped(text))
 
 
 def _explain(e: Exception | Stopped) -> tuple[int, str]:
