@@ -8,6 +8,7 @@ the gate holds.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import ipaddress
@@ -16,15 +17,32 @@ import ssl
 import zipfile
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_prep.base.errors import InputError, Words
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from stforecast.flower.port import Port
 
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""
 
 LARGEST = 2**26
 """Bytes of the largest message that passes; Flower sends tensors in parts of 5 MiB."""
+
+SMALL = 2**16
+"""Bytes of the largest message of somebody whose key was not accepted yet."""
+
+PATIENCE = 60.0
+"""Seconds that the SuperLink may take; nodes wait for 30."""
+
+MEDIA = "application/protobuf"
+"""Type of all that nodes send."""
+
+SIGNED = ("flwr-public-key", "flwr-signature", "flwr-timestamp")
+"""Headers of a node's key, of its signature and of the time that is signed."""
 
 NOT_PASSED_ON = {"host", "connection", "content-length", "transfer-encoding"}
 """Headers that belong to one connection."""
@@ -46,39 +64,90 @@ clientapp = "trial:app"
 """An app without code, which a stranger tries to run."""
 
 
+class Admitted:
+    """Keys that the SuperLink has accepted: only their owners may send more than `SMALL` bytes."""
+
+    def __init__(self) -> None:
+        self._keys = set[str]()
+
+    def has_sent(self, request: Request) -> bool:
+        """Return whether the owner of such a key has signed a request."""
+        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+        key, signature, time = (request.headers.get(name, "") for name in SIGNED)
+        if key not in self._keys:
+            return False
+        try:
+            public = bytes_to_public_key(base64.b64decode(key))
+            return verify_signature(public, time.encode(), base64.b64decode(signature))
+        except ValueError:
+            return False
+
+    def note(self, request: Request, status: int) -> None:
+        """Note the SuperLink's answer to a request."""
+        if status < 400:
+            self._keys.add(request.headers.get(SIGNED[0], ""))
+        elif status in REFUSALS and self.has_sent(request):
+            self._keys.remove(request.headers[SIGNED[0]])
+
+
 def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
     """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would."""
     import httpx
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
+    from stforecast.flower.port import port_of
+
     passes = ALL if everything else NODES
-    client = httpx.AsyncClient(
-        base_url=f"https://{superlink}",
+    # httpx's client would read the headers as often as there are headers, to find cookies.
+    behind = httpx.AsyncHTTPTransport(
         verify=ssl.create_default_context(cafile=authority),
         limits=httpx.Limits(max_connections=None),
-        timeout=None,
         trust_env=False,
     )
+    timeout = dict.fromkeys(("connect", "read", "write"), None if everything else PATIENCE)
+    admitted = Admitted()
+
+    def refused(status: int) -> Response:
+        return Response(status_code=status, headers={"connection": "close"})
 
     async def pass_on(request: Request) -> Response:
-        path = request.scope["path"]
+        path, body = request.scope["path"], bytearray()
         if not passes.fullmatch(path):
-            return Response(status_code=404)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST:
-                return Response(status_code=413)
-        headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
-        asked = client.build_request("POST", path, content=bytes(body), headers=headers)
+            return refused(404)
+        if not everything and not (
+            request.headers.get("content-type") == MEDIA and all(map(request.headers.get, SIGNED))
+        ):
+            return refused(401)  # The SuperLink would write two lines for each.
+        size = int(request.headers.get("content-length", 0))
+        known = everything or (size > SMALL and admitted.has_sent(request))
+        most = LARGEST if known else SMALL
         try:
-            answer = await client.send(asked, stream=True)
+            if size <= most:
+                async for part in request.stream():
+                    body += part
+                return await answer_to(request, path, bytes(body))
+        except ClientDisconnect:
+            return refused(400)  # Nobody gets it.
+        # Flower tries again later, when the SuperLink may have accepted the key.
+        return refused(413 if known else 503)
+
+    async def answer_to(request: Request, path: str, body: bytes) -> Response:
+        headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
+        asked = httpx.Request("POST", f"https://{superlink}{path}", headers=headers, content=body)
+        asked.extensions = {"timeout": timeout}
+        try:
+            answer = await behind.handle_async_request(asked)
         except httpx.HTTPError:
-            return Response(status_code=502)
-        found = StreamingResponse(parts_of(answer), answer.status_code)
+            return refused(503)
+        admitted.note(request, answer.status_code)
+        port = port_of(request.scope)
+        if port and answer.status_code < 400:
+            port.known = True
+        found = StreamingResponse(parts_of(answer, port), answer.status_code)
         found.raw_headers = [
             (k.lower(), v)
             for k, v in answer.headers.raw
@@ -86,10 +155,13 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
         ]
         return found
 
-    async def parts_of(answer: Any) -> AsyncIterator[bytes]:
+    async def parts_of(answer: Any, port: Port | None) -> AsyncIterator[bytes]:
         try:
             async for part in answer.aiter_raw():
                 yield part
+        except httpx.HTTPError:
+            if port:
+                port.break_off("the SuperLink did not answer to the end")
         finally:  # Also if the one that asked has gone.
             await answer.aclose()
 

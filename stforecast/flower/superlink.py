@@ -27,7 +27,7 @@ from data_prep.base.errors import InputError, Words, no_file
 from data_prep.base.progress import ready
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
-from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
+from stforecast.flower.gate import LARGEST, check_closed, make_gate, other_addresses, tried
 
 NO_USES = (
     *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -198,16 +198,15 @@ class FederationServer(CheckedOptions):
     @contextlib.contextmanager
     def _gate(self, address: str, keys: Keys) -> Iterator[None]:
         """Listen for nodes within the context."""
-        import uvicorn
+        from stforecast.flower.port import make_server
 
         try:
-            config = uvicorn.Config(
+            gate = make_server(
                 make_gate(address, keys.authority, self.unsafe_open),
-                log_level="warning",
+                LARGEST,
                 ssl_certfile=self.certificate,
                 ssl_keyfile=str(self.private_key),
             )
-            config.load()
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             listener = socket.create_server((self.host, self.port), family=family)
         except OSError as e:
@@ -215,7 +214,6 @@ class FederationServer(CheckedOptions):
                 f"{self.host}:{self.port} with {self.certificate}: nobody can join ({e.strerror}); "
                 "give a free port, and a certificate in PEM with its own key"
             ) from e
-        gate = uvicorn.Server(config)
         thread = threading.Thread(target=gate.run, args=([listener],), daemon=True)
         thread.start()
         try:

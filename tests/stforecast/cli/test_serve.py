@@ -38,7 +38,7 @@ def run(trained, tmp_path):
 
 @pytest.fixture
 def client(run):
-    return TestClient(make_app(ForecastService(run)))
+    return TestClient(make_app(ForecastService(run)), base_url="http://localhost")
 
 
 def test_json_and_csv_are_what_predict_gives(client, run, town):

@@ -10,7 +10,7 @@ from stforecast.flower.supernode import HOST, free_port
 
 pytestmark = pytest.mark.attack("strangers at the port")
 
-NOBODY = 502
+NOBODY = 503
 """The answer of a gate that would pass a message on, if somebody were behind it."""
 
 
@@ -19,7 +19,7 @@ def ask(tmp_path):
     """Sends a request, by its decoded path as a server does, and returns the answer's status."""
     pytest.importorskip("flwr", reason="needs the extra flower")
 
-    def send(path, method="POST", body=b"", **settings):
+    def send(path, method="POST", body=b"", key=True, **settings):
         app = gate.make_gate(f"{HOST}:{free_port()}", make_keys(tmp_path).authority, **settings)
         said = []
 
@@ -29,9 +29,12 @@ def ask(tmp_path):
         async def answer(message):
             said.append(message)
 
+        length = (b"content-length", str(len(body)).encode())
+        signed = [(name.encode(), b"a") for name in gate.SIGNED] if key else []
+        headers = [(b"content-type", gate.MEDIA.encode()), length, *signed]
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": [(b"host", b"a.org")],
+            "query_string": b"", "headers": [(b"host", b"a.org"), *headers],
         }  # fmt: skip
         asyncio.run(app(scope, receive, answer))
         return said[0]["status"]
@@ -56,8 +59,9 @@ def test_all_but_the_calls_of_nodes_is_refused(ask, path):
 def test_a_node_passes_up_to_a_size_and_by_one_method(ask, monkeypatch):
     assert ask("/v1/fleet/pull-messages", body=b"x") == NOBODY
     assert ask("/v1/fleet/pull-messages", method="GET") == 405
+    assert ask("/v1/fleet/pull-messages", key=False) == 401
     monkeypatch.setattr(gate, "LARGEST", 9)
-    assert ask("/v1/fleet/push-object", body=b"0123456789") == 413
+    assert ask("/v1/control/start-run", body=b"0123456789", everything=True) == 413
 
 
 def test_an_open_gate_lets_the_command_flwr_pass(ask):
