@@ -3,8 +3,8 @@
 - `cube` defines, reads and writes cubes, also those that are larger than memory.
 - `sets` has a module for each data set, such as `milan`, or for those of one publisher or layout:
   `dcrnn` (METR-LA, PEMS-BAY), `pems`, `tgcn`, `counted`; and `table` for a user's own. What several
-  share is beside them: `telecom_italia` (Milan, Trentino), `roads` (all detectors), `matrices`
-  (Abilene, GÉANT). Tables of users are read by `readers`.
+  share is beside them: `telecom_italia` (Milan, Trentino) and `roads` (all detectors). Tables of
+  users are read by `readers`.
 - `download` fetches official files; `city` simulates raw files of an invented one.
 
 Nothing here imports torch.

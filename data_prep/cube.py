@@ -234,10 +234,14 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
 def check_axes(file: h5py.File, path: Path) -> None:
     """Refuse axes that would take far more memory than the file's size justifies.
 
-    xarray reads and indexes the axes when it opens a file; it reads other arrays on use.
+    xarray reads and indexes the axes when it opens a file, and makes an index of a dimension that
+    has none; it reads other arrays on use.
     """
-    datasets = (item for item in file.values() if isinstance(item, h5py.Dataset))
+    datasets = [item for item in file.values() if isinstance(item, h5py.Dataset)]
     size = 0
+    for item in datasets:
+        longest = max(item.shape, default=0)
+        check_expansion(longest * INDEXED, path, f"{path}: {item.name.lstrip('/')}")
     for item in (item for item in datasets if item.ndim == 1):
         size += item.size * max(INDEXED, item.dtype.itemsize)
         check_expansion(size, path, f"{path}: {item.name.lstrip('/')}")

@@ -26,6 +26,12 @@ CODES = tuple(10.0**n - 1 for n in range(2, 8)) + tuple(2.0**n - 1 for n in (8, 
 FEWEST_MARKS = 3
 """Times that such a number occurs at least."""
 
+MOST_MARKS = 0.5
+"""Largest share of a cell's values that such numbers are."""
+
+FEWEST_OTHERS = 20
+"""Different values that a cell has without them at least."""
+
 FEWEST_DAYS = 7
 """Days without a value at a time of day from which none is expected then."""
 
@@ -70,10 +76,15 @@ def warn_of_oddities(
             f"{values[step, cell]:.6g} of cell {cells[cell]} at {times[step]}"
             for step, cell in negative
         ])  # fmt: skip
+    marks = _marks(values)
     _say(name, "likely marks of missing values", "empty them if they are", [
         f"{mark:.6g}, {(values == mark).sum()} times, all others are {low:.6g} to {high:.6g}"
-        for mark, low, high in _marks(values)
+        for mark, low, high in marks
         if mark > 0 or not few
+    ] + [
+        f"{mark:.6g}, {n} times, all others of cell {cells[cell]} are {low:.6g} to {high:.6g}"
+        for mark, (n, cell, low, high) in _marks_of_cells(values).items()
+        if mark not in [code for code, *_ in marks]
     ])  # fmt: skip
     _say(name, "times of day without any value", "forecasts of them have no basis",
          _unrecorded(known.any(axis=1), times))  # fmt: skip
@@ -140,6 +151,36 @@ def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
         most = float(values.max(where=values < high, initial=-np.inf))
         if -np.inf < most < high / 2:
             found.append((high, low, most))
+    return found
+
+
+def _marks_of_cells(values: np.ndarray) -> dict[float, tuple[int, int, float, float]]:
+    """Return whole numbers that are repeated in a cell, and far from all its other values.
+
+    The distance exceeds the span of the others, which are many different ones. With each number are
+    how often it occurs, a cell, and the least and the largest of this cell's others.
+
+    >>> _marks_of_cells(np.array([[*range(30), 2046, 2046, 2046, 2047, 2047, 2047]]).T * 1.0)
+    {2046.0: (3, 0, 0.0, 29.0), 2047.0: (3, 0, 0.0, 29.0)}
+    """
+    found: dict[float, tuple[int, int, float, float]] = {}
+    low, high = (end.reduce(values, axis=0) for end in (np.fmin, np.fmax))
+    n_known = np.isfinite(values).sum(axis=0)
+    n_far = (values > (low + high) / 2).sum(axis=0)
+    for cell in np.flatnonzero((n_far >= FEWEST_MARKS) & (n_far <= MOST_MARKS * n_known)):
+        own = values[np.isfinite(values[:, cell]), cell]
+        near = own <= (low[cell] + high[cell]) / 2
+        marks, counts = np.unique(own[~near], return_counts=True)
+        least, most = float(low[cell]), float(own[near].max())
+        if (
+            counts.min() >= FEWEST_MARKS
+            and (marks % 1 == 0).all()
+            and marks[0] - most > most - least
+            and len(np.unique(own[near])) >= FEWEST_OTHERS
+        ):
+            for mark, n in zip(marks.tolist(), counts.tolist(), strict=True):
+                of_all, *first = found.get(mark, (0, int(cell), least, most))
+                found[mark] = (of_all + n, *first)
     return found
 
 

@@ -9,7 +9,8 @@ The first takes a minute, as it measures what methods send. A part lies between
 A benchmark goes beside the page of `docs/results/` that names it in its line
 `<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
 docs/results/performance, of few cells, in docs/results/default, of changes of the clock, in
-docs/results/daylight.csv, and of days replayed, in docs/results/replay.csv, goes to the pages of
+docs/results/daylight.csv, of days replayed, in docs/results/replay.csv, and of deliveries, in
+docs/results/deliveries.csv, goes to the pages of
 security, federation, performance, the default method, data and operation. Tests fail if a page
 differs from the registries or from the results.
 """
@@ -28,6 +29,8 @@ import pandas as pd
 from data_prep.base.registry import help_text
 from experiments.benchmarks import hostile
 from experiments.benchmarks.cells import daylight_table
+from experiments.benchmarks.deliveries import deliveries_text
+from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.replay import draw_replay, replay_text
 from experiments.site import guides, images
@@ -71,6 +74,7 @@ PARTS: dict[str, Part] = {
         partial(of_runs, "federation/hostile.csv", hostile.table_of_defences),
     ),
     "robust": ("security.md", partial(of_runs, "federation/robust.csv", hostile.robust_table)),
+    "disclosure": ("security.md", partial(of_runs, "federation/disclosure.csv", disclosure_table)),
     "attacks": ("security.md", guides.attacks_table),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_text),
@@ -108,6 +112,7 @@ PARTS: dict[str, Part] = {
     "slow clients": ("methods.md", lambda: wrapped(differences(of_page("milan", "slow_clients")))),
     "floats": ("../README.md", lambda: floats_caption(of_page("milan", "federated"))),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
+    "deliveries": ("operate.md", partial(of_runs, "deliveries.csv", deliveries_text)),
 }
 """Page and generator of each generated part, by name."""
 

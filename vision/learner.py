@@ -22,7 +22,7 @@ from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
-from stforecast.federated.nodes.node import behind_link
+from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs import model_files
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from vision.config import ImageConfig, check_read, read_by, resolve
@@ -162,7 +162,15 @@ class Learner:
         Args:
             view: one of the judged models, a key of `judged_`; by default the first.
             mask: classes that predictions choose from: `all classes` or `own classes`.
+
+        Raises:
+            InputError: if it was loaded, as accuracy is counted on the images of a fit.
         """
+        if not hasattr(self, "counts_"):
+            raise InputError(
+                "a loaded learner has no accuracy: it is counted on the test images of a fit; "
+                "predict images whose classes are known, or fit it"
+            )
         view = view or self.fitted()[0].views[0]
         return self.counts_.accuracy(view, mask)
 

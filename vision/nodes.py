@@ -18,8 +18,8 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.node import behind_link
-from stforecast.federated.nodes.run_settings import FederationSettings
+from stforecast.federated.nodes.received import behind_link
+from stforecast.federated.nodes.run_settings import FederationSettings, OwnClients
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import write_csv
 from vision.config import ImageConfig, resolve
@@ -118,7 +118,7 @@ def images_of_node(path: Path, size: int, classes: tuple[str, ...]) -> ImageSet:
     return replace(images, labels=places[images.labels], class_names=classes)
 
 
-class ImageClient:
+class ImageClient(OwnClients):
     """The client of a node, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
     select: str = "last"
@@ -142,10 +142,8 @@ class ImageClient:
         )
         self.identity: Mapping[str, Any] = {"images": fingerprint(*self.images.identity())}
 
-    def finish(
-        self, states: Mapping[str, State], folder: Path
-    ) -> tuple[dict[str, float], int, bool]:
-        """Save accuracies and the model; return the test errors, images and True."""
+    def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
+        """Save accuracies and the model; return the test errors and the number of images."""
         method, state, images = self.trainer.method, states["last"], self.images
         own, n_domains = self.stream.own_classes(images)[0], len(images.domain_names)
         counts = count_correct(method, state, self.test, own, n_domains, trained=self.trainer.state)
@@ -153,4 +151,4 @@ class ImageClient:
         learner.save(folder / "model")
         table = metrics_table(learner)
         write_csv(table[table["selection"] == "last"], folder / "metrics.csv")
-        return {"error_rate": 1 - learner.accuracy()}, int(self.test.sizes.sum()), True
+        return {"error_rate": 1 - learner.accuracy()}, int(self.test.sizes.sum())

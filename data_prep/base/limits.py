@@ -159,10 +159,11 @@ def read_expanded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = 
 
     `cost` returns the bytes that a piece of the content takes in memory when it is used.
     """
-    content, size = io.BytesIO(), 0
-    most = min(most_from(path), allowed_memory() // 2)
+    content, size, most = io.BytesIO(), 0, CHUNK
     while part := packed.read(CHUNK):
         size += cost(part)
+        if most == CHUNK and size > most:  # A megabyte always fits.
+            most = min(most_from(path), allowed_memory() // 2)
         if size > most:
             check_expansion(size, path, f"{path}: unpacked, it")
         content.write(part)

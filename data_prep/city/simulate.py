@@ -48,13 +48,18 @@ def write_day(
     times: pd.DatetimeIndex,
     internet: np.ndarray,
     rng: np.random.Generator,
+    stuck: int = 0,
 ) -> None:
-    """Write one raw day: a row for each cell, interval and country with any activity."""
+    """Write one raw day: a row for each cell, interval and country with any activity.
+
+    The Internet activity of the `stuck` cell is its first value all day.
+    """
+    internet = np.where(ids == stuck, internet[0], internet)
     awake = weekly(AWAKE * 7, np.asarray(times.hour + times.minute / 60))
     services = internet[:, :, None] * RATIOS
     services[:, :, :4] *= awake[:, None, None]
     services[:, :, :4] *= np.exp(0.2 * rng.normal(size=(*internet.shape, 4)))
-    foreign = np.array([KINDS[k].foreign for k in kinds])[:, None]
+    foreign = np.where(ids == stuck, 0.0, [KINDS[k].foreign for k in kinds])[:, None]
     key = {
         "cell": np.tile(ids, len(times)),
         "time": np.repeat(times.as_unit("ms").asi8, len(ids)),
@@ -107,6 +112,7 @@ class Simulation:
         version: version of this package.
         kinds: cell id to the kind of the cell, such as `"suburb"`.
         preset: name of the preset.
+        stuck: cell whose Internet counter repeats one value on the last day; 0 for none.
     """
 
     city: str
@@ -116,6 +122,7 @@ class Simulation:
     seed: int
     kinds: Mapping[str, str]
     preset: str = "heterogeneous"
+    stuck: int = 0
     version: str = field(default_factory=lambda: version("stforecast"))
 
     def write(self, folder: Path) -> None:
@@ -126,10 +133,11 @@ class Simulation:
     @property
     def source(self) -> str:
         """Origin of the days, in one line."""
+        stuck = f", cell {self.stuck} stuck on the last day" if self.stuck else ""
         return (
             f"simulated by stforecast simulate (preset {self.preset}, city {self.city}, "
             f"{self.cells} cells, {self.days} days from {self.start}, seed {self.seed}, "
-            f"version {self.version})"
+            f"version {self.version}{stuck})"
         )
 
     @property
@@ -181,6 +189,7 @@ def simulate(
     days: int | None = None,
     seed: int = 1,
     start: str = "2013-11-01",
+    stuck: int = 0,
     progress: bool = False,
 ) -> list[Path]:
     """Write raw days of an invented city, its grid and the settings of the simulation.
@@ -201,6 +210,7 @@ def simulate(
         days: number of days; by default 14, or 62 in a sparse city.
         seed: random seed.
         start: first day, as YYYY-MM-DD.
+        stuck: cell whose Internet counter repeats one value on the last day; 0 for none.
         progress: whether to show a progress bar.
 
     Raises:
@@ -215,15 +225,17 @@ def simulate(
     place = CITIES[city]
     ids = block(place, cells)
     kinds = zones(place, ids, settings.kind)
+    if stuck and stuck not in ids:
+        raise InputError(f"stuck is {stuck}; give one of the cells, such as {ids[0]}")
     of_cells = dict(zip(map(str, ids.tolist()), kinds.tolist(), strict=True))
-    Simulation(city, start, days, cells, seed, of_cells, preset).write(out)
+    Simulation(city, start, days, cells, seed, of_cells, preset, stuck).write(out)
     write_grid(out / place.grid, place, ids)
     paths = []
     simulated = simulated_days(kinds, first, days, seed, settings)
     shown = each(simulated, "simulate", "day", days, progress=progress)
     for day, (times, mean, rng) in enumerate(shown):
         path = out / f"sms-call-internet-{place.tag}-{first + timedelta(days=day)}.txt"
-        write_day(path, ids, kinds, times, mean, rng)
+        write_day(path, ids, kinds, times, mean, rng, stuck if day == days - 1 else 0)
         paths.append(path)
     return paths
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy as np
 import polars as pl
@@ -422,6 +422,8 @@ def _unpacked(path: Path) -> bytes | None:
     """Check a table's size; return its text if the file is packed, else None."""
     if path.suffix.lower() not in OPENERS:
         check_size(4 * path.stat().st_size, path.name)
+        with path.open("rb") as file:
+            _check_lines(file, path)
         return None
 
     def cost(text: bytes) -> int:
@@ -430,7 +432,20 @@ def _unpacked(path: Path) -> bytes | None:
         return len(text) + FIELD * n_fields + ROW * n_lines
 
     with OPENERS[path.suffix.lower()](path) as packed:
-        return read_expanded(packed, path, cost)
+        content = read_expanded(packed, path, cost)
+    _check_lines(io.BytesIO(content), path)
+    return content
+
+
+def _check_lines(file: IO[bytes], path: Path) -> None:
+    """Refuse a line longer than any of a table, which takes five times its size to parse."""
+    file.read(MAX_HEADER)  # Names are looked at as such.
+    while len(part := file.read(MAX_HEADER)) == MAX_HEADER:
+        if b"\n" not in part and b"\r" not in part:
+            raise InputError(
+                f"{path.name}: a line is longer than {MAX_HEADER:,} bytes, expected a row of a "
+                "table in each; save it again"
+            )
 
 
 def _check_end(path: Path, content: bytes | None, separator: str) -> None:

@@ -21,7 +21,7 @@ import pandas as pd
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, no_file, some
-from data_prep.base.limits import read_expanded
+from data_prep.base.limits import check_expansion, read_expanded
 from data_prep.readers.columns import (
     SUFFIXES,
     TEXTS,
@@ -43,6 +43,9 @@ from data_prep.readers.written_numbers import (
 )
 
 log = logging.getLogger(__name__)
+
+MOST_FILES = 10_000
+"""Most files of an export, each of which takes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,18 @@ def files_of(path: Path) -> list[Path]:
     files = [p for p in shown if named(p.name)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}, or a folder of them")
-    _say_left_out(path, [p.name for p in shown if p not in files])
+    _check_number(path, files)
+    listed = set(files)
+    _say_left_out(path, [p.name for p in shown if p not in listed])
     return files
+
+
+def _check_number(path: Path, names: Sequence[object]) -> None:
+    if (n := len(names)) > MOST_FILES:
+        raise InputError(
+            f"{path}: holds {n:,} tables, expected at most {MOST_FILES:,}; join those of a month, "
+            "say, into one file"
+        )
 
 
 def _say_left_out(path: Path, names: Sequence[str]) -> None:
@@ -102,6 +115,9 @@ def _members(path: Path) -> Iterator[Part]:
                     f"{path}: holds {some(packed.namelist(), 5) or 'nothing'}, expected .csv, .tsv "
                     "or .txt files; unpack it"
                 )
+            _check_number(path, names)
+            unpacked = sum(packed.getinfo(name).file_size for name in names)
+            check_expansion(unpacked, path, f"{path}: unpacked, it")
             _say_left_out(path, sorted(set(shown) - set(names)))
             for name in names:
                 with packed.open(name) as member:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import datetime
-import zipfile
 from collections.abc import Container, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from data_prep.base.errors import (
     Words,
     as_text,
     close_to,
-    needing,
     no_file,
     reading,
     some,
@@ -31,6 +29,7 @@ from data_prep.readers.columns import ARROW, JSON, SUFFIXES, Origin, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
+from data_prep.readers.sheets import Area, open_book
 from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 
@@ -38,18 +37,8 @@ def sheets_of(path: Path) -> list[str]:
     """Return the names of a workbook's sheets; empty for other files."""
     if path.suffix.lower() != ".xlsx" or not path.is_file():
         return []
-    with (
-        reading(path.name, _HOW[".xlsx"], "save it again"),
-        closing(_open_book(path, read_only=True)) as book,
-    ):
-        return list(book.sheetnames)
-
-
-def _open_book(path: Path, *, read_only: bool) -> Any:
-    what = f"{path.name}: Excel files need openpyxl"
-    with needing("excel", what, ", or save the table as .csv"):
-        import openpyxl
-    return openpyxl.load_workbook(path, read_only=read_only, data_only=True)
+    with reading(path.name, _HOW[".xlsx"], "save it again"), open_book(path) as book:
+        return list(book.sheets)
 
 
 def read_excel(
@@ -60,18 +49,9 @@ def read_excel(
     Whole numbers in columns of `keys`, of ids and times, become text without a point. Merged cells
     all have the value of the first of them.
     """
-    with zipfile.ZipFile(path) as parts:
-        unpacked = sum(part.file_size for part in parts.infolist())
-        check_expansion(unpacked, path, f"{path.name}: unpacked, it")
-        sheets = [
-            n for n in parts.namelist() if n.startswith("xl/worksheets/") and n[-4:] == ".xml"
-        ]
-        merged = any(b"<mergeCell " in parts.read(sheet) for sheet in sheets)
-    with closing(_open_book(path, read_only=not merged)) as book:
-        sheet = book[_choose_sheet(book.sheetnames, dialect.sheet, path.name)]
-        rows = _rows(sheet, path)
-        for area in sheet.merged_cells.ranges if merged else ():
-            _fill(rows, area)
+    with open_book(path) as book:
+        found, merged = book.rows(_choose_sheet(list(book.sheets), dialect.sheet, path.name))
+    rows = _filled(found, merged, path)
     if not rows:
         raise InputError(
             f"{path.name}, row 1: empty, expected column names; ", Words("choose another {sheet}")
@@ -103,14 +83,27 @@ def _text(value: Any) -> str:
     return str(value).removesuffix(" 00:00:00") if isinstance(value, datetime.date) else str(value)
 
 
-def _fill(rows: list[tuple[Any, ...]], area: Any) -> None:
-    """Give merged cells the value of the first; an upper name across columns stands once."""
-    first = rows[area.min_row - 1][area.min_col - 1]
-    for at in range(area.min_row - 1, min(area.max_row, len(rows))):
-        row = list(rows[at])
-        if area.min_col == area.max_col:
-            row[area.min_col - 1] = first
-        rows[at] = tuple(row)
+def _filled(rows: list[tuple[Any, ...]], merged: list[Area], path: Path) -> list[list[Any]]:
+    """Return rows equally long, where merged cells of a column all have the value of the first.
+
+    Of cells that are merged across columns, as names are, the first alone has it.
+    """
+    width = max(map(len, rows), default=0)
+    delimited.check_columns(width, path.name)
+    check_size((delimited.ROW + delimited.FIELD * width) * len(rows), f"{path.name}: its cells")
+    table = [[*row, *[None] * (width - len(row))] for row in rows]
+    room = width * len(rows)
+    for first, top, last, bottom in merged:
+        last, bottom = min(last, width), min(bottom, len(rows))
+        room -= max(0, last + 1 - first) * max(0, bottom + 1 - top)
+        if room < 0:
+            raise InputError(f"{path.name}: its merged cells overlap; save it again")
+        cells = table[top - 1 : bottom]
+        value = cells[0][first - 1] if cells and first <= last else None
+        for row in cells:
+            row[first - 1 : last] = [value, *[None] * (last - first)][: last + 1 - first]
+            value = value if first == last else None
+    return table
 
 
 def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
@@ -122,22 +115,6 @@ def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
     if wanted is None:
         raise InputError(f"{file}: {listed}; ", Words("choose one with {sheet}"))
     raise InputError(f"{file}: no sheet {wanted!r}{close_to(wanted, names)}; {listed}")
-
-
-def _rows(sheet: Any, path: Path) -> list[tuple[Any, ...]]:
-    """Return the rows of a sheet, equally long, without empty rows and columns at the end."""
-    rows: list[tuple[Any, ...]] = []
-    n_bytes = width = 0
-    for row in sheet.iter_rows(values_only=True):
-        n_bytes += delimited.ROW + delimited.FIELD * len(row)
-        check_expansion(n_bytes, path, f"{path.name}: the cells of its sheet")
-        filled = [i for i, value in enumerate(row) if value is not None]
-        width = max(width, 1 + filled[-1] if filled else 0)
-        rows.append(row)
-    while rows and all(value is None for value in rows[-1]):
-        rows.pop()
-    delimited.check_columns(width, path.name)
-    return [(*row[:width], *[None] * (width - len(row))) for row in rows]
 
 
 def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
@@ -169,6 +146,9 @@ PANDAS = {
     ".sav": "read_spss", ".sas7bdat": "read_sas", ".xpt": "read_sas",
 }  # fmt: skip
 """Functions of pandas for other kinds of files."""
+
+AS_JSON = 14
+"""Bytes of memory for a byte of JSON while it is read."""
 
 _WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
 
@@ -280,7 +260,7 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
 
 def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
     """Read a list of objects, or an object in each line; names joined by points are columns."""
-    check_size(4 * path.stat().st_size, path.name)
+    check_size(AS_JSON * path.stat().st_size, path.name)
     with path.open("rb") as file:
         is_list = file.read(LINES).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
     read = pl.read_json if is_list else pl.read_ndjson

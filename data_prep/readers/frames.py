@@ -173,6 +173,9 @@ def from_frame(
         df.index.to_series(), options.clock, origin, options.time_format, options.time_zone
     )
     axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
+    if (copies := _copies(df, times, axis.times, zone, options)).any():
+        df, options = _without(df, copies, options)
+        return from_frame(df, name=name, options=options)
     steps, at = axis.steps, axis.at
     if options.resampling is None:
         check_steps(axis.shown, at, origin, options.gaps)
@@ -231,8 +234,11 @@ def from_long(
     same = axis.at * len(cells) + cell_at
     if options.resampling is not None:
         same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
-    repeat = _first_repeat(same)
     of_events = options.resampling is not None and options.resampling.of_events
+    if not of_events and (copies := _copies(df[columns], times, same, zone, options)).any():
+        df, options = _without(df, copies, options)
+        return from_long(df, time=time, cell=cell, values=values, options=options)
+    repeat = _first_repeat(same)
     if repeat and options.duplicates == "error" and not of_events:
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
@@ -343,6 +349,41 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     if not repeats.size:
         return None
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _copies(
+    values: pd.DataFrame,
+    times: pd.DatetimeIndex,
+    same: np.ndarray,
+    zone: str | None,
+    options: TableOptions,
+) -> np.ndarray:
+    """Return which rows repeat a row of the same time and cell with the same values, `(rows,)`.
+
+    None, where a treatment of duplicates was given or a clock may have shown an hour twice; the
+    arguments are those of `_to_read_hour_twice`.
+    """
+    repeated = pd.Series(same).duplicated().to_numpy()
+    if options.duplicates != "error" or not repeated.any():
+        return np.zeros(len(values), dtype=bool)
+    if _to_read_hour_twice(times, same, zone, options):
+        return np.zeros(len(values), dtype=bool)
+    found: np.ndarray = values.assign(**{"": same}).duplicated().to_numpy()
+    return found
+
+
+def _without(
+    df: pd.DataFrame, copies: np.ndarray, options: TableOptions
+) -> tuple[pd.DataFrame, TableOptions]:
+    """Return a frame without rows that are copies, and its options; say how many they are."""
+    kept, origin = np.flatnonzero(~copies), options.origin
+    log.warning(
+        "%s: left out %s, the first in %s",
+        origin.name,
+        counted(int(copies.sum()), "repeated row"),
+        origin.place(int(copies.argmax())),
+    )
+    return df.iloc[kept], dataclasses.replace(options, origin=origin.of_rows(kept))
 
 
 def _to_read_hour_twice(

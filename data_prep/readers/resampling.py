@@ -288,7 +288,7 @@ def _refuse_steps(
             f"{axis[first - 1]}{files[0]} (next row {axis[after]}{files[1]})"
         )
         reason: str | Words = ""
-        if int(absent.sum()) == 1 and _may_be_skipped(axis[first]):
+        if _are_skipped(absent, axis):
             reason = CLOCK
         elif absent.mean() > MOST_ABSENT:
             reason = Words(
@@ -307,6 +307,15 @@ CLOCK = Words(
     "if the clock went forward then, give {time_zone:Europe/Berlin} or that of your place, and "
     "{clock:local}; else "
 )
+
+
+def _are_skipped(absent: np.ndarray, axis: pd.DatetimeIndex) -> bool:
+    """Return whether each run of absent steps is an hour or less that clocks may have skipped."""
+    edges = np.flatnonzero(np.diff(absent.astype(np.int8), prepend=0, append=0))
+    firsts, ends = axis[edges[::2]], axis[edges[1::2]]
+    return bool(((ends - firsts) <= pd.Timedelta(hours=1)).all()) and all(
+        map(_may_be_skipped, firsts)
+    )
 
 
 def _may_be_skipped(time: pd.Timestamp) -> bool:

@@ -108,11 +108,28 @@ def _say_changes(column: pd.Series, origin: Origin) -> None:
 
 
 def _parse_distinct(column: pd.Series, origin: Origin, time_format: str) -> pd.DatetimeIndex:
+    if are_of_day(column):
+        raise InputError(
+            f"{origin.at(0)}: {column.iloc[0]!r} is a time of day without a date; ",
+            Words(
+                "name the column of dates, too, as in {time:Date,Time}, or give the time of the "
+                "first row and the step, as in {start:2024-01-01T00:00} {step:1h}"
+            ),
+        )
     if time_format:
         return parse_times(column.astype(str), time_format, origin)
     if types.is_numeric_dtype(column) and len(str(int(column.iloc[0]))) not in DIGITS:
         return _from_epoch(column.to_numpy(dtype=np.float64), origin)
     return _from_text(column.astype(str), origin)
+
+
+def are_of_day(column: pd.Series) -> bool:
+    """Return whether all of a column, without any missing, are times of a day, such as 08:15."""
+    return not types.is_numeric_dtype(column) and bool(
+        column.astype(str)
+        .str.fullmatch(r"\s*\d{1,2}:\d\d(:\d\d(\.0*)?)?(\s*[AaPp]\.?[Mm]\.?)?\s*")
+        .all()
+    )
 
 
 def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:

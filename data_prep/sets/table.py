@@ -68,6 +68,7 @@ from data_prep.readers.layout import (
 from data_prep.readers.resampling import Aggregate, Resampling, step_length
 from data_prep.readers.sites import add_sites
 from data_prep.readers.time_columns import TIME, TOTAL
+from data_prep.readers.times import are_of_day
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
 from data_prep.readers.written_numbers import Decimal
 from data_prep.readers.written_times import date_formats
@@ -373,6 +374,7 @@ def _set_times(
             "start and step belong together: the time of the first row and the time from row to "
             "row; give both"
         )
+    of_day = df.pop(time).astype(str) if time in df.columns and are_of_day(df[time]) else None
     if time in df.columns:
         raise InputError(
             f"{origin.name}: has times in column {time!r}; ",
@@ -383,7 +385,17 @@ def _set_times(
     if not start[:4].isdigit() or pd.isna(first):  # In 01/02/2024, the month may be either.
         raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00")
     row = df.groupby(cell).cumcount() if cell in df.columns else pd.Series(np.arange(len(df)))
-    df.insert(0, time, first + row * length)
+    times = first + row * length
+    if of_day is not None:
+        shown = pd.DatetimeIndex(pd.to_datetime(of_day, format="mixed"))
+        made = pd.DatetimeIndex(times)
+        if (wrong := np.flatnonzero(shown - shown.normalize() != made - made.normalize())).size:
+            raise InputError(
+                f"{origin.at(wrong[0])}: time {of_day.iloc[wrong[0]]}, expected that of "
+                f"{times.iloc[wrong[0]]}; ",
+                Words("correct {start} or {step}, or add the rows that are missing"),
+            )
+    df.insert(0, time, times)
     return time
 
 

@@ -20,10 +20,11 @@ from experiments.benchmarks.hostile import cubes_of, quiet
 from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.tensors import joined, total_bytes, weighted_mean
-from stforecast.federated.nodes.masker import UPLOAD, Masker, weighted_sums
+from stforecast.federated.nodes.masker import UPLOAD, Masker
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.nodes.secure_sum import SecureSum
+from stforecast.federated.nodes.summing import weighted_sums
 from stforecast.federated.uploads.masking import PublicKeys, SecureSums
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve
@@ -215,7 +216,8 @@ class Members(Link):
         keys = {}
         start = time.process_time()
         for n, masker in self.maskers.items():
-            of_node = masker.begin("sum", weighted_sums(self.uploads[n], self.weights))
+            sums = weighted_sums(self.uploads[n], self.weights)
+            of_node = masker.begin("sum", {UPLOAD + name: t for name, t in sums.items()})
             keys[n] = PublicKeys(*(bytes.fromhex(of_node[k]) for k in PublicKeys._fields))
         self.seconds += time.process_time() - start
         return keys

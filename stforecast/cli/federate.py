@@ -92,6 +92,8 @@ def federate_command(
     units: str = "",
     nodes: tuple[str, ...],
     secure_aggregation: bool = False,
+    plain_uploads: bool = False,
+    allow_disclosure: bool = False,
     unsafe_open: bool = False,
     **settings: Any,
 ) -> None:
@@ -110,8 +112,12 @@ def federate_command(
             by default each node follows that of its own data.
         units: unit of all nodes' data, such as MB; data in GB are converted, others are refused. By
             default each node has its own.
-        secure_aggregation: mask the nodes' uploads, so that the server learns only sums over the
-            nodes.
+        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
+            are masked wherever the method's server needs only sums, so that it learns no more.
+        plain_uploads: do not mask uploads, so that the server sees what each node sends. With some
+            methods, the default among them, it can compute a node's readings from that.
+        allow_disclosure: write a run also if two parties take part and each can compute the
+            other's readings.
         unsafe_open: run although strangers can run apps at the server's address; see serve.
     """
     if ctx.invoked_subcommand:
@@ -119,16 +125,17 @@ def federate_command(
     from stforecast.flower.settings import RunSettings, parse_step
     from stforecast.forecasting.config import check_read, resolve
 
-    shared = shared_settings(ctx, settings, nodes, secure_aggregation)
+    shared = shared_settings(ctx, settings, nodes)
     check_read(method, given(ctx, settings))
-    settings["refit"] = given(ctx, settings).get("refit", "never")
+    if settings.get("refit") == "once" and "refit" not in given(ctx, settings):
+        settings["refit"] = "final"  # A node forecasts what follows its data.
     found = resolve(method, **settings, clients=client_is)
     shared |= {"unsafe_open": unsafe_open, "time_zone": time_zone, "units": units}
-    write_federation(out, RunSettings(found, step=parse_step(step), **shared))
+    write_federation(ctx, out, RunSettings(found, step=parse_step(step), **shared))
 
 
 def shared_settings(
-    ctx: click.Context, settings: dict[str, Any], nodes: tuple[str, ...], secure_aggregation: bool
+    ctx: click.Context, settings: dict[str, Any], nodes: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return what options say of the fields of all `FederationSettings`; take it from `settings`.
 
@@ -142,23 +149,42 @@ def shared_settings(
 
     patience = {n: settings.pop(n) for n in names_of(Patience) & settings.keys()}
     secure = {n: settings.pop(n) for n in names_of(SecureSums)}
-    if not secure_aggregation and given(ctx, secure):
-        raise click.UsageError("--secure-threshold is read with --secure-aggregation only.", ctx)
+    plain = ctx.params["plain_uploads"]
+    if plain and (ctx.params["secure_aggregation"] or given(ctx, secure)):
+        raise click.UsageError("--plain-uploads excludes secure aggregation and its options.", ctx)
     return {
         "n_clients": ctx.params["clients"],
         "patience": Patience(**patience),
         "out": str(ctx.params["results"].resolve()),
         "owners": dict(map(parse_owner, nodes)),
-        "secure": SecureSums(**secure) if secure_aggregation else None,
+        "secure": None if plain else SecureSums(**secure),
     }
 
 
-def write_federation(out: Path | None, run: FederationSettings) -> None:
-    """Check the settings as nodes read them, write the app, and say how to begin."""
-    from stforecast.flower.settings import write_app
+def write_federation(ctx: click.Context, out: Path | None, run: FederationSettings) -> None:
+    """Check the settings as nodes read them, write the app, and say what it does and how to begin.
+
+    Uploads are masked if they can be, unless plain ones were asked for.
+    """
+    from stforecast.federated.nodes.disclosure import check_parties, with_secure_sums
 
     assert out is not None
+    insisted = ctx.params["secure_aggregation"]
+    run = with_secure_sums(run, insisted, bool(given(ctx, {"min_parties": None})))
     run.from_run_config(run.as_run_config())
+    if run.secure is None and given(ctx, {"secure_threshold": None}):
+        raise click.UsageError("--secure-threshold is read with secure aggregation only.", ctx)
+    check_parties(run, ctx.params["allow_disclosure"])
+    write_and_tell(out, run)
+
+
+def write_and_tell(out: Path, run: FederationSettings) -> None:
+    """Write the app, and say how uploads cross and how to begin."""
+    from stforecast.federated.nodes.disclosure import uploads_in_words
+    from stforecast.flower.settings import write_app
+
+    for words in uploads_in_words(run):
+        click.echo(words.typed)
     click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
 
 
@@ -228,10 +254,9 @@ def continue_command(app: Path, *, out: Path, results: Path, rounds: int = 10) -
         rounds: further rounds, at the learning rate of refits.
     """
     from stforecast.flower.server_app import prepare_continuation
-    from stforecast.flower.settings import read_app, write_app
+    from stforecast.flower.settings import read_app
 
-    run = prepare_continuation(read_app(app), results, rounds)
-    click.echo(f"begin it with: flwr run {write_app(out, run)} --stream")
+    write_and_tell(out, prepare_continuation(read_app(app), results, rounds))
 
 
 DATA = click.Option(

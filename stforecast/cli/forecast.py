@@ -105,6 +105,7 @@ def forecast_command(
     from stforecast.bench.progress import rounds_bar
     from stforecast.comparison.summary import interval_line
     from stforecast.federated.runs.run_folder import check_new, write_table
+    from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
     from stforecast.forecasting.config import resolve
     from stforecast.forecasting.forecaster import Forecaster
@@ -122,9 +123,14 @@ def forecast_command(
     config = resolve(method, **plan.settings)
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")
-    progress = ctx.obj["progress"] and config.federated
+    # Before the run, whose ε counts what they send.
+    with counting_uploads() as sent:
+        tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
+    notes, progress = runs.notes_of(sent), ctx.obj["progress"] and config.federated
     with rounds_bar(config.training.rounds, progress=progress) as after_round:
-        run = runs.run(method, cube, out / RUN, dict(plan.settings), after_round=after_round)
+        run = runs.run(
+            method, cube, out / RUN, dict(plan.settings), notes=notes, after_round=after_round
+        )
     doing("planning what follows")
     tests = run.forecasts()
     check = check_forecasts(tests)
@@ -135,7 +141,6 @@ def forecast_command(
     files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in (FORECAST, PLAN)]
     for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
         write_table(written, file, csv_style)
-    tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
     has_report = _write_report(run, series, outlook, out, data) is not None
     if as_json:
         click.echo(to_json(_described(out, plan, check, tested, has_report, files)))

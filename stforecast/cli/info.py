@@ -215,6 +215,8 @@ def _folder(path: Path) -> Description:
     from stforecast.flower.standing import EVENTS
     from stforecast.forecasting.results import is_model
 
+    if (path / CHECKPOINTS).is_dir() and not ((path / BEGUN).exists() or (path / EVENTS).exists()):
+        return _node(path)
     if (path / ABOUT).exists():
         about = describe_run(path)
         command = f"stforecast compare {quote(str(path))}"
@@ -241,8 +243,6 @@ def _folder(path: Path) -> Description:
         return Description("finished runs", about, runs_text(rows, damaged), command)
     if (path / EVENTS).exists():
         return _federation(path)
-    if (path / CHECKPOINTS).is_dir():
-        return _node(path)
     for name in (*MetrLA.records, *PemsBay.records):
         if (path / name).is_file():
             return _arrays(path / name)

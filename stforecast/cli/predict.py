@@ -182,9 +182,14 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
     text += "" if units == "1" else f" in {units}"
     if interval is not None:
         lowest, highest = float(np.nanmin(interval.lower)), float(np.nanmax(interval.upper))
-        width = float(np.nanmean(interval.upper - interval.lower))
+        widths = (interval.upper - interval.lower).mean()
+        endless = np.isinf(widths)
+        width = float(np.nanmean(widths[~endless])) if not endless.all() else np.inf
         text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
         text += f"to {highest:,.4g}, mean width {width:,.4g}"
+        if endless.any():
+            text += f" without {counted(int(endless.sum()), 'cell')} whose bounds are infinite, "
+            text += f"such as {widths.index[endless][0]}"
     return text
 
 
@@ -205,7 +210,10 @@ def beyond(found: Outlook) -> str:
         once = (
             f"of values {side.beyond} it" if whole else f"of a value {side.beyond} it at one step"
         )
-        highest = f"{chances.max():.0%} of cell {chances.idxmax()}"
+        # Many cells may have 100 %: those with most steps beyond it, and furthest, come first.
+        keys = {"chance": -chances.round(2), "steps": -by_cell[f"steps_{side.beyond}"]}
+        ranked = by_cell.assign(**keys).sort_values(["chance", "steps", "headroom"])
+        highest = f"{chances.max():.0%} of cell {ranked.index[0]}"
         return f"{text}; highest probability {once}: {highest}"
     return f"{text}; a run with --intervals also gives probabilities"
 

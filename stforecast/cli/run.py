@@ -93,6 +93,7 @@ def run_command(
     """
     from stforecast.cli.info import describe_run
     from stforecast.comparison.summary import summary
+    from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun
     from stforecast.forecasting.sweep import parse_grid
@@ -107,8 +108,10 @@ def run_command(
     for service in services:
         of = settings | ({"service": service} if service else {})
         folder = out if resume or len(services) == 1 else out / service
-        found = _swept(method, data, of, grid, folder) if grid else None
+        with counting_uploads() as sent:
+            found = _swept(method, data, of, grid, folder) if grid else None
         of, notes = (of | found.chosen, {"swept": found.swept}) if found else (of, {})
+        notes |= runs.notes_of(sent)
         try:
             with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
                 if resume:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.progress import doing
 from stforecast.cli.commands import command, to_json
-from stforecast.cli.options import ALARM, EVENTS, check_ending, check_history, check_run
+from stforecast.cli.options import EVENTS, check_ending, check_history, check_run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
 
 @command(EVENTS)
-def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | None) -> None:
+def update_command(
+    ctx: click.Context,
+    run: Path,
+    *,
+    new: Path,
+    events: Path | None,
+    accept: bool = False,
+    factor: float = 1.0,
+    now: str | None = None,
+) -> None:
     """Take new records in, score the forecasts made before, forecast, and renew the model.
 
     The records are opened as the run's own data were prepared, and are kept beside the run. The
@@ -26,18 +39,25 @@ def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | N
     calibrated again, or a challenger is trained further or anew, which must then win on the last
     days.
 
+    A delivery that is odd as a whole, such as one in another unit, is kept aside in
+    RUN/service/held with a line that says why; the service goes on without it.
+
     Exit codes: 0 forecast with the same model, 10 nothing new, 11 calibrated, 12 replaced by the
-    model trained further, 13 by one trained anew, 14 a challenger lost, 2 bad input.
+    model trained further, 13 by one trained anew, 14 a challenger lost, 15 held back, 2 bad input.
 
     Options:
         new: records since the last update: a cube, or a table or raw days as they were prepared.
+        accept: take the records in however odd they are.
+        factor: what to multiply the values by, such as 0.001 for records in kB of a run in MB.
+        now: the present, after which no record can be, in UTC unless it has an offset, such as
+            2024-05-01T06:00; by default the machine's.
     """
     check_run(run)
     check_history(new)
     doing(f"taking in {new}")
     from stforecast.service.update import CODES, update
 
-    done = update(run, new, events)
+    done = update(run, new, events, accept=accept, times=factor, now=_time(now))
     click.echo(to_json(done.about, indent=None))
     ctx.exit(CODES[done.action])
 
@@ -46,37 +66,43 @@ def update_command(ctx: click.Context, run: Path, *, new: Path, events: Path | N
 def monitor_command(
     ctx: click.Context, run: Path, *, now: str | None = None, page: Path | None = None
 ) -> None:
-    """Watch a run in service: errors, coverage, drift, and missing, stuck and late records.
+    """Watch a run in service: errors, broken counters, anomalies, and late or odd records.
 
-    Prints one line of JSON with MASE, bias and coverage over 1, 7 and 28 days, and the alarms, each
-    of which is also a warning in the log. Writes RUN/service/monitor.csv, a row for each cell, and
-    RUN/service/metrics.prom for Prometheus. The thresholds are in RUN/service.toml.
+    Prints one line of JSON with MASE, bias and coverage over 1, 7 and 28 days, the cells whose
+    counters are broken, and the alarms, each of which is also a warning in the log. Writes
+    monitor.csv, a row for each cell, anomalies.csv, a row for each anomaly of the last day, and
+    metrics.prom for Prometheus into RUN/service. The thresholds are in RUN/service.toml.
 
-    Exit codes: 0 no alarm, 20 alarms, 2 bad input.
+    Exit codes: 0 no alarm, 22 a delivery is held back, 20 other alarms, 21 only that counters are
+    broken, 2 bad input.
 
     Options:
-        now: time at which records may be late, in UTC unless it has an offset, such as
-            2024-05-01T06:00; by default now.
+        now: time that all is about, and at which records may be late, in UTC unless it has an
+            offset, such as 2024-05-01T06:00; by default now.
         page: HTML file to write of all this, with the coming span; it opens without a network.
     """
     check_run(run)
     if page is not None:
         check_ending(page, ".html")
-    import pandas as pd
-
     from stforecast.service.monitor import monitor
 
-    at = None
-    if now is not None:
-        read = pd.to_datetime(now, format="ISO8601", errors="coerce", utc=True)
-        if not isinstance(read, pd.Timestamp):
-            raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00")
-        at = read.tz_localize(None)
-    watch = monitor(run, at, page)
+    watch = monitor(run, _time(now), page)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)
     click.echo(to_json(watch.as_json(), indent=None))
-    ctx.exit(ALARM if watch.alarms else 0)
+    ctx.exit(watch.code)
+
+
+def _time(now: str | None) -> pd.Timestamp | None:
+    """Return a time as it is typed, in UTC without a zone."""
+    import pandas as pd
+
+    if now is None:
+        return None
+    read = pd.to_datetime(now, format="ISO8601", errors="coerce", utc=True)
+    if not isinstance(read, pd.Timestamp):
+        raise InputError(f"now is {now!r}, expected a time such as 2024-05-01T06:00")
+    return read.tz_localize(None)
 
 
 @command()

@@ -17,6 +17,7 @@ from stforecast.data.dates import DAY, WEEK, steps_in
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
+    from stforecast.data.window_spec import WindowSpec
 
 Target = Literal["level", "change", "day", "week", "validation"]
 """What a model learns."""
@@ -48,6 +49,11 @@ def season_of_anchors(target: Target, step: pd.Timedelta) -> int:
     [0, 1, 24, 168]
     """
     return steps_in(SPANS[target], step) if target in SPANS else {LEVEL: 0, "change": 1}[target]
+
+
+def reach_of(window: WindowSpec, step: pd.Timedelta) -> int:
+    """Return the steps that a history needs: up to the furthest input and the anchors."""
+    return max(window.reach, season_of_anchors(window.target, step))
 
 
 def anchors(

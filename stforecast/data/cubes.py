@@ -59,6 +59,8 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
             f"the DataFrame has an index of {data.index.nlevels} levels ({levels}), expected times "
             "alone; give df.reset_index(), a row for each time and cell"
         )
+    if isinstance(data, pd.DataFrame) and isinstance(units := data.attrs.get("units"), str):
+        options.setdefault("units", units)
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
         _check_options(options, OPTIONS)
         resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))

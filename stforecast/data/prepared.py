@@ -13,6 +13,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from stforecast.data.clients import Partition, one_per_cell, partition_cells, say
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.covariates import CovariateScaler
+from stforecast.data.dates import DAY
+from stforecast.data.outliers import learnable
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
@@ -69,12 +71,19 @@ class PreparedSeries:
         return self.scaler.calendar(self.series)
 
     @cached_property
+    def learnt(self) -> np.ndarray:
+        """The z-scores that methods learn from, NaN where they are missing or too far."""
+        if (bounds := self.scaler.bounds) is None:
+            return self.z
+        return learnable(self.z, self.split.fit, bounds.day)
+
+    @cached_property
     def _filled(self) -> np.ndarray:
-        return fill_gaps(self.z, self.window, self.calendar, self._profile)
+        return fill_gaps(self.learnt, self.window, self.calendar, self._profile)
 
     @cached_property
     def _profile(self) -> WeeklyProfile | None:
-        return profile_of(self.z, self.window, self.calendar)
+        return profile_of(self.learnt, self.window, self.calendar)
 
     @cached_property
     def _slots(self) -> np.ndarray:
@@ -88,12 +97,15 @@ class PreparedSeries:
     def cutter(
         self, starts: np.ndarray, *, with_next: bool = False
     ) -> Callable[[np.ndarray | None], Windows]:
-        """Return a function of cells, `(n,)` positions or None for all, that cuts their windows."""
+        """Return a function of cells, `(n,)` positions or None for all, that cuts their windows.
+
+        They are cut from what is `learnt`.
+        """
         window, calendar = self.window, self.calendar
         sources = Sources.of(starts, window, calendar)
 
         def cut(cells: np.ndarray | None) -> Windows:
-            z, filled, profile, own = self.z, self._filled, self._profile, calendar
+            z, filled, profile, own = self.learnt, self._filled, self._profile, calendar
             if cells is not None:
                 z, filled, own = z[:, cells], filled[:, cells], calendar.of_cells(cells)
                 profile = profile and profile.of_cells(cells)
@@ -194,7 +206,8 @@ def prepare(
     local_times = calendar.local_times(np.arange(n_steps))
     parts = make_split(split, n_steps, calendar.step, window, local_times)
     window = window.chosen(calendar.step, parts.fit.stop)
-    scaler = fit_scaler(series.values, parts.fit, scale, series.cells, outliers)
+    day = max(1, DAY // calendar.step) if outliers == "missing" else None
+    scaler = fit_scaler(series.values, parts.fit, scale, series.cells, day)
     if events := calendar.events:
         window = dataclasses.replace(window, events=", ".join(events.kinds))
         learned = slice(parts.train[0], parts.train[-1] + window.horizon)

@@ -1,13 +1,4 @@
-"""Which readings are believed, z-scores fitted on the training part, and limits of the values.
-
-Readings that are too large to be believed, such as spikes and counters that were reset, count as
-missing: no window reads them, no method learns them and no error is computed of them. A cell's
-reading is believed up to a limit, the larger of ten and the squared ratio of their 90 % to their
-50 % quantile, times the 90 % quantile, of the sizes of its training readings other than 0. The
-ratio raises the limit where large readings are usual, as in counts with bursts. From the third one
-in a row, readings above the limit are believed, so that a new level is followed. The rule looks
-back only: a forecast does not depend on later readings.
-"""
+"""Z-scores fitted on the training part, and limits of the values."""
 
 from __future__ import annotations
 
@@ -22,6 +13,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose, counted, some
 from stforecast.data.covariates import PREFIX, CovariateScaler
+from stforecast.data.outliers import MEMORY, Bounds
 
 if TYPE_CHECKING:
     from stforecast.data.clock import Calendar
@@ -30,80 +22,7 @@ if TYPE_CHECKING:
 Scope = Literal["cell", "global"]
 SCOPES = get_args(Scope)
 
-FACTOR = 10.0
-"""Least limit, in 90 % quantiles of the sizes of a cell's readings."""
-
-IN_A_ROW = 3
-"""Readings above the limit, one after the other, of which the last is believed."""
-
-FEWEST = 20
-"""Training readings other than 0 below which a cell has no limit."""
-
-NO_LIMIT = float(np.finfo(np.float64).max)
-"""Limit of a cell that has none; saved arrays are finite."""
-
 log = logging.getLogger(__name__)
-
-
-def largest_believed(seen: np.ndarray) -> np.ndarray:
-    """Return the limit of each cell `(cells,)`, `NO_LIMIT` if few training readings are not 0.
-
-    Args:
-        seen: `(steps, cells)` of the training part, NaN where missing.
-
-    >>> largest_believed(np.arange(1.0, 101.0)[:, None])
-    array([900.])
-    """
-    sizes = np.abs(seen)
-    sizes[sizes == 0] = np.nan
-    n = np.isfinite(sizes).sum(axis=0)
-    sizes.sort(axis=0)
-    middle, high = (
-        np.take_along_axis(sizes, (share * (n - 1).clip(0)).astype(int)[None], axis=0)[0]
-        for share in (0.5, 0.9)
-    )
-    return np.where(n < FEWEST, NO_LIMIT, high * np.fmax(FACTOR, (high / middle) ** 2))
-
-
-def believed(values: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Return readings `(steps, cells)` with NaN for those above the limits `(cells,)`.
-
-    >>> believed(np.array([[1.0], [50.0], [1.0], [50.0], [50.0], [50.0]]), np.array([10.0]))[:, 0]
-    array([ 1., nan,  1., nan, nan, 50.])
-    """
-    above = np.abs(values) > largest
-    if not above.any():
-        return values
-    lasting = above.copy()
-    for back in range(1, IN_A_ROW):
-        lasting[back:] &= above[:-back]
-        lasting[:back] = False
-    return np.where(above & ~lasting, np.nan, values)
-
-
-def warn_of_unbelieved(
-    values: np.ndarray, kept: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
-) -> None:
-    """Log how many readings `(steps, cells)` are not among the kept ones, by cell.
-
-    `times` are `(steps,)` local ones.
-    """
-    if kept is values:
-        return
-    places = np.argwhere(np.isnan(kept) & ~np.isnan(values))
-    (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
-    log.warning(
-        "%s: %s of more than %g times what is usual in their cell: %s, such as %.6g of cell %s at "
-        "%s; they count as missing, %s",
-        name,
-        counted(len(places), "reading"),
-        FACTOR,
-        some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
-        values[step, cell],
-        cells[cell],
-        times[step],
-        Words("{outliers:keep} reads them"),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,21 +34,21 @@ class Scaler:
         std: the same shape and units, never 0.
         covariates: those of covariates, if windows read any.
         events: `(kinds,)` factors of the inputs of events, if windows read any.
-        largest: `(cells,)` sizes up to which readings are believed; None if all are.
+        bounds: between what readings are believed; None if all are.
     """
 
     mean: np.ndarray
     std: np.ndarray
     covariates: CovariateScaler | None = None
     events: np.ndarray | None = None
-    largest: np.ndarray | None = None
+    bounds: Bounds | None = None
 
     def of_cells(self, some: slice) -> Scaler:
         """Return the means and deviations of some cells."""
-        largest = None if self.largest is None else self.largest[some]
+        bounds = self.bounds and self.bounds.of_cells(some)
         if self.mean.size == 1:
-            return dataclasses.replace(self, largest=largest)
-        return dataclasses.replace(self, mean=self.mean[some], std=self.std[some], largest=largest)
+            return dataclasses.replace(self, bounds=bounds)
+        return dataclasses.replace(self, mean=self.mean[some], std=self.std[some], bounds=bounds)
 
     def calendar(self, series: Series) -> Calendar:
         """Return the calendar of a series with scaled events and covariates, if any are read."""
@@ -144,7 +63,7 @@ class Scaler:
 
     def believed(self, series: np.ndarray) -> np.ndarray:
         """Return a series `(steps, cells)` with NaN for readings that are not believed."""
-        return series if self.largest is None else believed(series, self.largest)
+        return series if self.bounds is None else self.bounds.believed(series)
 
     def transform(self, series: np.ndarray) -> np.ndarray:
         """Convert a series `(steps, cells)` to z-scores, (series - mean) / std, where believed.
@@ -183,8 +102,8 @@ class Scaler:
         further = self.covariates.state() if self.covariates else {}
         if self.events is not None:
             further["events"] = self.events
-        if self.largest is not None:
-            further["largest"] = self.largest
+        if self.bounds is not None:
+            further |= self.bounds.state()
         return {"mean": self.mean, "std": self.std, **further}
 
     @classmethod
@@ -192,8 +111,41 @@ class Scaler:
         """Restore a scaler from its `state`."""
         further = any(name.startswith(PREFIX) for name in state)
         covariates = CovariateScaler.from_state(state) if further else None
-        further_arrays = state.get("events"), state.get("largest")
-        return cls(state["mean"], state["std"], covariates, *further_arrays)
+        bounds = Bounds.from_state(state)
+        return cls(state["mean"], state["std"], covariates, state.get("events"), bounds)
+
+
+def warn_of_wild(
+    scaler: Scaler, values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
+) -> None:
+    """Log how many readings `(steps, cells)` are not believed, by cell, and what follows.
+
+    `times` are `(steps,)` local ones.
+    """
+    kept, bounds = scaler.believed(values), scaler.bounds
+    if kept is values or bounds is None:
+        return
+    places = np.argwhere(np.isnan(kept) & ~np.isnan(values))
+    if not len(places):
+        return
+    (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
+    newest = [str(cells[i]) for i in which if places[places[:, 1] == i, 0][-1] == len(values) - 1]
+    log.warning(
+        "%s: %s not believed: %s, such as %.6g of cell %s at %s, where %.4g to %.4g is believed; "
+        "they are not read, learnt or scored, so these cells are forecast from their other "
+        "readings%s; if such a level is real, it is believed after %g days, %s",
+        name,
+        counted(len(places), "reading"),
+        some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
+        values[step, cell],
+        cells[cell],
+        times[step],
+        bounds.lower[cell],
+        bounds.upper[cell],
+        f", as after a gap, since the newest is one of them: {some(newest)}" if newest else "",
+        MEMORY / 2,
+        Words("and {outliers:keep} believes all readings"),
+    )
 
 
 def fit_scaler(
@@ -201,13 +153,13 @@ def fit_scaler(
     fit: slice,
     scope: str = "cell",
     cells: Sequence[object] | np.ndarray | None = None,
-    outliers: str = "keep",
+    day: int | None = None,
 ) -> Scaler:
     """Fit a scaler on steps of a series `(steps, cells)`; std with ddof=0, ignoring missing values.
 
     The scope `"cell"` has a mean and std of each cell, `"global"` one of all. A constant cell gets
-    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error. Readings
-    that are not believed are left out if `outliers` is "missing".
+    std 1, so that its z-scores are 0 rather than NaN. `cells` are ids to name in an error. With
+    the steps of a `day`, readings that are not believed are left out.
     """
     if scope not in SCOPES:
         raise choose("scaling scope", scope, SCOPES)
@@ -217,14 +169,14 @@ def fit_scaler(
         )
     seen = np.asarray(series[fit], dtype=np.float64)
     _check_observed(seen, range(seen.shape[1]) if cells is None else cells)
-    largest = largest_believed(seen) if outliers == "missing" else None
-    seen = seen if largest is None else believed(seen, largest)
+    bounds = None if day is None else Bounds.of(seen, day)
+    seen = seen if bounds is None else bounds.believed(seen)
     axis = 0 if scope == "cell" else None
     mean = np.atleast_1d(np.nanmean(seen, axis=axis))
     std = np.atleast_1d(np.nanstd(seen, axis=axis))
     # The std of equal values may come out as 1e-17 instead of 0.
     constant = np.nanmax(seen, axis=axis) == np.nanmin(seen, axis=axis)
-    return Scaler(mean, np.where(constant, 1.0, std), largest=largest)
+    return Scaler(mean, np.where(constant, 1.0, std), bounds=bounds)
 
 
 def _check_observed(seen: np.ndarray, cells: Sequence[object] | np.ndarray) -> None:

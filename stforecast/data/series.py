@@ -156,6 +156,17 @@ class Series:
         tensors = {n: torch.from_numpy(a) for n, a in arrays.items() if a is not None}
         return tensors, str(self.cells.tolist()), f"{self.service} {self.calendar}"
 
+    def ordered(self) -> Series:
+        """Return the series with its cells ordered by name, numbers within names by size.
+
+        Random draws go by the place of a client, so forecasts of a cell do not depend on the order
+        of columns.
+        """
+        names = [re.split(r"(\d+)", str(cell)) for cell in self.cells]
+        keys = [[int(part) if i % 2 else part for i, part in enumerate(name)] for name in names]
+        order = sorted(range(len(keys)), key=lambda i: (keys[i], str(self.cells[i])))
+        return self if order == list(range(len(order))) else self.select(self.cells[order])
+
     def select(self, cells: np.ndarray) -> Series:
         """Select cells, in the given order; "10" is the cell 10."""
         position = cells_as_text(self.cells).get_indexer(cells_as_text(cells))
@@ -167,7 +178,7 @@ class Series:
             )
         return dataclasses.replace(
             self,
-            values=self.values[:, position],
+            values=self.values.take(position, axis=1),  # of the layout that was read
             cells=np.asarray(cells),
             locations=None if self.locations is None else self.locations[position],
             adjacency=(

@@ -1,32 +1,37 @@
 """A node's cube: its cells are clients of the federation, or all of them are one client.
 
-At the end the node's folder holds `metrics.csv`, the errors of its cells, `clients.csv`, those of
-its clients if they have several cells, and `model/`, the forecaster of its cells, which
-`Forecaster.load` reads and which needs no server.
+At the end the node's folder is that of a run of its clients, as `stforecast run` writes it, whose
+`rounds.csv` is empty: `metrics.csv` has the errors of its cells, and `model/` is the forecaster of
+its cells, which `Forecaster.load` reads and which needs no server.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
 
 from data_prep.base.errors import InputError, Words, in_minutes
 from stforecast.bench.run_groups import pooled, select
-from stforecast.data.prepared import prepare
+from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series, as_series
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.options import flatten
-from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.node import behind_link
+from stforecast.federated.nodes.received import behind_link
+from stforecast.federated.nodes.run_settings import OwnClients
 from stforecast.federated.runs.checkpoint import fingerprint
-from stforecast.federated.runs.run_folder import write_csv
-from stforecast.forecasting.config import Config, resolve, sections
-from stforecast.forecasting.evaluate import Evaluation, error_table
-from stforecast.forecasting.model import FittedModel
+from stforecast.federated.runs.run_folder import write_about
+from stforecast.forecasting.fit import Predictor, check_calibration
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.rolling import Rolling, known_windows
+from stforecast.forecasting.runs import UnfinishedForecastRun, places
 from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
@@ -39,74 +44,94 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ALONE = "solo"
-"""Method of a node's saved model, which has no server."""
+BEFORE_TEST, ON_ALL = "before the test part", "on all data"
+"""Names of the refits, in messages."""
 
 
-class CubeClients:
+class CubeClients(OwnClients):
     """The clients of a cube, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
     def __init__(self, run: RunSettings, path: Path, first: int) -> None:
         config, series = run.chosen, _read(run, path)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
-        self.config, self.data = config, data
+        check_calibration(config, data)
+        self.config, self.data, self.path = config, data, path
         self.select: str = config.run.select
-        method = behind_link(build_method(config, cells_of_clients(config, data)))
-        train, validation = client_samples(method, data, data.split.train, data.split.validation)
-        self.trainer = Trainer(
-            method,
-            train,
-            validation,
-            seed=config.run.seed,
-            device=pick_device(config.run.device),
-            uplink=config.uplink,
-            first=first,
-            n_clients=run.n_clients,
-        )
+        self._run, self._first = run, first
+        method = build_method(config, cells_of_clients(config, data))
+        self.trainer = self._trainer(method, data, data.split.train, data.split.validation)
         cube = fingerprint(*series.identity())
         self.identity: Mapping[str, Any] = {"cube": cube, **data.identity()}
 
-    def finish(
-        self, states: Mapping[str, State], folder: Path
-    ) -> tuple[dict[str, float], int, bool]:
-        """Evaluate and save the models; return mean test errors, targets and if one was saved."""
-        config, method = self.config, self.trainer.method
-        view = method.views[0]
-        trained = {
-            name: TrainedMethod(config, method, state, self.data.clients, view)
-            for name, state in states.items()
-        }
-        models = {n: FittedModel.of(config, self.data, t) for n, t in trained.items()}
-        evaluations = {n: Evaluation(model, self.data) for n, model in models.items()}
-        table = error_table(evaluations)
-        write_csv(table, folder / "metrics.csv")
-        if not self.data.clients.by_cell:
-            write_csv(error_table(evaluations, "client"), folder / "clients.csv")
-        selection = self.select if self.select in states else "last"
-        # Then the server's message can be copied into the clients' models.
-        saved = type(method).predict is Method.predict and not method.personalises
-        if saved:
-            self._save(states[selection], folder / "model")
-        own = select(pooled(table), split="test", selection=selection)
-        errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
-        _, known = self.data.test_targets
-        return errors, int(known.sum()), saved
-
-    def _save(self, state: State, folder: Path) -> None:
-        """Save the clients' models with the server's last message as a forecaster."""
-        config = alone(self.config)
-        method = build_method(config, cells_of_clients(config, self.data))
-        whole = {**state.clients.params, **state.clients.buffers, **state.server}
-        clients = Clients(
-            params={name: whole[name] for name in method.population.parameters(1)},
-            buffers={name: whole[name] for name in method.population.buffers(1)},
-            moments={},
-            sizes=state.clients.sizes,
+    def _trainer(
+        self, method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
+    ) -> Trainer:
+        """Return a trainer of the clients on some windows, by their first target steps."""
+        config = self.config
+        return Trainer(
+            behind_link(method),
+            *client_samples(method, data, train, validation),
+            seed=config.run.seed,
+            device=pick_device(config.run.device),
+            uplink=config.uplink,
+            first=self._first,
+            n_clients=self._run.n_clients,
         )
-        alone_state = State(clients, {}, state.round, state.seed)
-        predictor = TrainedMethod(config, method, alone_state, self.data.clients)
-        FittedModel.of(config, self.data, predictor).save(folder)
+
+    def refit_trainer(self, name: str) -> Trainer:
+        """Return the clients' trainer on all windows before the test part, or on all."""
+        refits, data = self._run.refits, self.data
+        if refits is None or name not in refits.names:
+            return super().refit_trainer(name)
+        method = build_method(self.config, cells_of_clients(self.config, data))
+        method.training = refits.training
+        known = known_windows(data, self._cut(name))
+        return self._trainer(method, data.until(self._cut(name)), known, known[:0])
+
+    def _cut(self, refit: str) -> int:
+        """Return the step before which a refit knows all."""
+        return int(self.data.split.test[0]) if refit == BEFORE_TEST else len(self.data.z)
+
+    def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
+        """Write the run of these clients; return their mean test errors, and their targets."""
+        data, method = self.data, self.trainer.method
+        has_chosen = self.select == "best" and "best" in states
+        chosen: Literal["best", "last"] = "best" if has_chosen else "last"
+        run = dataclasses.replace(self.config.run, select=chosen)
+        config = dataclasses.replace(self.config, run=run)
+        trained = {
+            name: TrainedMethod(config, method, state, data.clients, of_node=True)
+            for name, state in states.items()
+            if name in ("last", "best")
+        }
+        found: dict[str, Predictor] = {**trained}
+        if refits := [name for name in states if name not in trained]:
+            models = [trained[chosen]]
+            for name in refits:
+                models.append(models[-1].refitted(states[name]))
+            since = np.array([self._cut(name) for name in refits])
+            found[chosen] = Rolling(models, since, data.calendar.start)
+        forecaster = Forecaster.of(config, data, found)
+        begun = {"settings": config.flat(), **places(self.path), "label": config.method}
+        of_node = RunOfNode(folder, begun, forecaster)
+        of_node.write_results()
+        write_about(folder, of_node.describe())
+        own = select(pooled(forecaster.evaluate()), split="test", selection=chosen)
+        errors = dict(zip(own["metric"], own["value"].astype(float), strict=True))
+        _, known = data.test_targets
+        return errors, int(known.sum())
+
+
+class RunOfNode(UnfinishedForecastRun):
+    """Writes the run of a node's clients, which knows nothing of the others and of the rounds."""
+
+    def check(self, errors: pd.DataFrame) -> None:
+        """Accept all errors: a node may be without readings in its test part."""
+
+    def privacy(self) -> dict[str, Any]:
+        """Return nothing: the server says what all uploads together disclose."""
+        return {}
 
 
 def _read(run: RunSettings, path: Path) -> Series:
@@ -136,10 +161,3 @@ def _read(run: RunSettings, path: Path) -> Series:
         series.time_zone,
     )
     return series
-
-
-def alone(config: Config) -> Config:
-    """Return the settings of a node's saved model: all but the method's."""
-    types = sections(ALONE, config.run.model)
-    parts = [getattr(config, name) for name in types if name != "method_options"]
-    return resolve(ALONE, **flatten(*parts))

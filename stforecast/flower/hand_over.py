@@ -25,6 +25,9 @@ WORKER = "worker"
 SECURE_ONLY = "require-secure-aggregation"
 """Key of whether a node takes part only in runs with secure aggregation."""
 
+ALLOW = "allow-disclosure"
+"""Key of whether a node takes part where others can compute its readings."""
+
 PATIENCE = 60.0
 """Seconds that a worker may take to start."""
 

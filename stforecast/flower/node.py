@@ -7,6 +7,7 @@ the federation; the server cannot change it:
     first-client    number of its first client in the whole federation, from 0
     out             folder for the clients' state and results; by default beside the data
     require-secure-aggregation      true: refuse runs whose server learns more than sums
+    allow-disclosure                true: take part also where others can compute the readings
 
 At the end the folder holds the results of this node's clients, see `OwnClients`.
 """
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_prep.base.errors import InputError, Words
+from stforecast.federated.nodes.disclosure import check_node, fewest_parties, warn_of_plain
 from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.run_folder import writing
-from stforecast.flower.hand_over import SECURE_ONLY
+from stforecast.flower.hand_over import ALLOW, SECURE_ONLY
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ class Place(NamedTuple):
     data: Path
     first: int
     out: Path
+    allow_disclosure: bool = False
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
@@ -62,7 +65,7 @@ class Place(NamedTuple):
                 f"{data}: no such file; give the path of this node's cube or images as data"
             )
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
-        return cls(data, first, out).of_run(token)
+        return cls(data, first, out, bool(node_config.get(ALLOW))).of_run(token)
 
     def of_run(self, token: object) -> Place:
         """Return the place with the folder of a run in its `out`."""
@@ -77,14 +80,15 @@ class SecureAggregationRequired(InputError):
     """Raised for a run without secure aggregation, on a node that takes part in no other."""
 
 
-def check_secure_only(run: FederationSettings, node_config: Mapping[str, Any]) -> None:
-    """Check that a run has secure aggregation if the node requires it."""
+def check_allowed(run: FederationSettings, node_config: Mapping[str, Any]) -> None:
+    """Check that a run discloses no more than the node's owner allows."""
     if run.secure is None and node_config.get(SECURE_ONLY):
         raise SecureAggregationRequired(
             "the run has no secure aggregation, which this node requires; ",
             Words("ask the server's owner for {secure_aggregation} of federate, or leave out "),
             Words("{require_secure_aggregation}"),
         )
+    check_node(run, bool(node_config.get(ALLOW)))
 
 
 class FlowerNode:
@@ -98,7 +102,18 @@ class FlowerNode:
         about = {"settings": run.chosen.flat(), **self.own.identity}
         whole = place._replace(out=place.out.parent)
         earlier = whole.of_run(run.after).out / STATE if run.after else None
-        self.node = Node(self.own.trainer, place.out / STATE, about, before, run.secure, earlier)
+        fewest = fewest_parties(run, place.allow_disclosure)
+        self.node = Node(
+            self.own.trainer,
+            place.out / STATE,
+            about,
+            before,
+            run.secure,
+            earlier,
+            fewest,
+            self.own.refit_trainer,
+            self.own.select,
+        )
 
     def current(self, before: int | None) -> bool:
         """Return whether this object alone changed its files, and has not seen round `before`."""
@@ -108,7 +123,8 @@ class FlowerNode:
         """Return the node's answer to a message."""
         task = message.about.get("task")
         if task == "join":
-            return self.node.join()
+            warn_of_plain(self.run)
+            return self.node.join(message.about.get("refit", ""))
         if task == "round":
             return self.node.round(message)
         if task == "finish":
@@ -119,24 +135,20 @@ class FlowerNode:
         """Evaluate and save the models; send the server only mean errors, not those of clients."""
         states = self.node.finish(message)
         has_best = self.own.select in states
-        errors, targets, saved = self.own.finish(states, self.folder)
+        errors, targets = self.own.finish(states, self.folder)
         if not has_best:
             log.warning(
                 "this node was not there for the best round, %d: its models and errors are those "
                 "of the last, and do not count in the federation's",
                 message.about["best"],
             )
-        left = "metrics.csv and model/"
-        if not saved:
-            left = (
-                "metrics.csv, but no model/: the method predicts with more than the server's model"
-            )
-        log.info("the run has ended; %s holds %s", self.folder, left)
+        log.info("the run has ended; %s holds metrics.csv and model/", self.folder)
         metrics = self.run.metrics
-        return self.node.report(message, errors, targets, saved, has_best, metrics)
+        return self.node.report(message, errors, targets, has_best, metrics)
 
 
 def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
-    return masker_beside(place.out / STATE, place.first, run.secure).answer(message)
+    fewest = fewest_parties(run, place.allow_disclosure)
+    return masker_beside(place.out / STATE, place.first, run.secure, fewest).answer(message)

@@ -17,7 +17,7 @@ from pathlib import Path
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import claim_folder
 from data_prep.cube import open_cube
-from stforecast.flower.hand_over import SECURE_ONLY, WORKER
+from stforecast.flower.hand_over import ALLOW, SECURE_ONLY, WORKER
 from stforecast.flower.supernode import HOST, KeptProcess, find_program
 
 ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
@@ -39,6 +39,8 @@ class NodeSettings:
         key: private key of this node (P-384), whose public half is registered.
         require_secure_aggregation: take part only in runs whose server learns nothing but sums over
             the nodes.
+        allow_disclosure: take part also in runs whose server, or whose only other party, can
+            compute this node's readings from what it sends.
         insecure: use no encryption, for trials on one machine.
         worker: answer all messages in one process that keeps running, or each in a new process,
             which needs less memory between messages but takes seconds longer.
@@ -51,6 +53,7 @@ class NodeSettings:
     root_certificates: Path | None = None
     key: Path | None = None
     require_secure_aggregation: bool = False
+    allow_disclosure: bool = False
     insecure: bool = False
     worker: bool = True
 
@@ -107,6 +110,8 @@ class NodeSettings:
             given["out"] = str(self.out.resolve())
         if self.require_secure_aggregation:
             given[SECURE_ONLY] = True
+        if self.allow_disclosure:
+            given[ALLOW] = True
         if worker:
             given[WORKER] = str(worker)
         words = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())

@@ -22,6 +22,7 @@ from data_prep.base.files import file_lock
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.nodes import reported
 from stforecast.federated.nodes.coordinator import Coordinator
+from stforecast.federated.nodes.disclosure import uploads_in_words
 from stforecast.federated.nodes.masker import METRICS
 from stforecast.federated.nodes.membership import event, tell_left_out
 from stforecast.federated.nodes.messages import Finished
@@ -81,9 +82,11 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_unfinished(out)
     with file_lock(out / LOCK, out, WAIT), logged(out):
-        plan = {"rounds": config.training.rounds, "clients": run.n_clients}
+        plan = {"rounds": planned_rounds(run), "clients": run.n_clients}
         known = event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
+        for words in uploads_in_words(run):
+            log.info("%s", words, extra=event("uploads", secure=bool(run.secure)))
         if not run.unsafe_open:
             check_superlink_of(sys.argv)
         coordinator = Coordinator(
@@ -100,12 +103,12 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
             folder=out / CHECKPOINTS,
             run={"settings": config.flat(), "clients": run.n_clients, "secure": bool(run.secure)},
             begin=load_checkpoint(out / BEFORE).state.server if run.after else None,
+            refits=run.refits,
         )
         # Asked first, so that a missing accountant does not end a long run.
         guarantee(config.uplink, 1, run.protected)
         finished = coordinator.run(_log_round)
-        rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
-        write_csv(rounds, out / "rounds.csv")
+        write_rounds(out, run, coordinator)
         about = {**_results(run, coordinator, finished), LINES: lines_of_tables(out)}
         about |= guarantee(config.uplink, coordinator.uploads, run.protected)
         if "privacy" in about:
@@ -117,6 +120,28 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         newest_first(out / CHECKPOINTS)[0].rename(out / LAST)
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return about
+
+
+def planned_rounds(run: FederationSettings) -> int:
+    """Return the most rounds of a run, with those of its refits."""
+    rounds, refits, method = int(run.config.training.rounds), run.refits, run.method
+    if refits is None or method is None:
+        return rounds
+    return rounds + len(refits.names) * (refits.rounds + method.sums_first)
+
+
+def write_rounds(out: Path, run: FederationSettings, coordinator: Coordinator) -> None:
+    """Write `rounds.csv`, and `refits.csv` with the rounds of each refit."""
+    rounds = pd.DataFrame([dataclasses.asdict(r) for r in coordinator.server.reports])
+    begun = coordinator.begun
+    write_csv(rounds[: begun[0] if begun else None], out / "rounds.csv")
+    if run.refits and begun:
+        ends = [*begun[1:], len(rounds)]
+        parts = [
+            rounds[first:end].assign(refit=name)
+            for name, first, end in zip(run.refits.names, begun, ends, strict=True)
+        ]
+        write_csv(pd.concat(parts), out / "refits.csv")
 
 
 def _results(
@@ -140,7 +165,6 @@ def _results(
         "nodes": len(finished),
         "left_out": left_out,
         "doubtful": doubtful,
-        "models": sum(f.model for f in finished.values()),
         "test": test,
     }
 

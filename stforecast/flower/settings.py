@@ -22,15 +22,19 @@ from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
 from stforecast.bench.kind import DEFAULT, kind_of
 from stforecast.data.anchors import CHOSEN
+from stforecast.data.splits import parse_split
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import METRICS
-from stforecast.federated.nodes.run_settings import FederationSettings
-from stforecast.flower.cube_clients import CubeClients
+from stforecast.federated.nodes.run_settings import FederationSettings, Refits
+from stforecast.flower.cube_clients import BEFORE_TEST, ON_ALL, CubeClients
 from stforecast.forecasting.config import Config, resolve
 from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
 
 HOUR = pd.Timedelta(hours=1)
+
+REFITS = ("once", "final")
+"""Values of the setting `refit` that nodes know, besides `never`."""
 
 TRAINING = pd.Timedelta(weeks=4)
 """Length of a training part for which lags and calendar are chosen."""
@@ -77,6 +81,19 @@ class RunSettings(FederationSettings):
     def chosen(self) -> Config:
         """Settings of the forecast, with times in steps."""
         return self.config.at(self.step)
+
+    @property
+    def refits(self) -> Refits | None:
+        """Refits before the test part, for the errors there, and after it, for the forecasts."""
+        rolling, training = self.config.rolling, self.config.training
+        if rolling.refit == "never":
+            return None
+        # Without a validation part, nothing is new before the test part.
+        before = (BEFORE_TEST,) if parse_split(self.config.data.split).has_validation else ()
+        after = (ON_ALL,) if rolling.refit == "final" else ()
+        # A run that goes on trains as refits do.
+        training = training if self.after else training.further
+        return Refits(before + after, training, rolling.refit_rounds, self.config.run.select)
 
     def build_method(self) -> Method:
         """Return the method with a new model."""
@@ -147,9 +164,10 @@ def check_config(config: Config) -> None:
             f"clients is {config.clients!r}: no node knows the others' cells; give each node the "
             "cells of one client and clients 'all', or 'cell', or a column of the nodes' cubes"
         )
-    if config.rolling.refit != "never" or config.interval.intervals != "none":
+    if config.rolling.refit not in (*REFITS, "never"):
         raise InputError(
-            Words("nodes neither refit nor calibrate intervals; leave out {refit} and {intervals}")
+            f"refit is {config.rolling.refit!r}: nodes refit before the test part and after it; ",
+            Words("take {refit:once}, {refit:final} or {refit:never}"),
         )
     if config.window.events:
         raise InputError(

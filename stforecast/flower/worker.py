@@ -21,7 +21,7 @@ from data_prep.base.errors import InputError
 from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
-from stforecast.flower.node import FlowerNode, Place, check_secure_only, in_sum
+from stforecast.flower.node import FlowerNode, Place, check_allowed, in_sum
 from stforecast.flower.settings import read_run
 from stforecast.flower.telemetry import show_log
 from stforecast.flower.wire import encode, unpack
@@ -43,7 +43,7 @@ def answer_of_node(
     A node is rebuilt from disk if its data or its checkpoints have changed since it last read or
     wrote them.
     """
-    check_secure_only(run, node_config)
+    check_allowed(run, node_config)
     place = Place.of(node_config, message.about.get("run"))
     task = message.about.get("task")
     if run.secure and task in OF_SUMS:

@@ -32,8 +32,9 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.dates import DAY
+from stforecast.data.outliers import Bounds
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.scaling import Scaler, believed, fit_scaler, largest_believed
+from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series, cells_as_text
 from stforecast.data.splits import Split
 from stforecast.federated.core.method import Method, initial_state
@@ -286,27 +287,27 @@ def _new_cells(model: FittedModel, series: Series, days: float) -> PreparedSerie
 
 def _scaler(model: FittedModel, series: Series) -> Scaler:
     """Return the scaler of new cells; see the module's docstring."""
-    values, n_cells, largest = series.values, len(series.cells), None
-    if model.scaler.largest is not None:
-        largest = largest_believed(values)
-        values = believed(values, largest)
+    values, n_cells, bounds = series.values, len(series.cells), None
+    if model.scaler.bounds is not None:
+        bounds = Bounds.of(values, model.scaler.bounds.day)
+        values = bounds.believed(values)
     if model.config.data.scale == "global":
-        return dataclasses.replace(model.scaler, largest=largest)
+        return dataclasses.replace(model.scaler, bounds=bounds)
     mean, std = (np.full(n_cells, v.mean()) for v in (model.scaler.mean, model.scaler.std))
     seen = ~np.isnan(values).all(axis=0)
     if seen.any():
         own = fit_scaler(values[:, seen], slice(0, len(values)))
         changes = np.nanmax(values[:, seen], axis=0) > np.nanmin(values[:, seen], axis=0)
         mean[seen], std[seen] = own.mean, np.where(changes, own.std, std[seen])
-    return dataclasses.replace(model.scaler, mean=mean, std=std, covariates=None, largest=largest)
+    return dataclasses.replace(model.scaler, mean=mean, std=std, covariates=None, bounds=bounds)
 
 
 def _joined_scaler(model: FittedModel, new: Scaler, ids: np.ndarray) -> Scaler:
     old, covariates = model.scaler, None
     if old.covariates and new.covariates:
         covariates = old.covariates.joined(new.covariates, ids)
-    if old.largest is not None and new.largest is not None:
-        old = dataclasses.replace(old, largest=np.append(old.largest, new.largest)[ids])
+    if old.bounds is not None and new.bounds is not None:
+        old = dataclasses.replace(old, bounds=old.bounds.joined(new.bounds, ids))
     if model.config.data.scale == "global":
         return dataclasses.replace(old, covariates=covariates)
     mean, std = np.append(old.mean, new.mean)[ids], np.append(old.std, new.std)[ids]

@@ -52,9 +52,9 @@ class DataOptions(CheckedOptions):
             value in a column of the cube, given by its name, such as operator, a district of nearby
             cells (kmeans:8), or a tile of rows and columns (grid:4x4). A client trains on the
             samples of all its cells.
-        outliers: readings of more than ten times what is usual in their cell, such as spikes and
-            counters that were reset: missing (they count as missing) or keep; see
-            `stforecast.data.scaling`.
+        outliers: readings far from what is usual in their cell, such as spikes and counters that
+            were reset: missing (they count as missing) or keep (all are read and learnt); see
+            `stforecast.data.outliers`.
         lower_limit: lowest possible value in the data's units; no forecast and no bound is below
             it. By default 0 if no training value is below 0, as for counts, traffic and speeds.
         upper_limit: highest possible value, such as 100 for per cent; by default none.

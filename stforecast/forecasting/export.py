@@ -24,7 +24,6 @@ from stforecast.baselines.pretrained import Network, Past, WallClock, trained_ar
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.scaling import IN_A_ROW
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
@@ -210,15 +209,10 @@ class Graph(nn.Module):
         )
 
     def _believed(self, history: Tensor) -> Tensor:
-        """Return readings with NaN for those that are not believed, as `outliers.believed`."""
-        if (largest := self.model.scaler.largest) is None:
+        """Return readings with NaN for those that are not believed."""
+        if (bounds := self.model.scaler.bounds) is None:
             return history
-        above = history.abs() > torch.as_tensor(largest)
-        lasting = above
-        for back in range(1, IN_A_ROW):
-            before = torch.cat([torch.zeros_like(above[:back]), above[:-back]])
-            lasting = lasting & before
-        return torch.where(above & ~lasting, torch.nan, history)
+        return torch.where(bounds.wild(history), torch.nan, history)
 
     def _inputs(
         self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None

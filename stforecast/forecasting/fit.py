@@ -25,8 +25,9 @@ from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data
 from stforecast.data.dates import period_warning
 from stforecast.data.prepared import PreparedSeries, prepare
-from stforecast.data.scaling import warn_of_unbelieved
+from stforecast.data.scaling import warn_of_wild
 from stforecast.data.series import as_series
+from stforecast.data.windows import target_windows
 from stforecast.federated.runs.model_files import check_finite_arrays
 from stforecast.federated.runs.unfinished_run import AfterRound, Checkpointer
 from stforecast.forecasting import history
@@ -94,7 +95,7 @@ class Fitted:
     def validation_mse(self) -> float:
         """MSE of the selected predictor on the validation part."""
         data = self.data
-        y, mask = data.validation_targets
+        y, mask = target_windows(data.learnt, data.split.validation, data.window)
         chosen = self.predictors[self.config.run.select]
         y_hat = chosen.predict(data.z, data.split.validation, data.calendar)
         return float(np.square((y_hat - y)[mask], dtype=np.float64).mean())
@@ -103,7 +104,7 @@ class Fitted:
 def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     """Read, split and scale data for a fit, with settings in their steps; warn of odd values."""
     check_covariates(asked)
-    series = as_series(data, asked.data.service, asked.window)
+    series = as_series(data, asked.data.service, asked.window).ordered()
     if table := asked.window.events:
         series = series.with_events(table)
     step = series.calendar.step
@@ -125,15 +126,20 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     warn_of_oddities(series.values, times, series.cells, name, series.units)
     history.warn_of_constants(series, prepared.split.fit)
     history.warn_of_values_outside(series, config.data.limits(non_negative=False))
-    warn_of_unbelieved(series.values, prepared.believed, times, series.cells, series.name)
+    warn_of_wild(prepared.scaler, series.values, times, series.cells, series.name)
     history.warn_of_outliers(prepared)
-    if config.interval.intervals != "none" and not len(prepared.calibration):
+    check_calibration(config, prepared)
+    return config, prepared
+
+
+def check_calibration(config: Config, data: PreparedSeries) -> None:
+    """Check that there are windows to calibrate intervals on, if the settings ask for these."""
+    if config.interval.intervals != "none" and not len(data.calibration):
         raise InputError(
             f"intervals are calibrated on the validation part: split {config.data.split} has none "
             "long enough; ",
             Words("choose another {split}, or {intervals:none}"),
         )
-    return config, prepared
 
 
 def fit(
@@ -194,7 +200,7 @@ def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Ba
     One that reads the whole series does not see the steps before the training part.
     """
     baseline = BASELINES[config.method](config.method_options, config.run.seed)
-    series = data.z
+    series = data.learnt
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan

@@ -26,13 +26,14 @@ from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.unfinished_run import Checkpointer
+from stforecast.federated.uploads.uplink import Sent, counting_uploads
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.evaluate import By, Evaluation
-from stforecast.forecasting.fit import fit, prepare_series
+from stforecast.forecasting.fit import Predictor, fit, prepare_series
 from stforecast.forecasting.history import (
     open_history,
     read_series,
@@ -76,6 +77,7 @@ class Forecaster:
         asked: all settings as given.
         rounds_: one row per round: losses, bytes, seconds (empty for reference forecasters).
         refits_: one row per refit: windows, bytes, seconds (may be empty).
+        sent_: uploads that left each client in the fit, of candidates and refits included.
         train_seconds_: seconds of training, those of a resumed run's earlier rounds included.
 
     Raises:
@@ -96,6 +98,7 @@ class Forecaster:
         self.asked: Config = resolve(method, **plain)
         check_read(method, plain)
         self.rounds_, self.refits_, self.train_seconds_ = pd.DataFrame(), pd.DataFrame(), 0.0
+        self.sent_: list[Sent] = []
         self._model: FittedModel | None = None
         self._evaluations: dict[str, Evaluation] = {}
 
@@ -198,6 +201,16 @@ class Forecaster:
         Raises:
             InputError: if the data cannot be used with these settings.
         """
+        with counting_uploads() as self.sent_:
+            return self._fit(data, after_round, checkpointer, callbacks)
+
+    def _fit(
+        self,
+        data: Data,
+        after_round: Callable[[RoundReport], None] | None,
+        checkpointer: Checkpointer | None,
+        callbacks: Sequence[Callback],
+    ) -> Self:
         doing(f"reading {name_of(data)}")
         begin = time.perf_counter()
         asked = tuned(self.asked, data)
@@ -217,14 +230,28 @@ class Forecaster:
             doing("refitting with newer data")
             rolling, self.refits_ = roll(config, predictors[select], prepared, checkpointer)
             predictors[select] = rolling
-        found = {
-            id(p): Evaluation(FittedModel.of(config, prepared, p), prepared)
-            for p in predictors.values()
-        }
-        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
-        self._model = self._evaluations[select].model
+        self._keep(config, prepared, predictors)
         for callback in callbacks:
             callback.end(errors_by_name(self.evaluate(), select))
+        return self
+
+    def _keep(
+        self, config: Config, data: PreparedSeries, predictors: Mapping[str, Predictor]
+    ) -> None:
+        """Keep what was fitted, by selection."""
+        found = {
+            id(p): Evaluation(FittedModel.of(config, data, p), data) for p in predictors.values()
+        }
+        self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
+        self._model = self._evaluations[config.run.select].model
+
+    @classmethod
+    def of(
+        cls, config: Config, data: PreparedSeries, predictors: Mapping[str, Predictor]
+    ) -> Forecaster:
+        """Return one that holds what was fitted elsewhere, as on a node, by selection."""
+        self = cls.recorded(config.flat())
+        self._keep(config, data, predictors)
         return self
 
     def predict(
@@ -256,7 +283,8 @@ class Forecaster:
 
         Returns:
             Table (time × cell) with the times of the forecast steps, in the time zone of the
-            history if it has one. `attrs` names `service`, `units` and `limits`.
+            history if it has one, and the cells of `cells`, which a fit orders by name.
+            `attrs` names `service`, `units` and `limits`.
 
         Raises:
             InputError: if the history lacks cells, has another step length or unit, is too short,

@@ -16,7 +16,7 @@ from data_prep.preparation import open_again
 from data_prep.readers.frames import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.dates import DAY, WEEK, in_words
-from stforecast.data.scaling import Limits, warn_of_unbelieved
+from stforecast.data.scaling import Limits, warn_of_wild
 from stforecast.data.series import Series, as_series, cells_as_text
 from stforecast.data.windows import RECENT, fill_gaps, source_steps
 from stforecast.intervals.bands import ranges_outside
@@ -67,8 +67,7 @@ def read_history(
     known = series.select(cells)
     if not isinstance(history, Series):
         times = known.calendar.local_times(np.arange(len(known.values)))
-        kept = model.scaler.believed(known.values)
-        warn_of_unbelieved(known.values, kept, times, cells, series.name)
+        warn_of_wild(model.scaler, known.values, times, cells, series.name)
         warn_of_values_outside(known, model.limits)
     if extra := len(series.cells) - len(cells):
         log.warning(

@@ -21,7 +21,7 @@ from data_prep.base.errors import InputError, counted
 from data_prep.base.limits import check_size
 from data_prep.readers.times import check_time_zone
 from data_prep.readers.units import with_unit
-from stforecast.data.anchors import season_of_anchors
+from stforecast.data.anchors import reach_of
 from stforecast.data.clients import Partition, one_per_cell
 from stforecast.data.cubes import Data
 from stforecast.data.dates import WEEK, in_words
@@ -114,8 +114,7 @@ class FittedModel:
     @property
     def reach(self) -> int:
         """Number of steps back that it reads."""
-        window = self.config.window
-        return max(window.reach, season_of_anchors(window.target, self.step))
+        return reach_of(self.config.window, self.step)
 
     @property
     def latest(self) -> Predictor:

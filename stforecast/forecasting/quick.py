@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
 from stforecast.comparison.errors import SEASONAL, bias_in_words, local_times, naive_name, variables
+from stforecast.data.anchors import reach_of
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import Data, choose_service, open_cube
 from stforecast.data.dates import in_words
@@ -172,10 +174,15 @@ def make_plan(
     wall = ", times are its wall clock" if cube.attrs.get("clock") == "local" else ""
     name, which = _choose_service(cube, service)
     settings: dict[str, Any] = {"intervals": "normalised"}
+    window = resolve(method, **{**given, "horizon": horizon}).window.at(step)
     if parts := given.get("split"):
+        if n_steps < (reach := _reach(parts, Calendar.from_cube(cube), n_steps, window)):
+            raise InputError(
+                f"{n_steps} steps are too few, as forecasts read {reach} steps back; give a longer "
+                "history"
+            )
         parts = f"{parts} (setting split=…)"
     else:
-        window = resolve(method, **{**given, "horizon": horizon}).window.at(step)
         share = choose_share(Calendar.from_cube(cube), n_steps, window)
         settings["split"] = _split_of(share)
         parts = f"{100 - 2 * share} % of the time to train, {share} % to calibrate, {share} % "
@@ -215,18 +222,17 @@ def choose_share(calendar: Calendar, n_steps: int, window: WindowSpec) -> int:
     """
 
     def fitting(n: int, horizon: int) -> int | None:
-        spec, times = replace(window, horizon=horizon), calendar.local_times(np.arange(n))
+        spec = replace(window, horizon=horizon)
         for needed in (horizon + window.period, horizon):
             share = max(SHARES[0], -(-100 * needed // n))  # A longer part leaves less to train on.
             if share in SHARES:
-                try:
-                    make_split(_split_of(share), n, calendar.step, spec, times)
-                except InputError:
-                    continue
-                return share
+                with suppress(InputError):
+                    if _reach(_split_of(share), calendar, n, spec) <= n:
+                        return share
         return None
 
     horizon = window.horizon
+    window.chosen(calendar.step, n_steps)  # Settings that suit no step are refused as such.
     if (share := fitting(n_steps, horizon)) is not None:
         return share
     longest = bisect_left(range(1, horizon), True, key=lambda h: fitting(n_steps, h) is None)
@@ -237,6 +243,17 @@ def choose_share(calendar: Calendar, n_steps: int, window: WindowSpec) -> int:
         f"give at least {fewest} steps",
         Words(", or a {horizon} of at most {}", longest) if longest else "",
     )
+
+
+def _reach(split: str, calendar: Calendar, n_steps: int, window: WindowSpec) -> int:
+    """Return the steps that forecasts of a series that is split read back.
+
+    Raises:
+        InputError: if the series is too short for the split.
+    """
+    times, step = calendar.local_times(np.arange(n_steps)), calendar.step
+    n_training = make_split(split, n_steps, step, window, times).fit.stop
+    return reach_of(window.chosen(step, n_training), step)
 
 
 def _split_of(share: int) -> str:

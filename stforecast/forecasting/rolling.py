@@ -23,16 +23,20 @@ import torch
 
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Participants, State
-from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.nodes.received import server_alone
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
+from stforecast.federated.uploads.uplink import Sent, count_uploads
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
-from stforecast.forecasting.trained_method import TrainedMethod, federate
+from stforecast.forecasting.trained_method import (
+    TrainedMethod,
+    build_method,
+    cells_of_clients,
+    federate,
+)
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits within the test part."""
@@ -108,11 +112,11 @@ def roll(
     checkpointer: Checkpointer | None = None,
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model as the settings say; return the models, and the costs of each refit."""
-    since = _cuts(config.rolling.refit, data)
+    since = cuts(config.rolling.refit, data)
     refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
     for cut in since:
-        known = np.arange(data.split.train[0], cut + 1 - config.window.horizon)
+        known = known_windows(data, cut)
         model, cost = refit(config, models[-1], data.until(cut), known)
         models.append(model)
         time = data.series.times[cut - 1] + data.calendar.step
@@ -120,7 +124,12 @@ def roll(
     return Rolling(models, since, data.calendar.start), pd.DataFrame(costs)
 
 
-def _cuts(refit: str, data: PreparedSeries) -> np.ndarray:
+def known_windows(data: PreparedSeries, cut: int) -> np.ndarray:
+    """Return the first target steps of all windows since the training part that end by a step."""
+    return np.arange(data.split.train[0], cut + 1 - data.window.horizon)
+
+
+def cuts(refit: str, data: PreparedSeries) -> np.ndarray:
     """Return the steps before which a model is refitted, increasing."""
     split = data.split
     if refit in SPANS:
@@ -152,6 +161,8 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
         of = {"known": fingerprint({"z": torch.from_numpy(data.z)})}
         name = f"refit-{len(data.z)}"
         if found := checkpointer.load_extra(name, of):
+            sends = found.notes["bytes_up"] > 0
+            count_uploads(Sent(config.uplink, found.notes["rounds"] * sends))
             arrays = {name: t.numpy() for name, t in found.state.flat().items()}
             device = pick_device(config.run.device)
             snapshot = from_arrays(arrays, found.state.round, found.state.seed, device)
@@ -176,18 +187,17 @@ def go_on(
     """Train further rounds on the known windows; return the method and its traffic.
 
     A saved model lacks what prediction does not need: copies of the shared model are received
-    again, other memory and the optimiser begin anew.
+    again, other memory and the optimiser begin anew. The clients of a node go on among themselves.
     """
-    options = config.rolling
-    method = copy.copy(fitted.method)
-    training = config.training
-    method.training = dataclasses.replace(
-        training, schedule="constant", lr=FURTHER_RATES[training.schedule] * training.lr
-    )
+    options, snapshot = config.rolling, fitted.snapshot
+    own = build_method(config, cells_of_clients(config, data)) if fitted.of_node else None
+    method = copy.copy(own or fitted.method)
+    method.training = config.training.further
     federation = federate(config, method, data, train=known, validation=known[:0])
-    state = _resumed(fitted.snapshot, federation.state, method)
-    state.clients.memory |= method.sample_memory(federation.train)
-    federation.state = state
+    if own:
+        server = server_alone(method, federation.state, snapshot.server)
+        snapshot = dataclasses.replace(snapshot, server=server)
+    state = federation.state = federation.trainer.with_new_samples(snapshot)
     if method.sums_first:
         state.round = 0
         federation.run_round()
@@ -200,26 +210,4 @@ def go_on(
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return fitted.refitted(federation.ready()), cost
-
-
-def _resumed(state: State, fresh: State, method: Method) -> State:
-    """Return the state with the sample sizes of new data and the moments that clients keep.
-
-    The best round's state is saved without moments, so its optimiser starts with zero moments.
-    What clients fit before they predict is left out.
-    """
-    memory = {name: t for name, t in state.clients.memory.items() if name in fresh.clients.memory}
-    clients = dataclasses.replace(state.clients, memory=memory)
-    resumed = copy.deepcopy(dataclasses.replace(state, clients=clients))
-    own = dict(resumed.clients.groups())
-    everyone = Participants(torch.arange(len(state.clients)), fresh.clients.sizes, state.round)
-    received = method.broadcast(state.server, everyone)
-    for group in ("params", "buffers", "memory"):
-        for name, t in dict(fresh.clients.groups())[group].items():
-            if name not in own[group]:
-                own[group][name] = t if group == "memory" else received.get(name, t).clone()
-    resumed.clients.sizes = fresh.clients.sizes
-    if not resumed.clients.moments:
-        resumed.clients.moments = fresh.clients.moments
-    return resumed
+    return fitted.refitted(federation.ready(), own), cost

@@ -29,7 +29,7 @@ from stforecast.federated.runs.unfinished_run import (
     UnfinishedRun,
     new_folder,
 )
-from stforecast.federated.uploads.uplink import guarantee
+from stforecast.federated.uploads.uplink import Sent, Uplink, guarantee
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.evaluate import By
 from stforecast.forecasting.forecaster import Forecaster
@@ -70,9 +70,8 @@ def run(
     out = Path(out)
     with new_folder(out, ForecastRun.command):
         forecaster = Forecaster(method, **settings)
-        places = _places(data)
         asked = forecaster.asked.flat()
-        begun = {"settings": asked, **places, "label": label or method, **(notes or {})}
+        begun = {"settings": asked, **places(data), "label": label or method, **(notes or {})}
         unfinished = UnfinishedForecastRun(out, begun, forecaster, callbacks)
         return unfinished.complete(after_round)
 
@@ -96,11 +95,11 @@ def resume(
         InputError: if the folder holds no run, or results cannot be written.
         Stopped: on SIGINT or SIGTERM, after the round.
     """
-    changes = {} if data is None else _places(data)
+    changes = {} if data is None else places(data)
     return UnfinishedForecastRun.resume(Path(folder), after_round, changes)
 
 
-def _places(data: str | os.PathLike[str]) -> dict[str, str]:
+def places(data: str | os.PathLike[str]) -> dict[str, str]:
     """Return the cube's path as typed and as an absolute path."""
     return {"data": str(data), "data_path": str(Path(data).absolute())}
 
@@ -154,7 +153,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
         def tables() -> Iterator[pd.DataFrame]:
             for errors in forecaster.errors(by):
-                _check_headline(errors, self.folder)
+                self.check(errors)
                 errors = errors.assign(
                     method=forecaster.config.method,
                     data=self.data.stem,
@@ -167,6 +166,14 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
         write_csv(tables(), path)
 
+    def check(self, errors: pd.DataFrame) -> None:
+        """Refuse errors of which no results can be made."""
+        _check_headline(errors, self.folder)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return the guarantee of differential privacy, if there is one."""
+        return _privacy(self.forecaster, self.begun.get("sent_before", ()))
+
     def describe(self) -> dict[str, Any]:
         """Return settings, data and results for `run.json`."""
         forecaster, begun = self.forecaster, self.begun
@@ -177,7 +184,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
             "content": content_of(forecaster.data_.series, forecaster.asked.data.clients),
-            **_privacy(forecaster),
+            **self.privacy(),
         }
 
 
@@ -240,10 +247,16 @@ def _chosen(forecaster: Forecaster) -> dict[str, Any]:
     return {n: v for n, v in found.items() if read.get(n, v) not in (v, *automatic)}
 
 
-def _privacy(forecaster: Forecaster) -> dict[str, Any]:
-    """Return the guarantee of the Gaussian mechanism on uploads, if it was used."""
-    refits, asked = forecaster.refits_, forecaster.asked
-    uploads = len(forecaster.rounds_) + (int(refits["rounds"].sum()) if len(refits) else 0)
+def notes_of(sent: Sequence[Sent]) -> dict[str, Any]:
+    """Return the note of uploads that left before a run, for the ε of both together."""
+    known = [[dataclasses.asdict(s.uplink), s.uploads] for s in sent if s.uploads]
+    return {"sent_before": known} if any(s.uplink.private for s in sent) else {}
+
+
+def _privacy(forecaster: Forecaster, before: Sequence[tuple[Any, int]]) -> dict[str, Any]:
+    """Return the guarantee of the Gaussian mechanism on all uploads, if it was used."""
+    asked = forecaster.asked
+    uploads = [*(Sent(Uplink(**uplink), n) for uplink, n in before), *forecaster.sent_]
     of_intervals = "weights fitted to all clients' errors"
     of_target = "chosen by all clients' errors, and the uploads of the other targets"
     shared = {

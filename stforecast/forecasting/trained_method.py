@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError, Words, counted
 from data_prep.base.progress import noting
 from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.bench import LOCAL
@@ -38,7 +38,8 @@ from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.runs.model_files import check_shapes, from_arrays, to_arrays
+from stforecast.federated.nodes.received import behind_link
+from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arrays, to_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
@@ -67,6 +68,10 @@ WHOLE = 2**29
 
 FORMER = "former/"
 """Begin of the names of saved arrays of the model before refits."""
+
+SERVER, RECEIVED = "server/", "from-server/"
+"""Begin of the names of saved arrays of the server's state; on a node, of what its clients received
+instead, one row for each, or one for all if these are equal."""
 
 
 @contextmanager
@@ -113,6 +118,7 @@ class TrainedMethod:
         view: name of the method's model that predicts; by default its first.
         former: the model before refits, whose errors weigh what is mixed: those of a refitted one
             are small where it was trained. None without a refit, or where nothing is mixed.
+        of_node: whether its method is `behind_link`, as on a node of a federation.
     """
 
     config: Config
@@ -121,6 +127,7 @@ class TrainedMethod:
     clients: Partition
     view: str | None = None
     former: TrainedMethod | None = None
+    of_node: bool = False
 
     reads_windows: ClassVar[bool] = True
 
@@ -239,7 +246,8 @@ class TrainedMethod:
         changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
         changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
         # Targets of the latest windows whose errors are known in part are beyond the series.
-        longer = np.concatenate([series, np.full_like(series[:horizon], np.nan)])
+        beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
+        longer = np.concatenate([series, beyond])
         y, seen = training_targets(longer, origins, window, calendar)
         own = (self.former or self)._outputs(series, origins, calendar, ids, profile)
         of_experts = np.split(np.concatenate([own, outputs], axis=1), n_own, axis=-1)
@@ -301,7 +309,7 @@ class TrainedMethod:
         n_outputs *= 2 if self._has_experts else 1
         view = EXPERTS if self._has_experts else self.view
         outputs = torch.empty(*x.shape[:2], n_outputs)
-        for part in data.cohorts(COHORT):
+        for part in data.cohorts(COHORT) if outputs.numel() else ():
             found = predictions_of(self.method, state, data, ids[part], view, rows=part)
             forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
             self.clients.scatter(forecasts, part, outputs)
@@ -311,12 +319,19 @@ class TrainedMethod:
         """Return the state that prediction needs, as plain arrays."""
         former = {} if self.former is None else self.former.state()
         further = {FORMER + name: values for name, values in former.items()}
-        return {**to_arrays(self.method, self.snapshot), **further}
+        arrays = to_arrays(self.method, self.snapshot)
+        return {**(_received(arrays) if self.of_node else arrays), **further}
 
-    def refitted(self, snapshot: State) -> TrainedMethod:
-        """Return the method after a refit."""
+    def refitted(self, snapshot: State, method: Method | None = None) -> TrainedMethod:
+        """Return the method after a refit; by that `method`, if it was not the same."""
         former = (self.former or self) if self._weighs else None
-        return dataclasses.replace(self, snapshot=snapshot, former=former)
+        return dataclasses.replace(
+            self,
+            snapshot=snapshot,
+            former=former,
+            method=method or self.method,
+            of_node=self.of_node and method is None,
+        )
 
     @classmethod
     def from_state(
@@ -330,12 +345,46 @@ class TrainedMethod:
         held = {n.removeprefix(FORMER): a for n, a in arrays.items() if n.startswith(FORMER)}
         former = cls.from_state(config, held, round, clients) if held else None
         arrays = {name: a for name, a in arrays.items() if not name.startswith(FORMER)}
+        of_node = any(name.startswith(RECEIVED) for name in arrays)
+        if of_node:
+            arrays = _as_server(arrays, len(clients))
         snapshot = from_arrays(arrays, round, config.run.seed, pick_device(config.run.device))
         largest = int(clients.sizes.max())
         # The state holds the roads.
         method = build_method(config, [Cells(largest, np.zeros((largest, largest)))])
         check_shapes(method, arrays, len(clients))
-        return cls(config, method, snapshot, clients, former=former)
+        method = behind_link(method) if of_node else method
+        return cls(config, method, snapshot, clients, former=former, of_node=of_node)
+
+
+def _received(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays whose server's state is what each client of a node received, to save them."""
+    found = {}
+    for name, rows in arrays.items():
+        if not name.startswith(SERVER):
+            found[name] = rows
+            continue
+        equal = (rows == rows[:1]).all()
+        found[RECEIVED + name.removeprefix(SERVER)] = rows[:1] if equal else rows
+    return found
+
+
+def _as_server(arrays: Mapping[str, np.ndarray], n_clients: int) -> dict[str, np.ndarray]:
+    """Restore the arrays that `_received` was given.
+
+    Raises:
+        InputError: if one has not a row for each client.
+    """
+    found = {}
+    for name, rows in arrays.items():
+        own = name.replace(RECEIVED, SERVER, 1) if name.startswith(RECEIVED) else name
+        if own != name and (not rows.ndim or len(rows) not in (1, n_clients)):
+            raise InputError(
+                f"{name} has shape {rows.shape}, expected a row for each of "
+                f"{counted(n_clients, 'client')}; {AGAIN}"
+            )
+        found[own] = np.broadcast_to(rows, (n_clients, *rows.shape[1:])) if own != name else rows
+    return found
 
 
 def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:

@@ -68,12 +68,16 @@ def in_trial(model: FittedModel, series: Series, n_steps: int) -> PreparedSeries
 
 
 def calibrated(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
-    """Return the model with bounds calibrated on the last steps of a history."""
+    """Return the model with bounds calibrated on the last steps of a history.
+
+    They narrow at most halfway from those before, see `Calibration.renewed`.
+    """
     if not model.config.has_intervals:
         return model
     data = in_trial(model, series, n_steps)
-    calibration = Evaluation(dataclasses.replace(model, calibration=None), data).calibration()
-    return dataclasses.replace(model, calibration=calibration)
+    newer = Evaluation(dataclasses.replace(model, calibration=None), data).calibration()
+    before = model.calibration
+    return dataclasses.replace(model, calibration=before.renewed(newer) if before else newer)
 
 
 def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedModel:

@@ -88,6 +88,18 @@ class Calibration:
         radius = np.minimum(radius, self.most[:, None])
         return widened(bands, dict.fromkeys(bands.bounds, radius))
 
+    def renewed(self, newer: Calibration) -> Calibration:
+        """Return a newer calibration whose radii narrow at most halfway from these.
+
+        Two weeks hold few independent errors, so narrow bounds from them often cover too little.
+        A radius that should widen does so at once.
+        """
+        pairs = ((self.radius, newer.radius), (self.most, newer.most))
+        radius, most = (
+            np.where((new < old) & np.isfinite(old), (new + old) / 2, new) for old, new in pairs
+        )
+        return Calibration(radius, most, newer.scale)
+
     def joined(self, ids: np.ndarray) -> Calibration:
         """Return the calibration of some of these cells and of new ones, which have the mean.
 

@@ -54,12 +54,14 @@ S&P 2013. Subtracting the newest reading is NLinear's normalisation (Zeng et al.
 linear path beside a perceptron is TiDE's (Das et al., TMLR 2023). Penalising Dₙ draws a client's
 map towards W, as in Evgeniou, Pontil: Regularized Multi-Task Learning, KDD 2004.
 
-Gₙ and Mₙ disclose the mean changes of a client's readings from lag to lag, their covariances, and
-those of readings and calendar. They disclose readings, too: consecutive windows share all but their
-ends, so the products of two lags and of the same lags one step further back differ by the first
-and the last readings alone, and linear equations give these up to a constant. The server needs
-only sums over clients, and secure aggregation hides the rest. Clipping, noise and quantisation work
-as for any upload; eigenvalues of G below 0 count as 0.
+Gₙ and Mₙ give readings up. Their products of readings with the intercept and the calendar, which
+everyone knows, are linear in the readings, and there are thousands of them: with four weeks of
+records they determine all readings of a cell to a hundredth of a standard deviation, with nine
+weeks the first and the last. Summed over cells they determine the mean of the cells in the same
+way, and the products of readings with each other then determine each of a few cells. The server
+needs only sums over clients, so secure aggregation hides more the more cells take part; see the
+benchmark `disclosure` and docs/security.md. Clipping, noise and quantisation work as for any
+upload; eigenvalues of G below 0 count as 0.
 
 A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that begins late weighs
 less. Where some steps of a window were not observed, a step's column of Mₙ is a mean over fewer
@@ -285,6 +287,7 @@ class FedLean(FedAvg):
     paper = "this package"
     guards = FedAvg.guards
     sums_first = True
+    discloses = "readings"
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask
@@ -700,7 +703,10 @@ def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -
     """Solve the ridge regression `(G + ridge I) W = M`; the first input is the intercept.
 
     The intercept is hardly penalised, and the last inputs, of the profile, by `PROFILE_PENALTY`
-    times as much. Eigenvalues of G below 0, which noise causes, count as 0.
+    times as much. Eigenvalues of G below 0, which noise causes, count as 0. The lowest tells how
+    strong the noise is, since G has eigenvalues near 0: twice that is the least penalty. This
+    follows AdaSSP (Wang, UAI 2018), whose penalty also grows with the noise, without a share of
+    the privacy budget for the smallest eigenvalue.
 
     Args:
         products: G, `(inputs, inputs)`.
@@ -713,7 +719,7 @@ def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -
     """
     values, vectors = torch.linalg.eigh(products.double())
     sound = vectors * values.clamp(min=0) @ vectors.mT
-    penalty = torch.full_like(values, ridge)
+    penalty = torch.full_like(values, max(ridge, -2 * float(values[0])))
     penalty[len(penalty) - n_profile :] *= PROFILE_PENALTY
     penalty[0] *= 1e-6  # Not 0: of noisy products the intercept's may be lost.
     solved: Tensor = torch.linalg.solve(sound + torch.diag(penalty), moments.double())

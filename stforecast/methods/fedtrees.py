@@ -122,6 +122,7 @@ class FedTrees(Method):
     views = ("global",)
     sends_sums = True
     sums = "clients"
+    discloses = "readings"
     unread = {"model"} | names_of(Training) - set(READ)
     Options = FedTreesOptions
     options: FedTreesOptions

@@ -21,14 +21,16 @@ prototype is the mean of a part of the day, as FUELS's are, but of inputs and ta
 features. Their scatter tells what changes within a day and not from day to day, so it is taken as
 it is, without the factor.
 
-A client sends K (n_linear + horizon) values; `fedlean` sends n_linear (n_linear + 1) / 2 +
-n_linear horizon. A group has `FEWEST` windows or more, so a client of few windows has fewer groups.
-Means of so few windows are no protection. Consecutive windows share all but their ends, and the
-server knows the seed, which draws the groups. Where K times the number of lags exceeds that of the
-readings, linear equations give up all of them, to a constant. Prototypes of slots give up the
-profile of a mean day, and how the readings of the first week differ from those of the last. The
-server needs the prototypes of each client, so secure sums cannot hide them, as they can hide
-`fedlean`'s. Clipping and noise work as for any upload, but noise adds to G like a larger `ridge`.
+A client sends K (n_linear + horizon) values; `fedlean` sends n_linear (n_linear + 1) / 2 + n_linear
+horizon. A group has `FEWEST` windows or more, so a client of few windows has fewer groups. Means of
+so few windows are no protection. Consecutive windows share all but their ends. Where K times the
+number of lags exceeds that of the readings, linear equations give up all of them, to a constant, to
+whoever knows the groups. In one process the run's seed draws them. A real node draws them from its
+own entropy, and keeps them for itself; which windows are in a group may still follow from the mean
+of their calendar inputs, which the benchmark `disclosure` does not try. Prototypes of slots give up
+the profile of a mean day, and how the readings of the first week differ from those of the last. The
+server needs the prototypes of each client, so secure sums cannot hide them. Clipping and noise work
+as for any upload, but noise adds to G like a larger `ridge`.
 
 Sketching a regression by sums of random groups of rows is Clarkson, Woodruff: Low Rank
 Approximation and Regression in Input Sparsity Time, STOC 2013; theirs have random signs.
@@ -44,7 +46,6 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from stforecast.federated.core.data import shuffled
 from stforecast.federated.core.options import Grid, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
@@ -90,6 +91,7 @@ class ProtoRidge(FedLean):
     guards = ()
     keeps_apart = True
     sums = "none"
+    discloses = "readings"
     needs_each = "its server needs how the prototypes of each client differ"
     needs: ClassVar[tuple[str, ...]] = ()
     unread = {"model", "loss", "huber_delta", "rounds_per_cell", "participants"} | names_of(
@@ -153,7 +155,7 @@ class ProtoRidge(FedLean):
     def _groups(self, cohort: Cohort, n: int) -> Tensor:
         """Return the group of each of n windows, `(clients, n)`."""
         if self.options.groups == "random":
-            place = shuffled(n, cohort.generators)
+            place = cohort.secret_order(n)
         else:
             slots = self.task.keys(cohort.data.tensors)[:, :n]
             place = slots.argsort(stable=True).argsort().cpu()

@@ -42,13 +42,14 @@ RULE = (
 
 @dataclass(frozen=True)
 class OutlookSection:
-    """The coming span on a page; `charts` are the numbers of `page/*.js`."""
+    """The coming span on a page; `charts` are the numbers of `page/*.js`, `alarms` come first."""
 
     name: str
     claims: tuple[str, ...]
     tables: tuple[Table, ...]
     about_map: str
     charts: dict[str, Any]
+    alarms: tuple[str, ...] = ()
 
 
 def outlook_section(

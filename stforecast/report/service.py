@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import in_minutes
+from data_prep.base.errors import counted, in_minutes
 from stforecast.report.outlook import MOST_ROWS, outlook_section
 from stforecast.report.section import map_value
 from stforecast.report.tables import Table, number, share
 from stforecast.report.write import MOST_VALUES, ReportPage
+from stforecast.service.cells import STATES
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
@@ -31,7 +32,7 @@ SHOWN = {
     "bias_7d": ("mean of forecast less value, 7 days", 0.0, False),
     "coverage_7d": ("coverage of the bounds, 7 days", None, True),
     "missing": ("share of the last day that is missing", None, True),
-    "stuck": ("hours of one and the same value", None, False),
+    "rarest": ("rarest reading of the last day, one in 10 to the power of", None, False),
     "drift": ("distance of the last 7 days from those before", None, False),
 }
 """Columns of `monitor.csv` that the map shows: title, middle of the colours, whether a share."""
@@ -50,7 +51,11 @@ def write_service_page(
     page = ReportPage()
     ahead = outlook_section(series, found, state.issued, state.history, page.arrays, MOST_VALUES)
     cells = watch.cells.set_index("cell")
-    worst = cells.sort_values("mase_7d", ascending=False, kind="stable")
+    cells["rarest"] = np.log10(cells["rarest"])
+    order = cells["state"].map({name: i for i, name in enumerate((*STATES, ""))})
+    worst = cells.assign(order=order, error=-cells["mase_7d"]).sort_values(
+        ["order", "error"], kind="stable"
+    )
     values = [
         map_value(
             page.arrays,
@@ -67,8 +72,11 @@ def write_service_page(
     page.ahead = dataclasses.replace(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
+        alarms=tuple(f"Alarm: {alarm}." for alarm in watch.alarms),
         claims=(*_said(watch, series), ahead.claims[0]),
         tables=(
+            *([_broken(watch)] if len(watch.broken) else []),
+            *([_anomalies(watch)] if len(watch.anomalies) else []),
             *([_spans(watch, series.units)] if _scored(watch) else []),
             *([_updates(state.log)] if len(state.log) else []),
             _cells(worst),
@@ -79,11 +87,64 @@ def write_service_page(
 
 
 def _said(watch: Watch, series: Series) -> tuple[str, ...]:
-    """Return the alarms, and how late the records are."""
-    alarms = [f"Alarm: {alarm}." for alarm in watch.alarms] or ["No alarm."]
+    """Return the time that the page is about, and how late the records are."""
     step = in_minutes(series.calendar.step)
-    late = f"Records have steps of {step}; the last ended {watch.late} before this page."
-    return (*alarms, late, *(() if _scored(watch) else (UNSCORED,)))
+    found = [] if watch.alarms else ["No alarm."]
+    late = (
+        f"State of {watch.now:%Y-%m-%d %H:%M} UTC. Records have steps of {step}; the last ended "
+        f"{watch.late} before."
+    )
+    chance, n_odd = watch.n_judged / watch.one_in, int(watch.anomalies["readings"].sum())
+    odd = (
+        f"{counted(watch.n_judged, 'reading')} of the last day were judged; where nothing is "
+        f"wrong, {chance:.2g} would be listed as anomalies by chance; "
+        + (f"{n_odd} are, in {counted(len(watch.anomalies), 'spell')}." if n_odd else "none is.")
+    )
+    return (*found, late, odd, *(() if _scored(watch) else (UNSCORED,)))
+
+
+def _broken(watch: Watch) -> Table:
+    rows = [
+        {"cell": str(row["cell"]), "state": row["state"], "since": str(row["since"])[:16],
+         "MASE, 7 days": number(row["mase_7d"]), "missing": share(row["missing"])}
+        for _, row in watch.broken.head(MOST_ROWS).iterrows()
+    ]  # fmt: skip
+    notes = [
+        "silent: no readings. zero, stuck: one value. wild: many readings as rare as anomalies."
+    ]
+    notes.append("What is broken is not learnt. drifted: another level or distribution; it is.")
+    notes += _rest(len(watch.broken), "monitor.csv")
+    return Table("Counters that are not fine", rows, notes, opens="cell", marks="state")
+
+
+def _anomalies(watch: Watch) -> Table:
+    rows = [
+        {"cell": str(row["cell"]), "from": str(row["begin"])[:16], "hours": number(row["hours"]),
+         "seen": number(row["seen"]), "expected": number(row["expected"]),
+         "bounds": f"{number(row['lower'])} to {number(row['upper'])}",
+         "one in": _rounded(row["one_in"]),
+         "neighbours too": f"{row['neighbours']} of {row['of']}"}
+        for _, row in watch.anomalies.head(MOST_ROWS).iterrows()
+    ]  # fmt: skip
+    notes = [
+        "seen, expected, bounds: of the rarest reading. one in: readings of which one is as far."
+    ]
+    notes.append("neighbours too: nearest cells (or others) with anomalies at the same time.")
+    notes += _rest(len(watch.anomalies), "anomalies.csv")
+    return Table("Anomalies of the last day, the rarest first", rows, notes, opens="cell")
+
+
+def _rounded(count: float) -> str:
+    """Return a count in two digits.
+
+    >>> _rounded(12345.6)
+    '12,000'
+    """
+    return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def _rest(n: int, file: str) -> list[str]:
+    return [f"{MOST_ROWS} of {n}; all are in {file}."] if n > MOST_ROWS else []
 
 
 def _scored(watch: Watch) -> bool:
@@ -129,16 +190,16 @@ def _cells(worst: pd.DataFrame) -> Table:
     rows = [
         {
             "cell": str(cell),
+            "state": row["state"] or "-",
             "MASE, 7 days": number(row["mase_7d"]),
             "bias, 7 days": number(row["bias_7d"]),
             "coverage, 7 days": share(row["coverage_7d"]),
             "missing": share(row["missing"]),
-            "stuck, h": number(row["stuck"]),
             "drift": number(row["drift"]),
         }
         for cell, row in worst.head(MOST_ROWS).iterrows()
     ]
     notes = ["missing: of the last day. drift: distance of Kolmogorov and Smirnov, from 0 to 1."]
-    if len(worst) > MOST_ROWS:
-        notes.append(f"{MOST_ROWS} of {len(worst)} cells; all are in monitor.csv.")
-    return Table("Cells, the highest MASE first", rows, notes, opens="cell")
+    notes += _rest(len(worst), "monitor.csv")
+    caption = "Cells, those that are not fine first, then the highest MASE"
+    return Table(caption, rows, notes, opens="cell", marks="state")

@@ -37,12 +37,14 @@ class Table:
         rows: texts by column; a missing entry is a dash.
         notes: sentences below it.
         opens: column whose entries are cells that a click shows; empty for none.
+        marks: column whose entries are coloured by their text; empty for none.
     """
 
     caption: str
     rows: Sequence[Mapping[str, str]]
     notes: Sequence[str] = field(default=())
     opens: str = ""
+    marks: str = ""
 
     @property
     def columns(self) -> list[str]:
@@ -245,7 +247,7 @@ def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
         "service": f"{run.about['service']} ({long_name})",
         "units": _units(str(service.attrs.get("units", "1"))),
         "a zero is": zero,
-        "too large to be believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
+        "not believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
         "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
         "steps": f"{cube.sizes['time']:,} of {in_words(1, step)}",
         "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",

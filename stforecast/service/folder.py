@@ -4,6 +4,7 @@
 
 - `model/`: the model in service, which `Forecaster.load(RUN)` prefers to that of the run;
 - `history.nc`: the records that inputs, calibration and training need, a cube;
+- `broken.csv`: readings of broken counters, which count as missing there;
 - `issued.nc`: the forecasts made before, with what came, in the layout of a run's `forecasts.nc`;
 - `forecast.csv`: the forecast of the coming span, with bounds;
 - `service.csv`: a row for each update;
@@ -19,10 +20,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -40,6 +42,12 @@ AGAIN = "delete the folder service in the run to begin anew from the run"
 
 KEPT = 2
 """States that are kept."""
+
+STATE = "state.json"
+"""What an update remembers; written when records were taken last."""
+
+BROKEN = "broken.csv"
+"""Readings that are not believed: time on the clock of the history, cell and reading."""
 
 
 @dataclass
@@ -68,17 +76,44 @@ class ServiceState:
         issued: the forecasts made before, `(cell, time, horizon)`.
         standing: what else an update remembers.
         log: the rows of `service.csv`.
+        broken: `(steps, cells of issued)` whether a reading is of a broken counter; None for none.
     """
 
     history: xr.Dataset
     issued: xr.Dataset
     standing: UpdateStanding
     log: pd.DataFrame
+    broken: np.ndarray | None = None
 
     @property
     def end(self) -> pd.Timestamp:
         """Start of the history's last step."""
         return pd.Timestamp(self.history.indexes["time"][-1])
+
+    @property
+    def service(self) -> str:
+        """Name of what is forecast."""
+        return str(self.issued.attrs["service"])
+
+    @property
+    def believed(self) -> xr.Dataset:
+        """The history without the readings of broken counters."""
+        if self.broken is None or not self.broken.any():
+            return self.history
+        values, places = _values(self.history, self.issued)
+        values[:, places] = np.where(self.broken, np.nan, values[:, places])
+        return _with_values(self.history, self.service, values)
+
+
+def _values(history: xr.Dataset, issued: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return a copy of the values `(steps, cells)`, and the places of forecast cells in it."""
+    service = str(issued.attrs["service"])
+    values = history[service].transpose("time", "cell").to_numpy().astype(np.float64, copy=True)
+    return values, pd.Index(history["cell"].to_numpy()).get_indexer(issued["cell"].to_numpy())
+
+
+def _with_values(history: xr.Dataset, service: str, values: np.ndarray) -> xr.Dataset:
+    return history.assign({service: (("time", "cell"), values, history[service].attrs)})
 
 
 def open_run(folder: Path) -> ForecastRun:
@@ -117,21 +152,52 @@ def read_state(folder: Path) -> ServiceState:
         InputError: if a file is missing or damaged.
     """
     with reading(folder, "as the state of a service", AGAIN):
-        standing = UpdateStanding(**json.loads((folder / "state.json").read_text()))
+        standing = UpdateStanding(**json.loads((folder / STATE).read_text()))
         with open_cube(folder / "history.nc") as cube:
             history = cube.load()
         with open_netcdf(folder / "issued.nc") as ds:
             issued = ds.load()
-        return ServiceState(history, issued, standing, read_csv(folder / "service.csv", ()))
+        state = ServiceState(history, issued, standing, read_csv(folder / "service.csv", ()))
+        return _with_broken(state, folder / BROKEN)
+
+
+def _with_broken(state: ServiceState, path: Path) -> ServiceState:
+    """Return a state with the readings that are not believed, and whether each is one."""
+    table = pd.read_csv(path, dtype={"cell": str}) if path.exists() else pd.DataFrame()
+    if not len(table):
+        return state
+    values, places = _values(state.history, state.issued)
+    names = pd.Index([str(cell) for cell in state.issued["cell"].to_numpy()])
+    at = state.history.indexes["time"].get_indexer(pd.DatetimeIndex(table["time"]))
+    cells, broken = (
+        names.get_indexer(pd.Index(table["cell"])),
+        np.zeros((len(values), len(places)), bool),
+    )
+    broken[at, cells] = True
+    values[at, places[cells]] = table["reading"].to_numpy()
+    history = _with_values(state.history, state.service, values)
+    return replace(state, history=history, broken=broken)
+
+
+def _broken_table(state: ServiceState) -> pd.DataFrame:
+    if state.broken is None:
+        return pd.DataFrame({"time": [], "cell": [], "reading": []})
+    values, places = _values(state.history, state.issued)
+    at, cells = np.nonzero(state.broken & np.isfinite(values[:, places]))
+    return pd.DataFrame({
+        "time": state.history.indexes["time"][at], "cell": state.issued["cell"].to_numpy()[cells],
+        "reading": values[at, places[cells]],
+    })  # fmt: skip
 
 
 def write_state(state: ServiceState, folder: Path) -> None:
     """Write a state without its model."""
-    write_cube(state.history, folder / "history.nc")
+    write_cube(state.believed, folder / "history.nc")
+    _broken_table(state).to_csv(folder / BROKEN, index=False)
     with netcdf_target(folder / "issued.nc") as target:
         dump(state.issued, target)
     write_csv(state.log, folder / "service.csv")
-    (folder / "state.json").write_text(json.dumps(asdict(state.standing), indent=2) + "\n")
+    (folder / STATE).write_text(json.dumps(asdict(state.standing), indent=2) + "\n")
 
 
 @contextmanager

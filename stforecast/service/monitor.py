@@ -1,4 +1,4 @@
-"""What watches a service: errors, coverage, drift of the inputs, missing, stuck and late records.
+"""What watches a service: errors, coverage, broken counters, anomalies, drift, and late records.
 
 Drift is the distance of Kolmogorov and Smirnov between a cell's values of the last 7 days and those
 before. Its p-values would be far too small, since readings follow each other: thresholds are of the
@@ -19,10 +19,14 @@ import xarray as xr
 
 from data_prep.base.errors import some
 from data_prep.base.files import atomic_path
-from data_prep.cube import local_time, observed, step_of
+from data_prep.cube import step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.service import folder
+from stforecast.service.cells import STATES, changed_at, in_words
+from stforecast.service.delivery import end_of
+from stforecast.service.held import Held, held_back
+from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
 from stforecast.service.settings import MonitorOptions, ServiceSettings
 
@@ -32,14 +36,21 @@ SPANS = (1, 7, 28)
 JUDGED = 7
 """Days back over which they are judged, and of the inputs whose drift is."""
 
-TABLE, METRICS = "monitor.csv", "metrics.prom"
-"""Files in the folder `service` of the run: a row for each cell, and metrics for Prometheus."""
+TABLE, ANOMALIES, METRICS = "monitor.csv", "anomalies.csv", "metrics.prom"
+"""Files in the folder `service` of the run: a row for each cell, and for each anomaly of the last
+day, and metrics for Prometheus."""
+
+FINE, ALARM, BROKEN, HELD = 0, 20, 21, 22
+"""Exit codes: no alarm, any other, only that cells are broken, and that a delivery is held back."""
 
 BLOCK = 500
 """Cells whose values are sorted at a time, to spare memory."""
 
 LONG = 4
 """Days above which records are told to be late by days, not hours."""
+
+AHEAD = 14
+"""Hours by which records without a zone may end after the present."""
 
 SHOWN = ("mase", "bias", "coverage")
 """Errors that are told."""
@@ -51,20 +62,40 @@ class Watch:
 
     Attributes:
         errors: errors over all cells by days back.
-        cells: a row for each cell: its errors over the days of `SPANS`, `missing` share of the last
-            day, `stuck` hours, and `drift`.
-        late_hours: hours since the end of the records' last step.
+        cells: a row for each cell: its `state` (empty if it is fine) and `since` when, its errors
+            over the days of `SPANS`, `missing` share of the last day, `drift`, and how rare the
+            `rarest` reading of the day is: one in so many.
+        anomalies: a row for each anomaly of the last day, see `judge.anomalies`.
+        n_judged: readings of the last day that were judged.
+        held: deliveries that are held back.
+        now: the present in UTC.
+        ended: end of the records' last step, in UTC.
+        updated: when an update took records last, in UTC; None before the first.
         nominal: nominal coverage; NaN without bounds.
+        one_in: readings of which one is an anomaly where nothing is wrong.
         end: start of the last step in local time.
         alarms: what is beyond its threshold, as sentences.
+        code: exit code of the command.
     """
 
     errors: dict[int, Scores]
     cells: pd.DataFrame
-    late_hours: float
+    anomalies: pd.DataFrame
+    n_judged: int
+    held: list[Held]
+    now: pd.Timestamp
+    ended: pd.Timestamp
+    updated: pd.Timestamp | None
     nominal: float
+    one_in: float
     end: pd.Timestamp
-    alarms: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    code: int = FINE
+
+    @property
+    def late_hours(self) -> float:
+        """Hours since the end of the records' last step."""
+        return float((self.now - self.ended) / pd.Timedelta(hours=1))
 
     @property
     def late(self) -> str:
@@ -72,14 +103,29 @@ class Watch:
         days = self.late_hours / 24
         return f"{days:,.0f} days" if days > LONG else f"{self.late_hours:.1f} hours"
 
+    @property
+    def broken(self) -> pd.DataFrame:
+        """The rows of the cells that are not fine, the gravest first."""
+        rows = self.cells[self.cells["state"] != ""]
+        return rows.sort_values("state", key=lambda s: s.map(STATES.index), kind="stable")
+
     def as_json(self) -> dict[str, Any]:
-        """Return all but the cells, for one line of JSON."""
+        """Return all but the cells that are fine, for one line of JSON."""
         spans = {
             f"{days}d": {name: rounded(of)[name] for name in (*SHOWN, "n")}
             for days, of in self.errors.items()
         }
-        return {"until": str(self.end), "late_hours": round(self.late_hours, 2), "errors": spans,
-                "alarms": list(self.alarms)}  # fmt: skip
+        cells = [
+            {"cell": str(row["cell"]), "state": row["state"], "since": str(row["since"])}
+            for _, row in self.broken.iterrows()
+        ]
+        held = [{n: getattr(one, n) for n in ("records", "kind", "reason", "kept")}
+                for one in self.held]  # fmt: skip
+        return {
+            "until": str(self.end), "now": f"{self.now:%Y-%m-%dT%H:%MZ}",
+            "late_hours": round(self.late_hours, 2), "errors": spans, "cells": cells,
+            "anomalies": len(self.anomalies), "held": held, "alarms": list(self.alarms),
+        }  # fmt: skip
 
     def metrics(self) -> str:
         """Return the metrics in Prometheus's text format."""
@@ -88,16 +134,25 @@ class Watch:
             values = {d: float(getattr(of, name)) for d, of in self.errors.items()}
             return {f'{{days="{d}"}}': v for d, v in values.items() if np.isfinite(v)}
 
-        worst = {n: float(self.cells[n].max()) for n in ("missing", "stuck", "drift")}
+        worst = {n: float(self.cells[n].max()) for n in ("missing", "drift")}
+        states = self.cells["state"].value_counts()
+        times = {"records_end": self.ended, "monitor": self.now, "last_update": self.updated}
+        at = {n: round(t.timestamp(), 3) for n, t in times.items() if t is not None}
         table = [
             ("mase", "Mean absolute error by that of the day before.", of_spans("mase")),
             ("bias", "Mean of forecast less value, in the data's units.", of_spans("bias")),
-            ("coverage", "Share of the values within their bounds.", of_spans("coverage")),
+            ("coverage_ratio", "Share of the values within their bounds.", of_spans("coverage")),
             ("scored_values", "Values that forecasts were scored by.", of_spans("n")),
-            ("late_hours", "Hours since the end of the last records.", round(self.late_hours, 3)),
-            ("missing_share_max", "Largest share of a day that a cell lacks.", worst["missing"]),
-            ("stuck_hours_max", "Longest time for which a cell reports one value.", worst["stuck"]),
-            ("drift_max", "Largest drift of a cell's values.", worst["drift"]),
+            ("records_end_timestamp_seconds", "End of the last records.", at["records_end"]),
+            ("last_update_timestamp_seconds", "Time at which records were taken last.",
+             at.get("last_update")),
+            ("monitor_timestamp_seconds", "Time that the last monitor was about.", at["monitor"]),
+            ("missing_ratio_max", "Largest share of a day that a cell lacks.", worst["missing"]),
+            ("drift_ratio_max", "Largest drift of a cell's values.", worst["drift"]),
+            ("cells", "Cells by state of their counters; fine if nothing is found.",
+             {f'{{state="{s or "fine"}"}}': int(states.get(s, 0)) for s in ("", *STATES)}),
+            ("anomalies", "Anomalies of the last day.", len(self.anomalies)),
+            ("held_deliveries", "Deliveries that are held back.", len(self.held)),
             ("alarms", "Alarms.", len(self.alarms)),
         ]  # fmt: skip
         return "".join(family(f"stforecast_service_{name}", text, of) for name, text, of in table)
@@ -106,11 +161,14 @@ class Watch:
 def monitor(
     run: str | os.PathLike[str], now: pd.Timestamp | None = None, page: Path | None = None
 ) -> Watch:
-    """Look at a run's service, and write `monitor.csv` and `metrics.prom` into its folder.
+    """Look at a run's service, and write what is found into its folder.
+
+    That is `monitor.csv`, `anomalies.csv` and `metrics.prom`.
 
     Args:
         run: folder of a run; before its first update, no forecast is scored yet.
-        now: time in UTC at which records may be late; by default the present.
+        now: time in UTC that all is about, and at which records may be late; by default the
+            present.
         page: HTML file to write, too.
 
     Raises:
@@ -120,22 +178,35 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    errors = {days: scores(since(state.issued, state.end, days)) for days in SPANS}
+    judged = judge(opened, state, options)
+    updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
-        errors, _cells(state.history, state.issued, options), _late(state.history, now),
-        float(state.issued.attrs.get("coverage", np.nan)), local_time(state.history)[-1], (),
-    )  # fmt: skip
-    watch = replace(watch, alarms=tuple(_alarms(watch, options)))
+        {days: scores(since(state.issued, state.end, days)) for days in SPANS},
+        _cells(judged, state.issued, options),
+        anomalies(judged, state, options.anomaly_in),
+        judged.n_judged,
+        held_back(path),
+        pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC"),
+        end_of(state.history, step_of(state.history)),
+        None if updated is None else pd.Timestamp(updated, unit="s", tz="UTC"),
+        float(state.issued.attrs.get("coverage", np.nan)),
+        options.anomaly_in,
+        judged.local[-1],
+    )
+    watch = _judged(watch, options)
     service = path / folder.IN_SERVICE.parts[0]
     write_csv(watch.cells, service / TABLE)
+    write_csv(watch.anomalies, service / ANOMALIES)
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
     if page is not None:
-        _write_page(path, page, watch, state)
+        _write_page(path, page, watch, state, now)
     return watch
 
 
-def _write_page(run: Path, page: Path, watch: Watch, state: folder.ServiceState) -> None:
+def _write_page(
+    run: Path, page: Path, watch: Watch, state: folder.ServiceState, now: pd.Timestamp | None
+) -> None:
     # They import torch and plotly.
     from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.outlook import make_outlook
@@ -143,46 +214,35 @@ def _write_page(run: Path, page: Path, watch: Watch, state: folder.ServiceState)
 
     forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
-    command = f"stforecast monitor {quote(str(run))} --page {quote(str(page))}"
+    about = "" if now is None else f" --now {now:%Y-%m-%dT%H:%M}"
+    command = f"stforecast monitor {quote(str(run))}{about} --page {quote(str(page))}"
     title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
-    found = make_outlook(forecaster, series)
+    found = make_outlook(forecaster, forecaster.read(state.believed))
     write_service_page(page, title, watch, state, series, found, command)
 
 
-def _late(history: xr.Dataset, now: pd.Timestamp | None) -> float:
-    """Return the hours since the end of the last step."""
-    present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
-    zone = history.attrs.get("time_zone", "UTC") if history.attrs.get("clock") == "local" else "UTC"
-    end = history.indexes["time"][-1] + step_of(history)
-    end = end.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
-    return float((present - end) / pd.Timedelta(hours=1))
-
-
-def _cells(history: xr.Dataset, issued: xr.Dataset, options: MonitorOptions) -> pd.DataFrame:
+def _cells(judged: Judged, issued: xr.Dataset, options: MonitorOptions) -> pd.DataFrame:
     """Return a row for each cell of the forecasts."""
-    end, step = history.indexes["time"][-1], step_of(history)
-    rows: dict[str, Any] = {"cell": issued["cell"].to_numpy()}
+    end, values, found = judged.readings.index[-1], judged.readings.to_numpy(), judged.found
+    parts = np.array_split(values, -(-values.shape[1] // BLOCK), axis=1)
+    drift = np.concatenate([_drift(part, JUDGED * judged.day) for part in parts])
+    state, begun = found.state.copy(), found.since.copy()
+    with np.errstate(invalid="ignore"):
+        far = drift - np.nanmedian(np.append(drift, 0.0)) > (options.drift or np.inf)
+    for cell in np.flatnonzero(far & (state == "")):
+        state[cell], begun[cell] = "drifted", changed_at(values[:, cell], judged.day)
+    rows: dict[str, Any] = {
+        "cell": issued["cell"].to_numpy(),
+        "state": state,
+        "since": judged.since(begun),
+    }
     for days in SPANS:
         of = scores(since(issued, end, days), by_cell=True)
         rows |= {f"{name}_{days}d": getattr(of, name) for name in SHOWN}
-    service = str(issued.attrs["service"])
-    values = observed(history, service).sel(cell=issued["cell"]).to_numpy()
-    day, week = (round(pd.Timedelta(days=n) / step) for n in (1, JUDGED))
-    rows["missing"] = np.isnan(values[-day:]).mean(axis=0)
-    rows["stuck"] = [_stuck(v) * (step / pd.Timedelta(hours=1)) for v in values.T]
-    parts = np.array_split(values, -(-values.shape[1] // BLOCK), axis=1)
-    rows["drift"] = np.concatenate([_drift(part, week) for part in parts])
+    rows["missing"] = np.isnan(values[-judged.day :]).mean(axis=0)
+    rows["drift"] = drift
+    rows["rarest"] = np.fmax.reduce(judged.rarity[-judged.day :], axis=0)
     return pd.DataFrame(rows).round(4)
-
-
-def _stuck(values: np.ndarray) -> int:
-    """Return for how many steps the last known value has been the same; 0 if it is 0 or alone."""
-    known = values[np.isfinite(values)]
-    if not len(known) or known[-1] == 0:
-        return 0
-    other = np.flatnonzero(known != known[-1])
-    n = len(known) - 1 - (other[-1] if len(other) else -1)
-    return n if n > 1 else 0
 
 
 def _drift(values: np.ndarray, n_recent: int) -> np.ndarray:
@@ -201,6 +261,16 @@ def _drift(values: np.ndarray, n_recent: int) -> np.ndarray:
     last = np.diff(ordered, axis=0, append=np.nan) != 0
     found: np.ndarray = np.where(known & last, np.abs(one - other), 0.0).max(axis=0)
     return np.where((counts[0][-1] > 0) & (counts[1][-1] > 0), found, np.nan)
+
+
+def _judged(watch: Watch, options: MonitorOptions) -> Watch:
+    """Return a watch with its alarms and the exit code."""
+    held = tuple(str(one) for one in watch.held)
+    states = (watch.cells[name].tolist() for name in ("cell", "state", "since"))
+    broken = tuple(in_words(*states)) if options.name_cells else ()
+    others = tuple(_alarms(watch, options))
+    code = HELD if held else ALARM if others else BROKEN if broken else FINE
+    return replace(watch, alarms=(*held, *broken, *others), code=code)
 
 
 def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
@@ -227,14 +297,18 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
         found.append(
             f"the last records ended {watch.late} ago; late_hours is {options.late_hours:g}"
         )
-    for name, limit, what in (
-        ("missing", options.missing_share, f"lack more than {options.missing_share:.0%} of the "
-         "last day"),
-        ("stuck", options.stuck_hours, "have reported one value for more than "
-         f"{options.stuck_hours:g} hours"),
-        ("drift", options.drift, f"have drifted by more than {options.drift:g} in {JUDGED} days"),
-    ):  # fmt: skip
-        beyond = cells["cell"][cells[name] > limit].tolist() if limit else []
-        if len(beyond) > options.cells_share * len(cells):
-            found.append(f"{len(beyond)} of {len(cells)} cells {what}: {some(beyond)}")
+    if watch.late_hours < -AHEAD:
+        found.append(
+            f"the last records end {-watch.late_hours:,.0f} hours after now; check their times"
+        )
+    lacking, drift = options.missing_share, options.drift
+    states = cells["state"]
+    for beyond, what in (
+        (states.isin(STATES[:-1]), f"are broken ({', '.join(STATES[:-1])})"),
+        (cells["missing"] > lacking, f"lack more than {lacking:.0%} of the last day"),
+        (cells["drift"] > (drift or 1), f"have drifted by more than {drift:g} in {JUDGED} days"),
+    ):
+        names = cells["cell"][beyond].tolist()
+        if len(names) > options.cells_share * len(cells):
+            found.append(f"{len(names)} of {len(cells)} cells {what}: {some(names)}")
     return found

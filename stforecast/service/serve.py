@@ -25,7 +25,9 @@ import numpy as np
 import pandas as pd
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data_prep.base.errors import InputError, Words, choose, some
 from stforecast.data.series import Series
@@ -36,6 +38,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.outlook import make_outlook
 from stforecast.forecasting.results import data_of, is_model
 from stforecast.forecasting.tables import in_digits
+from stforecast.service.settings import FILE, ServiceSettings
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +106,13 @@ class Loaded:
     series: Series
     stamp: tuple[Any, ...]
     made: dict[tuple[int, bool], Texts] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> pd.Timestamp:
+        """End of the history's last step, in UTC."""
+        series = self.series
+        end = series.zoned(series.times[-1:] + series.calendar.step)[0]
+        return end.tz_localize("UTC") if end.tz is None else end.tz_convert("UTC")
 
     def texts(self, steps: int, bounds: bool) -> Texts:
         """Return a forecast, computed at its first use."""
@@ -199,6 +209,16 @@ class ForecastService:
                 )
         return found
 
+    def late(self) -> str:
+        """Return how late the records of a run in service are; empty if they are not."""
+        if not (self.run / FILE).exists():
+            return ""
+        most, ended = ServiceSettings.read(self.run).monitor.late_hours, self._loaded.ended
+        hours = (pd.Timestamp.now("UTC") - ended) / pd.Timedelta(hours=1)
+        if not most or hours <= most:
+            return ""
+        return f"the last records ended {hours:,.1f} hours ago; late_hours is {most:g}"
+
     def _history(self) -> Path:
         if self.given is not None:
             return self.given
@@ -232,7 +252,9 @@ class ForecastService:
             ("request_seconds_total", "Seconds of all requests of a path.", seconds),
             ("loads_total", "How often a model and its history were read.", self.loads),
             ("stale", "1 if a replaced model could not be read.", int(bool(self.problem))),
-        ]
+            ("records_end_timestamp_seconds", "End of the last records.",
+             self._loaded.ended.timestamp()),
+        ]  # fmt: skip
         own = "".join(family(f"stforecast_serve_{name}", text, of) for name, text, of in table)
         found = self.run / METRICS
         return own + (found.read_text() if found.exists() else "")
@@ -252,7 +274,13 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         description=f"Forecasts of {service.run.name}.",
         docs_url=None,
         redoc_url=None,
+        responses={
+            400: {"model": Refusal, "description": "Host, parameter or number out of range."},
+            422: {"model": Refusal, "description": "A value of another type."},
+            **({401: {"model": Refusal, "description": "No token, or another."}} if token else {}),
+        },
     )
+    app.add_middleware(Head)
 
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -288,12 +316,36 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
     return app
 
 
+class Head:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope.get("method") != "HEAD":
+            return await self.app(scope, receive, send)
+
+        async def without_body(message: Message) -> None:
+            more = {"body": b""} if message["type"] == "http.response.body" else {}
+            await send({**message, **more})
+
+        await self.app({**scope, "method": "GET"}, receive, without_body)
+
+
+class Refusal(BaseModel):
+    """Answer to a bad request."""
+
+    error: str
+
+
 PATHS = ("/forecast", "/cells", "/health", "/metrics", "/openapi.json")
 """Paths that metrics name."""
 
 
-def _refused(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+def _refused(status: int, message: str, **headers: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status, headers)
 
 
 async def _bad_input(request: Request, e: Exception) -> JSONResponse:
@@ -305,7 +357,8 @@ async def _no_path(request: Request, e: Exception) -> JSONResponse:
 
 
 async def _no_method(request: Request, e: Exception) -> JSONResponse:
-    return _refused(405, f"{request.method} of {_path(request)}; this service only answers GET")
+    text = f"{request.method} of {_path(request)}; this service only answers GET and HEAD"
+    return _refused(405, text, allow="GET, HEAD")
 
 
 def _path(request: Request) -> str:
@@ -320,11 +373,26 @@ async def _bad_request(request: Request, e: Exception) -> JSONResponse:
 
 
 def _add_paths(app: FastAPI, service: ForecastService) -> None:
-    @app.get("/forecast", summary="Forecasts of cells, with bounds")
+    most = MOST_HORIZONS * service.current().forecaster.config.window.horizon
+    about_steps = f"Steps, from 1 to {most}; by default the horizon."
+
+    @app.get(
+        "/forecast",
+        summary="Forecasts of cells, with bounds",
+        response_class=Response,
+        responses={
+            200: {"content": {media: {"schema": {"type": kind}} for media, kind in
+                              (("application/json", "object"), ("text/csv", "string"))}},
+            404: {"model": Refusal, "description": "A cell that is not forecast."},
+        },
+    )  # fmt: skip
     def forecast(
         request: Request,
         cell: Annotated[list[str], Query(description="Cells; by default all.")] = [],  # noqa: B006
-        steps: Annotated[int | None, Query(description="Steps; by default the horizon.")] = None,
+        steps: Annotated[
+            int | None,
+            Query(description=about_steps, json_schema_extra={"minimum": 1, "maximum": most}),
+        ] = None,
         bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
         format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
     ) -> Response:
@@ -347,21 +415,27 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
             for one, (lon, lat) in zip(found, places, strict=True)
         ]
 
-    @app.get("/health", summary="What is in service")
-    def health(request: Request) -> dict[str, Any]:
+    @app.get(
+        "/health",
+        summary="What is in service",
+        responses={503: {"description": "As 200, if the records are late."}},
+    )
+    def health(request: Request, response: Response) -> dict[str, Any]:
         loaded = service.current()
+        late = service.late()
+        response.status_code = 503 if late else 200
         forecaster, series = loaded.forecaster, loaded.series
         last = pd.DatetimeIndex(series.calendar.local_times(np.array([len(series.values) - 1])))
         return {
-            "status": "stale" if service.problem else "ok",
-            "problem": service.problem if request.state.known else service.problem and IN_LOG,
+            "status": "late" if late else "stale" if service.problem else "ok",
+            "problem": late or (service.problem if request.state.known else service.problem and IN_LOG),
             "method": forecaster.config.method,
             "cells": len(series.cells),
             "history_until": last[0].isoformat(),
             "horizon": forecaster.config.window.horizon,
         }
 
-    @app.get("/metrics", summary="Metrics for Prometheus")
+    @app.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
     def metrics() -> Response:
         return Response(service.metrics(), media_type="text/plain; version=0.0.4")
 

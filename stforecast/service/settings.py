@@ -76,10 +76,14 @@ class MonitorOptions(CheckedOptions):
         coverage_below: how far the coverage over the last 7 days may be below the nominal one.
         late_hours: hours after the end of the records' last step when they count as late.
         missing_share: share of values of the last day that a cell may lack.
-        stuck_hours: hours in which a cell may report one and the same value that is not 0.
+        stuck_hours: hours from which on a cell that repeats one value, 0 included, or reports none
+            is broken, unless its earlier values did so, too.
         drift: largest distance of Kolmogorov and Smirnov between a cell's values of the last 7 days
-            and those before, from 0 to 1.
-        cells_share: share of cells that may be missing, stuck or drifting.
+            and those before, from 0 to 1; a cell has drifted if it is further than the median of
+            all cells by so much.
+        anomaly_in: readings of which one is listed as an anomaly where nothing is wrong.
+        name_cells: whether an alarm names each broken cell; else only their share raises one.
+        cells_share: share of cells that may be broken, missing or drifting.
     """
 
     most_mase: NonNegativeFloat = 1.5
@@ -87,8 +91,10 @@ class MonitorOptions(CheckedOptions):
     coverage_below: NonNegativeFloat = 0.1
     late_hours: NonNegativeFloat = 36.0
     missing_share: PositiveShare = 0.5
-    stuck_hours: NonNegativeFloat = 24.0
+    stuck_hours: NonNegativeFloat = 12.0
     drift: NonNegativeFloat = 0.4
+    anomaly_in: PositiveFloat = 1000.0
+    name_cells: bool = True
     cells_share: NonNegativeFloat = 0.1
 
 

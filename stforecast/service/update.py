@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.preparation import open_again
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate, with_ends
 from stforecast.comparison.errors import model_errors
@@ -41,19 +42,26 @@ from stforecast.forecasting.update import (
     trial_steps,
 )
 from stforecast.service import folder
+from stforecast.service.delivery import Doubt, doubt_of_times, doubt_of_values, end_of
+from stforecast.service.expected import tested
 from stforecast.service.folder import ServiceState
+from stforecast.service.held import hold, release
+from stforecast.service.judge import judge
 from stforecast.service.records import Change, append
 from stforecast.service.scores import issue, rounded, scores, since, with_values
 from stforecast.service.settings import ServiceSettings, UpdateOptions
 
 log = logging.getLogger(__name__)
 
-UNCHANGED, WENT_ON, KEPT = "unchanged", "went on", "challenger lost"
+UNCHANGED, WENT_ON, KEPT, HELD = "unchanged", "went on", "challenger lost", "held back"
 CALIBRATED: How = "calibrated"
 FURTHER: How = "trained further"
 ANEW: How = "trained anew"
 
-CODES = {WENT_ON: 0, UNCHANGED: 10, CALIBRATED: 11, FURTHER: 12, ANEW: 13, KEPT: 14}
+MOST_HORIZONS = 10
+"""Most steps by which a forecast is longer because a delivery is held back, in horizons."""
+
+CODES = {WENT_ON: 0, UNCHANGED: 10, CALIBRATED: 11, FURTHER: 12, ANEW: 13, KEPT: 14, HELD: 15}
 """Exit code of each thing that an update may have done with the model."""
 
 
@@ -131,46 +139,153 @@ def update(
     run: str | os.PathLike[str],
     new: str | os.PathLike[str],
     events: str | os.PathLike[str] | None = None,
+    *,
+    accept: bool = False,
+    times: float = 1.0,
+    now: pd.Timestamp | None = None,
 ) -> Updated:
     """Take new records into a run's service, score, forecast, and renew the model where it pays.
 
-    A second process waits for nobody: it is refused. A killed update changes nothing.
+    A delivery that is doubtful as a whole is kept aside, and the service goes on without it, see
+    `stforecast.service.delivery`. A second process waits for nobody: it is refused. A killed update
+    changes nothing.
 
     Args:
         run: folder of a finished run.
         new: records, opened as the run's own were prepared; or a cube.
         events: table of the events known for these times, for a model that reads events.
+        accept: whether to take the records however doubtful they are.
+        times: what to multiply the values of the records by, to have them in the run's unit.
+        now: the present in UTC, after which no record can be; by default the machine's.
 
     Raises:
         InputError: if the records cannot be used, or the run's data or state are damaged.
     """
     began, path = time.perf_counter(), Path(run)
+    if not 0 < times < math.inf:
+        raise InputError(
+            Words("{factor} is none that a unit has; give a positive number", factor=times)
+        )
+    present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
     opened, settings = folder.open_run(path), ServiceSettings.read(path)
     with folder.update_lock(path):
         forecaster, before = Forecaster.load(path), folder.last_state(path)
         model = forecaster.model_
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
+        records = _multiplied(records, state, times)
+        delivery = records, str(new), present
+        if not accept and (doubt := _doubt(forecaster, opened, state, delivery, events)):
+            return _held_back(forecaster, path, state, doubt, delivery, events)
         history, change = append(state.history, records, str(new))
         for note in change.notes:
             log.warning("%s: %s", new, note)
         if before and not change.steps and not change.changed:
+            release(path, str(new), records)
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
-        # Its title is the name in messages, which would else be that of the first records.
-        history = history.isel(time=slice(-keep, None)).assign_attrs(title="records in service")
-        state = dataclasses.replace(state, history=history)
+        state, broken = _with_history(
+            opened, settings, state, history.isel(time=slice(-keep, None))
+        )
+        change = dataclasses.replace(change, notes=(*change.notes, *broken))
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
-        with writing(path, "give the same records again"), folder.next_state(path) as part:
-            forecaster.save(part / "model")
-            folder.write_state(state, part)
-            write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
+        _write(path, forecaster, state, updated)
+        release(path, str(new), records)
     seconds = round(time.perf_counter() - began, 2)
     file = path / folder.IN_SERVICE.parent / "forecast.csv"
     return dataclasses.replace(
         updated, about={**updated.about, "file": str(file), "seconds": seconds}
     )
+
+
+def _with_history(
+    run: ForecastRun, settings: ServiceSettings, state: ServiceState, history: xr.Dataset
+) -> tuple[ServiceState, list[str]]:
+    """Return the state with new records, and what is said of broken counters."""
+    # Its title is the name in messages, which would else be that of the first records.
+    history = history.assign_attrs(title="records in service")
+    state = dataclasses.replace(state, history=history, broken=None)
+    judged = judge(run, state, settings.monitor)
+    for note in judged.broken:
+        log.warning("%s: %s", run.folder, note)
+    return dataclasses.replace(state, broken=judged.found.broken), judged.broken
+
+
+def _write(path: Path, forecaster: Forecaster, state: ServiceState, updated: Updated) -> None:
+    with writing(path, "give the same records again"), folder.next_state(path) as part:
+        forecaster.save(part / "model")
+        folder.write_state(state, part)
+        write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
+
+
+def _multiplied(records: xr.Dataset, state: ServiceState, times: float) -> xr.Dataset:
+    """Return records with the values of what is forecast multiplied."""
+    if times == 1.0 or state.service not in records:
+        return records
+    values = records[state.service]
+    return records.assign({state.service: (values * times).assign_attrs(values.attrs)})
+
+
+def _doubt(
+    forecaster: Forecaster,
+    run: ForecastRun,
+    state: ServiceState,
+    delivery: tuple[xr.Dataset, str, pd.Timestamp],
+    events: str | os.PathLike[str] | None,
+) -> Doubt | None:
+    """Return why records are not believed; None if they are."""
+    records, name, present = delivery
+    found = doubt_of_times(state.history, records, present)
+    if found is not None:
+        return found
+    issued = state.issued
+    if not issued.sizes["time"]:
+        series = forecaster.read(state.history, events)
+        coming = forecaster.predict(series), forecaster.predict_interval(series)
+        issued = issue(issued, series, *coming)
+    return doubt_of_values(state, records, name, issued, tested(run))
+
+
+def _held_back(
+    forecaster: Forecaster,
+    path: Path,
+    state: ServiceState,
+    doubt: Doubt,
+    delivery: tuple[xr.Dataset, str, pd.Timestamp],
+    events: str | os.PathLike[str] | None,
+) -> Updated:
+    """Keep a delivery aside, and forecast what follows it without it."""
+    records, name, present = delivery
+    held = hold(path, records, name, doubt, present)
+    log.warning("%s", held)
+    series = forecaster.read(state.believed, events)
+    horizon, step = forecaster.config.window.horizon, forecaster.model_.step
+    until = min(end_of(records, step), present)
+    missed = math.ceil((until - end_of(state.history, step)) / step)
+    steps = horizon + min(max(missed, 0), MOST_HORIZONS * horizon)
+    table = forecaster.predict(series, steps)
+    interval = forecaster.predict_interval(series, steps)
+    about = {
+        "update": len(state.log) + 1, "until": str(begin_of(series, 1)), "steps": 0, "changed": 0,
+        "action": HELD, "reason": doubt.reason,
+    }  # fmt: skip
+    state.log = pd.concat([state.log, pd.DataFrame([about])], ignore_index=True)
+    done = Updated(HELD, about, table, interval)
+    before = folder.last_state(path)
+    times = before and (before / folder.STATE).stat()
+    _write(path, forecaster, state, done)
+    if times:  # Metrics tell when records were taken last.
+        os.utime(
+            path / folder.IN_SERVICE.parent / folder.STATE,
+            ns=(times.st_atime_ns, times.st_mtime_ns),
+        )
+    file = path / folder.IN_SERVICE.parent / "forecast.csv"
+    further = {
+        "kind": doubt.kind, "remedy": doubt.remedy, "kept": held.kept, "from": str(table.index[0]),
+        "to": str(table.index[-1]), "cells": table.shape[1], "file": str(file),
+    }  # fmt: skip
+    return dataclasses.replace(done, about={**about, **further})
 
 
 def _kept_steps(forecaster: Forecaster, run: ForecastRun, options: UpdateOptions) -> int:
@@ -192,7 +307,8 @@ def _renewed(
     events: str | os.PathLike[str] | None,
 ) -> tuple[Updated, Forecaster]:
     """Score, decide, renew and forecast; change the state."""
-    series = forecaster.read(state.history, events)
+    history = state.believed
+    series = forecaster.read(history, events)
     values = forecaster.model_.scaler.believed(series.values)
     believed = dataclasses.replace(series, values=values)
     state.issued = with_values(state.issued, believed)
@@ -203,7 +319,7 @@ def _renewed(
     if decision.how is not None:
         done = _challenged(forecaster, series, state, decision, options, events)
     if done.forecaster is forecaster and decision.calibrate:
-        forecaster = forecaster.update(state.history, CALIBRATED, options.trial_days, events=events)
+        forecaster = forecaster.update(history, CALIBRATED, options.trial_days, events=events)
         action = CALIBRATED if done.action == WENT_ON else done.action
         done = dataclasses.replace(done, forecaster=forecaster, action=action)
     table = done.forecaster.predict(series)
@@ -253,7 +369,7 @@ def _challenged(
         if trained_until(forecaster.model_) >= begin_of(series, n_steps):
             reason = f"{decision.reason}; the model was trained on days of the trial, so it waits"
             return _Renewal(forecaster, WENT_ON, reason)
-        challenger = forecaster.update(state.history, how, days, events=events)
+        challenger = forecaster.update(state.believed, how, days, events=events)
         both = {"champion": forecaster.model_, "challenger": challenger.model_}
         scale = state.issued["seasonal_mae"].to_numpy()
         against, promised = compare_models(both, series, n_steps, options.level, scale)

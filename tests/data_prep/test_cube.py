@@ -245,3 +245,13 @@ def test_a_changed_value_of_a_cube_written_in_chunks_is_told(tmp_path):
     path.write_bytes(data)
     with pytest.raises(OSError, match="failure during read"):
         open_cube(path).load()
+
+
+def test_a_variable_whose_steps_have_no_axis_is_refused_by_its_size(tmp_path):
+    path = write_cube(small_cube(), tmp_path / "cube.nc")
+    with h5py.File(path, "a") as file:
+        del file["net"]
+        options = {"chunks": (10**6, 2), "compression": "gzip"}
+        file.create_dataset("net", (10**9, 2), "f4", **options)
+    with pytest.raises(InputError, match="net would take 64 GB"):
+        open_cube(path)

@@ -1,6 +1,7 @@
 """The memory that a process may take, on machines and in containers made of files."""
 
 import gzip
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,8 @@ from data_prep.base.limits import (
     check_size,
     gunzip,
 )
+from data_prep.readers import exports
+from data_prep.readers.files import read_table
 
 GB = 2**30
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -148,3 +151,31 @@ def test_a_packed_file_is_unpacked_only_as_far_as_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "ALLOWANCE", limits.CHUNK)
     with pytest.raises(InputError, match=r"unpacked, it would take 0\.002097 GB"):
         gunzip(path)
+
+
+def test_a_line_of_a_table_longer_than_any_row_is_refused(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_bytes(b"time,value\n2024-01-01," + b"1" * 2**24 + b"\n")
+    with pytest.raises(InputError, match=r"long.csv: a line is longer than"):
+        read_table(path)
+
+
+def test_the_number_of_files_of_an_export_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(exports, "MOST_FILES", 2)
+    (tmp_path / "all").mkdir()
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        for name in "abc":
+            (tmp_path / "all" / f"{name}.csv").write_text("time,value\n2024-01-01,1\n")
+            packed.write(tmp_path / "all" / f"{name}.csv", f"{name}.csv")
+    for path in (tmp_path / "all", tmp_path / "all.zip"):
+        with pytest.raises(InputError, match="holds 3 tables, expected at most 2"):
+            exports.parts_of(path, None)
+
+
+def test_the_files_of_a_zip_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "ALLOWANCE", 2**20)
+    with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in "abcd":
+            packed.writestr(f"{name}.csv", b"0" * (2**19 + 2**18))
+    with pytest.raises(InputError, match="unpacked, it would take"):
+        exports.parts_of(tmp_path / "all.zip", None)

@@ -178,9 +178,9 @@ def test_kinds_that_share_their_names_are_joined(zoo):
 
 def test_data_sets_are_modules_by_name():
     assert list(DATA_SETS) == [
-        "abilene", "auckland-pedestrians", "fedda-h5", "geant", "hangzhou-metro", "largest",
-        "los-loop", "metr-la", "milan", "newyork-taxi", "pems-bay", "pems03", "pems04", "pems07",
-        "pems08", "sz-taxi", "table", "trentino",
+        "auckland-pedestrians", "fedda-h5", "hangzhou-metro", "largest", "los-loop", "metr-la",
+        "milan", "newyork-taxi", "pems-bay", "pems03", "pems04", "pems07", "pems08", "sz-taxi",
+        "table", "trentino",
     ]  # fmt: skip
     assert DATA_SETS["milan"] is sys.modules["data_prep.sets.milan"]
 

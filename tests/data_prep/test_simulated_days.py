@@ -38,6 +38,21 @@ def test_the_marker_tells_how_to_simulate_the_days_again(raw: Path, tmp_path: Pa
         assert path.read_bytes() == (raw / path.name).read_bytes()
 
 
+def test_a_stuck_counter_repeats_its_first_value_on_the_last_day_alone(tmp_path: Path) -> None:
+    simulate(tmp_path / "raw", cells=4, days=2, seed=7)
+    right = milan.prepare(tmp_path / "raw", tmp_path / "right.nc")
+    simulate(tmp_path / "odd", cells=4, days=2, seed=7, stuck=4960)
+    stuck = milan.prepare(tmp_path / "odd", tmp_path / "stuck.nc")
+    with open_cube(right) as one, open_cube(stuck) as other:
+        as_it_is, found = (ds["internet"].to_numpy() for ds in (one, other))
+        assert "cell 4960 stuck on the last day" in other.attrs["source"]
+    assert len(set(found[24:, 1])) == 1
+    assert (found[:24] == as_it_is[:24]).all()
+    assert (found[:, [0, 2, 3]] == as_it_is[:, [0, 2, 3]]).all()
+    with pytest.raises(InputError, match="stuck is 5; give one of the cells, such as 4959"):
+        simulate(tmp_path / "none", cells=4, days=2, stuck=5)
+
+
 def test_the_cube_of_simulated_days_says_so(raw: Path, tmp_path: Path) -> None:
     attrs = attributes(milan.prepare(raw, tmp_path / "o.nc"))
     assert attrs["source"] == SOURCE

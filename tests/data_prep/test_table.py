@@ -543,3 +543,41 @@ def test_a_single_time_step_is_refused_before_a_cube_is_written(tmp_path):
     with pytest.raises(InputError, match=r"one\.csv: its records have a single time step"):
         prepare(tmp_path / "one.csv", tmp_path / "one.nc", layout="wide")
     assert not (tmp_path / "one.nc").exists()
+
+
+@pytest.mark.parametrize("layout", ["long", "wide"])
+def test_repeated_rows_are_left_out_and_counted_and_conflicting_ones_are_asked(
+    layout, prepared, caplog
+):
+    name, cell = ("time,cell,v", "a,") if layout == "long" else ("time,a", "")
+    rows = [f"2024-01-01 0{hour}:00,{cell}{hour}" for hour in (1, 1, 2, 3, 3, 4)]
+    ds = prepared("\n".join([name, *rows]), layout=layout)
+    assert ds[name[-1] if layout == "long" else "value"].to_numpy().ravel().tolist() == [1, 2, 3, 4]
+    assert "left out 2 repeated rows, the first in line 3" in caplog.text
+    with pytest.raises(InputError, match=r"line 8: time 2024-01-01 02:00:00.*line 4"):
+        prepared("\n".join([name, *rows, f"2024-01-01 02:00,{cell}9"]), layout=layout)
+
+
+@pytest.mark.parametrize("step", ["5min", "15min", "30min", "1h"])
+def test_hours_that_clocks_skipped_in_several_years_are_recognised(step, prepared):
+    wall = pd.date_range("2022-03-01", "2023-04-10", freq=step, tz="UTC").tz_convert("Europe/Rome")
+    wall = wall.tz_localize(None)
+    wall = wall[~wall.duplicated()]
+    text = "time,a\n" + "".join(f"{time},1\n" for time in wall)
+    with pytest.raises(InputError, match=r"clock='local'"):
+        prepared(text, layout="wide")
+    gap = text.replace("2022-06-01 05:00:00,1\n", "")
+    with pytest.raises(InputError, match="have no row") as raised:
+        prepared(gap, layout="wide")
+    assert "local" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"time_format": "%H:%M"}])
+def test_times_of_day_ask_for_the_date(options, prepared):
+    text = "time,a\n" + "".join(f"{hour % 24:02}:00,1\n" for hour in range(30))
+    with pytest.raises(InputError, match=r"'00:00' is a time of day without a date; .*start="):
+        prepared(text, layout="wide", **options)
+    given = {"layout": "wide", "start": "2024-01-01T00:00", "step": "1h"}
+    assert len(prepared(text, **given).time) == 30
+    with pytest.raises(InputError, match=r"line 5: time 04:00, expected that of 2024-01-01 03:00"):
+        prepared(text.replace("03:00,1\n", "", 1), **given)

@@ -621,7 +621,8 @@ def test_an_hour_shown_twice_is_not_called_a_duplicate(table, layout, zone):
     said = refusal(path, layout=layout, **zone)
     assert "already in line" in said
     assert "as daylight saving time ends, pass --clock local and --time-zone" in said
-    again = table({"time": [*HOURS, HOURS[1]], "cell": 7, "a": 1.0})
+    values = [*range(len(HOURS)), 9.5]
+    again = table({"time": [*HOURS, HOURS[1]], "cell": 7, "a": values})
     assert "daylight" not in refusal(again, layout=layout, **zone)
 
 
@@ -660,6 +661,10 @@ def columns_of(values):
         (
             (slice(50, 53), 2, 255),
             "likely marks of missing values: 255, 3 times, all others are 0 to 8.99",
+        ),
+        (
+            (slice(50, 56), 2, [2046, 2047] * 3),
+            "2046, 3 times, all others of cell c2 are 5.",
         ),
         (
             (BUSY.hour > 22, slice(None), NAN),

@@ -2,14 +2,17 @@
 
 import importlib.util
 import signal
+from functools import partial
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from supernodes import changed_node, start_supernode
 from waiting import wait_for
 
 from experiments import federation_demo
 from experiments.local_flower import LocalFlower, follow
+from stforecast.cli.federate import federate_command
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.settings import RunSettings, write_app
@@ -22,6 +25,9 @@ pytestmark = [
 ]
 
 ROUNDS = 2
+
+DAYS = 29
+"""Days of the default settings: its lags reach back a week."""
 
 STALLED = """
 import pathlib, time
@@ -66,8 +72,36 @@ def test_numbers_are_those_of_a_run_without_it(tmp_path):
     settings = {**federation_demo.SETTINGS, "rounds": ROUNDS}
     mse = federation_demo.in_one_process(tmp_path, "fedavg", settings)
     assert about["test"]["mse"] == pytest.approx(mse, rel=1e-4)
-    assert about["nodes"] == about["models"] == 3
+    assert about["nodes"] == 3
     assert not list(tmp_path.glob("*.federation/run-*/secure-sum"))
+
+
+def test_a_run_with_default_settings_begins_and_ends_with_secure_sums(tmp_path):
+    """The default method on three nodes; then the same with plain uploads, which they refuse."""
+    cubes = federation_demo.make_cubes(tmp_path, days=DAYS)
+    settings = {"service": "internet", "rounds": ROUNDS, "device": "cpu"}
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    common = ["--clients=9", "--start=120", f"--out={tmp_path / 'app'}", *words]
+    write = partial(CliRunner().invoke, federate_command, catch_exceptions=False)
+    said = write([*common, f"--results={tmp_path}"]).output
+    assert "uploads are added up under masks: the server learns only sums over 3 nodes" in said
+    with LocalFlower(tmp_path / "logs") as flower:
+        for path, (name, (first, _)) in zip(cubes, federation_demo.SHARES.items(), strict=True):
+            flower.start_node(name, path, first)
+        about = follow(flower, flower.run(tmp_path / "app"), tmp_path, seconds=1800)
+        said = write([*common, "--plain-uploads", f"--results={tmp_path / 'plain'}"]).output
+        assert "nodes refuse this run, except those with allow_disclosure = true" in said
+        flower.run(tmp_path / "app")
+        log = tmp_path / "plain" / "server.log"
+        wait_for(lambda: log.exists() and "0 of 9 clients came" in log.read_text(), 300, "its end")
+    assert "DisclosureRefused, see the node's own log" in log.read_text()
+    assert "attacks computed the node's readings" in (tmp_path / "logs" / "north.log").read_text()
+    text = (tmp_path / "server.log").read_text()
+    assert "uploads are added up under masks" in text
+    assert "the sum is lost" not in text
+    mse = federation_demo.in_one_process(tmp_path, "fedlean", {**settings, "refit": "never"})
+    assert about["test"]["mse"] == pytest.approx(mse, rel=1e-3)
+    assert about["nodes"] == 3
 
 
 def test_a_node_that_is_lost_after_masking_is_part_of_the_sum(tmp_path):

@@ -4,15 +4,16 @@ import dataclasses
 import math
 from contextlib import suppress
 from functools import partial
+from typing import get_args
 
 import pytest
 import torch
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import predictions
+from stforecast.federated.core.method import Disclosure, predictions
 from stforecast.federated.core.state import Participants, State
-from stforecast.federated.nodes.masker import summand_weights
+from stforecast.federated.nodes.summing import summand_weights
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.robust import RULES, Robust
 from stforecast.methods import METHODS as ALL
@@ -72,6 +73,7 @@ def test_it_describes_itself(name):
     assert method.sums in ("none", "samples", "clients")
     assert method.sums == "none" or not method.keeps_apart
     assert method.sums != "none" or method.needs_each
+    assert method.discloses in get_args(Disclosure)
     assert set(vars(method).get("guards", ())) <= set(RULES)
     assert method.unguarded
 

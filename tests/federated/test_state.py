@@ -52,6 +52,18 @@ def test_a_round_draws_no_numbers_of_its_first_client():
     assert not torch.equal(draw(1, 2), draw(1, 2, 0))
 
 
+def test_a_secret_order_has_each_number_once_and_does_not_follow_from_the_seed():
+    clients, data = make_clients(Training(), sizes=(8, 8)), make_data((8, 8))
+    ids, settings = torch.tensor([0, 1]), (Training(), 7, 0)
+    keyed, other = (Cohort(clients, ids, data, *settings).secret_order(50) for _ in range(2))
+    assert torch.equal(keyed, other)
+    secret, other = (
+        Cohort(clients, ids, data, *settings, secret=True).secret_order(50) for _ in range(2)
+    )
+    assert torch.equal(secret.sort().values, torch.arange(50).expand(2, 50))
+    assert len({tuple(order) for order in torch.cat([secret, other, keyed]).tolist()}) == 6
+
+
 def test_cohorts_have_one_size_and_one_step_count():
     clients = make_clients(Training(), sizes=(8, 4, 8, 8, 4, 8))
     clients.moments[STEPS]["b"] = torch.tensor([2.0, 1.0, 2.0, 0.0, 1.0, 2.0])

@@ -42,6 +42,12 @@ def test_a_saved_learner_predicts_the_same(learner, tmp_path):
             assert (loaded.predict(images, client, view) == expected).all()
 
 
+def test_a_loaded_learner_says_that_it_has_no_accuracy(learner, tmp_path):
+    loaded = Learner.load(learner.save(tmp_path / "model"))
+    with pytest.raises(InputError, match="a loaded learner has no accuracy"):
+        loaded.accuracy()
+
+
 def test_predictions_are_the_accuracy(learner):
     images = learner.images
     accuracies = []
@@ -116,7 +122,7 @@ def test_a_finished_run_is_not_overwritten(finished):
 
 
 def test_mistakes(learner, tmp_path):
-    with pytest.raises(InputError, match="is not fitted"):
+    with pytest.raises(InputError, match="has no accuracy"):
         Learner("solo").accuracy()
     with pytest.raises(InputError, match="there are clients 0 to 2"):
         learner.predict(learner.images.images[:1], 3)

@@ -111,7 +111,7 @@ def test_numbers_are_those_of_one_process(method, secure, federation, tmp_path):
     for name in ("train_loss", "train_task_loss", "participants", "failed"):
         assert rounds[name].tolist() == pytest.approx(learner.rounds_[name].tolist(), rel=1e-3)
     check_models(learner, tmp_path)
-    assert (about["nodes"], about["models"], about["left_out"]) == (N, N, {})
+    assert (about["nodes"], about["left_out"]) == (N, {})
 
 
 NOT_ON_NODES = {"fedic", "central", "chance", *(n for n in METHODS if n.startswith(("lin", "nea")))}
@@ -121,7 +121,7 @@ NOT_ON_NODES = {"fedic", "central", "chance", *(n for n in METHODS if n.startswi
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - NOT_ON_NODES))
 def test_every_method_leaves_models_that_need_no_server(method, federation, tmp_path):
     run, link, learner = federation(method)
-    assert serve(link, run)["models"] == N
+    assert serve(link, run)["nodes"] == N
     check_models(learner, tmp_path)
 
 
@@ -247,7 +247,8 @@ def test_the_command_writes_the_app(tmp_path):
     ]  # fmt: skip
     assert "Missing option '--classes'" in type_in(*words).output
     done = type_in(*words, "--classes", "cat, dog")
-    assert done.output == f"begin it with: flwr run {tmp_path / 'app'} --stream\n"
+    assert done.output.startswith("uploads are plain: the server sees each client's upload")
+    assert done.output.endswith(f"begin it with: flwr run {tmp_path / 'app'} --stream\n")
     run = read_app(Path(tmp_path / "app"))
     assert (run.classes, run.n_clients, run.patience.enough) == (("cat", "dog"), 4, 2)
     assert (run.owners, run.out) == ({7: range(4)}, str(tmp_path / "results"))
@@ -262,3 +263,14 @@ def test_the_command_writes_the_app(tmp_path):
     with pytest.raises(InputError, match=r"classes is 'cat,cat'; give two different names"):
         type_in(*words, "--classes", "cat,cat")
     assert json.loads(json.dumps(run.as_run_config())) == run.as_run_config()
+
+
+@pytest.mark.parametrize(("more", "fewest"), [((), 3), (("--plain-uploads",), 0)])
+def test_uploads_are_masked_by_default(more, fewest, tmp_path):
+    type_in(
+        "--method", "fedavg", "--clients", 4, "--classes", "cat,dog", "--size", 16, "--out",
+        tmp_path / "app", "--results", tmp_path / "results", *more,
+    )  # fmt: skip
+    run = read_app(tmp_path / "app")
+    assert bool(run.secure) == bool(fewest)
+    assert run.patience.min_parties == (fewest or 1)

@@ -121,6 +121,8 @@ def federate_images_command(
     results: Path | None = None,
     nodes: tuple[str, ...],
     secure_aggregation: bool = False,
+    plain_uploads: bool = False,
+    allow_disclosure: bool = False,
     unsafe_open: bool = False,
     **settings: Any,
 ) -> None:
@@ -135,8 +137,11 @@ def federate_images_command(
         classes: names of all nodes' classes, such as cat,dog; a node may lack some.  [required]
         out: folder for the app.  [required]
         results: folder on the server for the results.  [required]
-        secure_aggregation: mask the nodes' uploads, so that the server learns only sums over the
-            nodes.
+        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
+            are masked wherever the method's server needs only sums, so that it learns no more.
+        plain_uploads: do not mask uploads, so that the server sees what each node sends.
+        allow_disclosure: write a run also if two parties take part and each can compute the
+            other's data.
         unsafe_open: run although strangers can run apps at the server's address; see
             stforecast federate serve.
     """
@@ -145,11 +150,11 @@ def federate_images_command(
     from vision.config import check_read, resolve
     from vision.nodes import ImageFederation, parse_classes
 
-    shared = shared_settings(ctx, settings, nodes, secure_aggregation)
+    shared = shared_settings(ctx, settings, nodes)
     check_read(method, options.given(ctx, settings))
     shared |= {"unsafe_open": unsafe_open, "classes": parse_classes(classes)}
     found = resolve(method, **settings, clients=clients)
-    write_federation(out, ImageFederation(found, **shared))
+    write_federation(ctx, out, ImageFederation(found, **shared))
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:

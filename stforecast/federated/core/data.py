@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -136,6 +138,15 @@ def batches(
 def shuffled(n: int, generators: Sequence[torch.Generator]) -> Tensor:
     """Return the numbers below n in an order drawn by each generator, `(generators, n)`."""
     return torch.stack([torch.randperm(n, generator=g) for g in generators])
+
+
+def secretly_shuffled(n: int, rows: int) -> Tensor:
+    """Return the numbers below n in orders drawn from the machine's entropy, `(rows, n)`.
+
+    `torch.Generator` will not do: it takes 32 bits of its seed, which can all be tried.
+    """
+    draws = np.frombuffer(secrets.token_bytes(8 * n * rows), np.uint64).reshape(rows, n)
+    return torch.from_numpy(draws.argsort(axis=1))
 
 
 def members(groups: Tensor, group: int) -> Tensor:

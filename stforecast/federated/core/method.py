@@ -23,6 +23,10 @@ from stforecast.federated.core.training import Training
 Sums = Literal["none", "samples", "clients"]
 """Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
 
+Disclosure = Literal["readings", "some", "little", "unmeasured"]
+"""What attacks found in one node's plain uploads: the readings themselves, some of them, little
+more than anyone could guess, or nobody has attacked them."""
+
 EXPERTS = "experts"
 """View of a method that `has_experts`: its two forecasts, one after the other."""
 
@@ -88,6 +92,8 @@ class Method:
     """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
     sums: Sums = "none"
     """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
+    discloses: ClassVar[Disclosure] = "unmeasured"
+    """What attacks found in a node's plain uploads, see `Disclosure`."""
     sends_counts: ClassVar[bool] = False
     """Whether uploads hold integers or truth values, which the Gaussian mechanism leaves as is."""
     needs_each: ClassVar[str] = "its server may need each client's upload by itself"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.data import ClientData, batches
+from stforecast.federated.core.data import ClientData, batches, secretly_shuffled, shuffled
 from stforecast.federated.core.tensors import Batch, Params, is_range, take, without_prefix
 from stforecast.federated.core.training import STEPS, Moments, Optimizer, Training, zero_moments
 
@@ -216,6 +216,7 @@ class Cohort:
             is kept.
         model: parameters and buffers `(clients, …)` to begin with where `clients` keeps none, as
             they are received anew; by default those of `clients`.
+        secret: whether `secret_order` must not follow from the run's seed.
 
     Attributes:
         params: leaf tensors `(n, …)` that require gradients, updated in place.
@@ -241,9 +242,10 @@ class Cohort:
         first: int = 0,
         found: Sequence[Params] = (),
         model: tuple[Params, Params] | None = None,
+        secret: bool = False,
     ) -> None:
         self.ids, self.data, self.training = ids, data, training
-        self.round, self.stage = round, stage
+        self.round, self.stage, self._secret = round, stage, secret
         self.generators = [generator(seed, round, first + int(i)) for i in ids]
         views = copied and is_range(ids)  # If the ids are no range, `take` returns copies already.
         params, self.buffers, self.memory, *moments = (
@@ -265,6 +267,13 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def secret_order(self, n: int) -> Tensor:
+        """Return the numbers below n in an order for each client, `(clients, n)`.
+
+        On a node, nobody else can compute it; in one process it is keyed to the run.
+        """
+        return secretly_shuffled(n, len(self)) if self._secret else shuffled(n, self.generators)
 
     @property
     def state(self) -> Params:

@@ -107,6 +107,12 @@ class Training(CheckedOptions):
     patience: NonNegativeInt = 0
     mixed_precision: Literal["no", "bf16"] = "no"
 
+    @property
+    def further(self) -> Training:
+        """Return the settings of refits and of a run that goes on: a lower, constant rate."""
+        lr = FURTHER_RATES[self.schedule] * self.lr
+        return dataclasses.replace(self, schedule="constant", lr=lr)
+
     def lr_in(self, round: int) -> float:
         """Return the learning rate of a round, from 0; after the last round, the last one's."""
         if self.schedule == "constant":

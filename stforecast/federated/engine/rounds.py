@@ -29,7 +29,7 @@ from stforecast.federated.engine import stragglers
 from stforecast.federated.engine.faults import DIVERGED, Diverged, reasons_of
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.uploads.robust import Robust
-from stforecast.federated.uploads.uplink import Uplink
+from stforecast.federated.uploads.uplink import Sent, Uplink, count_uploads
 
 log = logging.getLogger(__name__)
 
@@ -252,6 +252,7 @@ class Federation:
         best: copy of the state that predicts after the round of the lowest validation loss,
             without the optimiser's moments (None at the start and without validation samples).
         latest: participants of the latest round.
+        sent: uploads that have left each client, at most: one in each round.
     """
 
     latest: Participants
@@ -271,6 +272,7 @@ class Federation:
         _warn_of_draws(method, drawn)
         rounds = method.training.rounds * len(trainer.stream)
         self.server = Server(method, trainer.state, rounds, uplink=trainer.uplink, robust=robust)
+        self.sent = count_uploads(Sent(trainer.uplink))
         self.best: State | None = None
         self._validated: State | None = None
 
@@ -320,6 +322,7 @@ class Federation:
         self.latest = participants = self.participants()
         stragglers.begin(server.method.training, self.state, participants.ids)
         trained = trainer.train(participants.ids)
+        self.sent.uploads += bool(trained.upload)
         server.report_failures(trained.failed, len(participants.ids))
         upload = server.decode(trained.ids, trained.upload, trained.like)
         server.aggregate(trained.ids, upload, participants.stage)
@@ -382,6 +385,7 @@ class Federation:
         self.best = self.trainer.copy(best) if best else None
         self.server.best_round = best.round if best else None
         self.server.reports = list(reports)
+        self.sent.uploads = sum(report.bytes_up > 0 for report in reports)
 
     def history(self) -> list[dict[str, float]]:
         """Return the rounds' reports as rows of a table."""

@@ -43,7 +43,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.tensors import total_bytes
 from stforecast.federated.core.training import STEPS, Training, moment_names
-from stforecast.federated.kernels.compiler import cache_folder, processor_flags, tiles
+from stforecast.federated.kernels.compiler import cache_folder, processor_flags
 
 log = logging.getLogger(__name__)
 
@@ -206,8 +206,7 @@ def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     """Return whether a training step of a population is faster in bfloat16.
 
     The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
-    It is measured anew for another model, batch, number of threads or version of torch, and if the
-    processor has tiles for matrix products or no longer has them.
+    It is measured again for another model, batch, number of threads, processor or version of torch.
     """
     kept = _kept(population, x, threads)
     if kept and kept.is_file():
@@ -256,7 +255,7 @@ def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
     """Return the file that keeps the answer; None without a folder that can be trusted."""
     folder = cache_folder()
     shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
-    machine = processor_flags(), tiles(), torch.__version__
+    machine = processor_flags(), torch.__version__
     about = *machine, repr(population.model), shapes, tuple(x.shape), threads
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
     return folder / f"bfloat16-{key}" if folder else None

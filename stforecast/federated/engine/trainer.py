@@ -128,8 +128,9 @@ class Trainer:
         train_data: samples of the current stage.
         workers: copies of the method, one for each cohort that trains at the same time.
         found: what was computed from each client's samples of this stage, see `Cohort.kept`.
-        secret_noise: whether the noise of uploads comes from the machine's entropy, so that nobody
-            who knows the run's settings can compute it; otherwise it is keyed to the run.
+        secret_noise: whether the noise of uploads, and orders that are to be secret, come from the
+            machine's entropy, so that nobody who knows the run's settings can compute them;
+            otherwise they are keyed to the run.
     """
 
     secret_noise = False
@@ -311,6 +312,30 @@ class Trainer:
         if state.round:
             self.enter(self.stream.place(state.round - 1, self.method.training.rounds)[0])
 
+    def with_new_samples(self, state: State) -> State:
+        """Return a state of these clients that had other samples, to go on with the present ones.
+
+        The best round's state is saved without moments, so its optimiser starts with zero moments.
+        What clients fit before they predict is left out. What a saved state lacks is received
+        again, or as it is before the first round.
+        """
+        fresh, method = self.state, self.method
+        memory = {n: t for n, t in state.clients.memory.items() if n in fresh.clients.memory}
+        clients = dataclasses.replace(state.clients, memory=memory)
+        resumed = copy.deepcopy(dataclasses.replace(state, clients=clients))
+        own = dict(resumed.clients.groups())
+        everyone = Participants(torch.arange(len(self)), fresh.clients.sizes, state.round)
+        received = method.broadcast(state.server, everyone)
+        for group in ("params", "buffers", "memory"):
+            for name, t in dict(fresh.clients.groups())[group].items():
+                if name not in own[group]:
+                    own[group][name] = t if group == "memory" else received.get(name, t).clone()
+        resumed.clients.sizes = fresh.clients.sizes
+        if not resumed.clients.moments:
+            resumed.clients.moments = fresh.clients.moments
+        resumed.clients.memory |= method.sample_memory(self.train_data)
+        return resumed
+
     def train(self, ids: Tensor) -> Trained:
         """Train clients of increasing `ids` for a round; those that fail keep their state.
 
@@ -392,6 +417,7 @@ class Trainer:
             first=self.first,
             found=self.found,
             model=self._model,
+            secret=self.secret_noise,
         )
 
     def _generator(self, i: int, purpose: int) -> torch.Generator:

@@ -22,7 +22,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 SOURCES = (
-    *("vectors.c", "prefetch.c", "factors.c", "tiles.c", "products.c", "gru.c", "features.c"),
+    *("vectors.c", "prefetch.c", "factors.c", "products.c", "gru.c", "features.c"),
     *("convolution.c", "sparse.c", "images.c", "adam.c", "column.c", "perceptron.c"),
 )
 """Source files, compiled as one in this order."""
@@ -31,23 +31,15 @@ VARIANTS = {
     "float": {"REAL": "float", "INTEGER": "int"},
     "double": {"REAL": "double", "INTEGER": "long long"},
     "bfloat16": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1"},
-    "tiles": {"REAL": "float", "INTEGER": "int", "BFLOAT16": "1", "TILES": "1"},
 }
-"""Macros of each variant, by its name. Tensors of the last two are float32; only the factors of
-products are rounded. The last one multiplies them in the processor's tiles (Intel AMX)."""
+"""Macros of each variant, by its name. Tensors of the last one are float32; only the factors of
+products are rounded."""
 
-OPTIONAL = ("bfloat16", "tiles")
-"""Variants that are left out if the processor or the compiler has no instructions for them."""
+OPTIONAL = "bfloat16"
+"""Variant that is left out if the processor or the compiler has no instructions for it."""
 
 NAMES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16"}
-"""Variant of each precision; where tiles can be used, they take the place of the last one."""
-
-TILE_FLAGS = {"amx_tile", "amx_bf16"}
-"""What Linux calls the instructions for tiles among the processor's flags."""
-
-REQUEST_TILES = (158, 0x1023, 18)
-"""Linux's call that lets a process use tiles: arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA. Without
-it their first use ends the process, as the system has kept no room to save these registers."""
+"""Variant of each precision."""
 
 C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
 """C types of numbers; tensors and None are pointers."""
@@ -88,37 +80,7 @@ def precision(dtype: torch.dtype) -> torch.dtype:
 @cache
 def supported() -> frozenset[torch.dtype]:
     """Return the variants that were compiled: those that this processor can run."""
-    return frozenset(dtype for dtype in NAMES if _has(_variant(dtype)))
-
-
-def _has(variant: str) -> bool:
-    return hasattr(library(), f"gru_forward_{variant}")
-
-
-def _variant(dtype: torch.dtype) -> str:
-    return "tiles" if dtype == torch.bfloat16 and tiles() else NAMES[dtype]
-
-
-@cache
-def tiles() -> bool:
-    """Return whether bfloat16 factors are multiplied in the processor's tiles, in all threads."""
-    if TILE_FLAGS.difference(processor_flags().split()):
-        missing = "the processor has none"
-    elif not _has("tiles"):
-        missing = "not compiled, as the compiler does not know them"
-    elif not _tiles_permitted():
-        missing = "the system does not permit them"
-    else:
-        missing = ""
-    log.debug("tiles for bfloat16: %s", missing or "used")
-    return not missing
-
-
-def _tiles_permitted() -> bool:
-    """Ask Linux for tiles."""
-    call_system = ctypes.CDLL(None).syscall
-    call_system.argtypes = [ctypes.c_long] * len(REQUEST_TILES)
-    return bool(call_system(*REQUEST_TILES) == 0)
+    return frozenset(dtype for dtype in NAMES if hasattr(library(), f"gru_forward_{NAMES[dtype]}"))
 
 
 def call(
@@ -130,7 +92,7 @@ def call(
         MemoryError: if the function cannot allocate memory.
         IndexError: if a key is out of range.
     """
-    function = getattr(library(), f"{name}_{_variant(dtype)}")
+    function = getattr(library(), f"{name}_{NAMES[dtype]}")
     if function.argtypes is None:
         function.argtypes = [C_TYPES.get(type(a), ctypes.c_void_p) for a in arguments]
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
@@ -180,7 +142,7 @@ def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
             try:
                 _run([*command, *defined, "-xc", "-", "-o", target], input=text)
             except subprocess.CalledProcessError:
-                if variant not in OPTIONAL:
+                if variant != OPTIONAL:
                     raise
             else:
                 objects.append(target)

@@ -1,14 +1,8 @@
 /* Factors of matrix products: values, or with BFLOAT16 pairs of rounded values that are adjacent
  * along the sum; sums have the precision of REAL.
- *
- * With TILES as well, products are sums of tiles of the processor (Intel AMX): 16 x 16 pairs. What
- * a sum lacks to a multiple of 16 pairs is filled up with zeros.
  */
 #if defined(BFLOAT16)
 #include <immintrin.h>
-#if defined(TILES) && !defined(__AMX_BF16__)
-#error "This variant needs a processor and a compiler with AMX-BF16."
-#endif
 enum { PAIR = 2 };
 typedef uint32_t factor;
 #else
@@ -20,25 +14,14 @@ typedef factors loose_factors __attribute__((aligned(__alignof__(factor)), may_a
 
 INLINE factors load_factors(const factor *p) { return *(const loose_factors *)p; }
 
-/* A block of a product is ROWS by VECS vectors. It fills all but a few registers, or six of the
- * eight tiles, two by VECS; the others are for factors. */
-#if defined(TILES)
-enum { TILE = 16, ROWS = 2 * TILE, VECS = 3 };
-#else
-enum { TILE = 1, ROWS = BYTES == 64 ? 8 : 4, VECS = 3 };
-#endif
+/* A block of a product is ROWS by VECS vectors. It fills all but a few registers, which are for
+ * factors. */
+enum { ROWS = BYTES == 64 ? 8 : 4, VECS = 3 };
 /* Rows of a block of two vectors, which are a cache line of AVX2: as many sums, fewer loads. */
 enum { TALL = BYTES == 32 ? 6 : ROWS };
 
 /* Number of factors of a sum of `depth` values. */
-INLINE ptrdiff_t factors_of(ptrdiff_t depth)
-{
-    ptrdiff_t pairs = (depth + PAIR - 1) / PAIR;
-    return (pairs + TILE - 1) / TILE * TILE;
-}
-
-/* Number of rows of left factors: tiles read past the last one, but such sums are not used. */
-INLINE ptrdiff_t rows_read(ptrdiff_t rows) { return TILE > 1 ? rows + ROWS : rows; }
+INLINE ptrdiff_t factors_of(ptrdiff_t depth) { return (depth + PAIR - 1) / PAIR; }
 
 /* Allocates space for factors, if they are not the values themselves; NULL if out of memory. It
  * begins with a cache line, as a load from two takes twice as long. */
@@ -61,21 +44,19 @@ INLINE const factor *factors_along(ptrdiff_t rows, ptrdiff_t depth, const REAL *
 {
 #ifdef BFLOAT16
     ptrdiff_t n = factors_of(depth);
-    for (ptrdiff_t i = 0; i < rows; i++) {
+    for (ptrdiff_t i = 0; i < rows; i++)
         for (ptrdiff_t k = 0; k < depth; k += LANES) {
             halves of_values = rounded(load(values + i * depth + k));
             memcpy(room + i * n + k / PAIR, &of_values, sizeof of_values);
         }
-        memset(room + i * n + depth / PAIR, 0, (n - depth / PAIR) * sizeof(factor));
-    }
     return room;
 #else
     return values;
 #endif
 }
 
-/* Right factors of (depth, n), down whose columns sums run: (factors_of(depth), n); n is a multiple
- * of LANES. They are written to `room`, unless they are the values themselves. */
+/* Factors of (depth, n), down whose columns sums run: (factors_of(depth), n); n is a multiple of
+ * LANES. They are written to `room`, unless they are the values themselves. */
 static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *values, factor *room)
 {
 #ifdef BFLOAT16
@@ -90,30 +71,4 @@ static const factor *factors_down(ptrdiff_t depth, ptrdiff_t n, const REAL *valu
 #else
     return values;
 #endif
-}
-
-/* Left factors of a product: the factor k of row i is at + i row + k step. */
-struct left {
-    const factor *at;
-    ptrdiff_t row, step;
-};
-
-/* Left factors of the transpose of (depth, n), otherwise as `factors_down`. Tiles are loaded by
- * rows, so theirs are transposed; `room` is for both. */
-INLINE struct left factors_across(ptrdiff_t depth, ptrdiff_t n, const REAL *values, factor *room)
-{
-    const factor *down = factors_down(depth, n, values, room);
-#ifdef TILES
-    ptrdiff_t pairs = factors_of(depth);
-    transpose(pairs, n, (const REAL *)down, (REAL *)(room + pairs * n));
-    return (struct left){room + pairs * n, pairs, 1};
-#else
-    return (struct left){down, 1, n};
-#endif
-}
-
-INLINE ptrdiff_t room_across(ptrdiff_t depth, ptrdiff_t n)
-{
-    ptrdiff_t pairs = factors_of(depth);
-    return TILE > 1 ? pairs * (n + rows_read(n)) : pairs * n;
 }

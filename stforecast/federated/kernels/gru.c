@@ -107,11 +107,11 @@ static void step_forward(ptrdiff_t batch, const struct step *s, const factor *w_
                          struct fetch *fetch)
 {
     for (ptrdiff_t unit = 0; unit < s->size; unit += LANES) {
-        ptrdiff_t row = 0, rows = rows_at_once(batch);
-        for (; row + rows <= batch; row += rows)
-            step_block(rows, s, w_hh, row, unit, fetch);
-        for (; row < batch; row += rows_at_end(batch - row))
-            step_block(rows_at_end(batch - row), s, w_hh, row, unit, fetch);
+        ptrdiff_t row = 0;
+        for (; row + ROWS <= batch; row += ROWS)
+            step_block(ROWS, s, w_hh, row, unit, fetch);
+        for (; row < batch; row++)
+            step_block(1, s, w_hh, row, unit, fetch);
     }
 }
 
@@ -127,11 +127,10 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
 {
     const struct gru g = {steps, batch, inputs, size, x_sample, x_step};
     ptrdiff_t states = batch * size, weights = 3 * size * size, depth = factors_of(size);
-    factor *of_w = factor_room(depth * (3 * size + rows_read(batch)));
+    factor *of_w = factor_room(depth * (3 * size + batch));
     factor *of_hidden = of_w + depth * 3 * size;
     if (!of_w)
         return 1;
-    load_tiles(batch);
     for (ptrdiff_t c = 0; c < clients; c++) {
         struct kept k = kept_of(&g, kept, c);
         const factor *w = factors_down(size, 3 * size, w_hh + c * weights, of_w);
@@ -159,7 +158,6 @@ int CONCAT(gru_forward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t batc
             step_forward(batch, &s, w, &fetch);
         }
     }
-    release_tiles();
     free(of_w);
     return 0;
 }
@@ -253,7 +251,6 @@ static void client_backward(const struct gru *g, const struct back *s, struct fe
     ptrdiff_t size = g->size, states = g->batch * size, later = (g->steps - 1) * g->batch;
     transpose(size, 3 * size, s->w_hh, s->w_t);
     const factor *w_t = factors_down(3 * size, size, s->w_t, s->of_w_t);
-    load_tiles(g->batch);
     for (ptrdiff_t t = g->steps - 1; t > 0; t--) {
         step_backward(g, s, t);
         struct fetch before = {0};
@@ -266,11 +263,9 @@ static void client_backward(const struct gru *g, const struct back *s, struct fe
         product(g->batch, depth, size, left, depth, 1, w_t, s->d_hidden, 1, &before);
     }
     step_backward(g, s, 0);
-    struct left hidden = factors_across(later, size, s->kept.hidden, s->of_hidden);
+    const factor *hidden = factors_down(later, size, s->kept.hidden, s->of_hidden);
     const factor *d_gates = factors_down(later, 3 * size, s->d_gates, s->of_gates);
-    load_tiles(size);
-    product(size, factors_of(later), 3 * size, hidden.at, hidden.row, hidden.step, d_gates,
-            s->d_w_hh, 0, next);
+    product(size, factors_of(later), 3 * size, hidden, 1, size, d_gates, s->d_w_hh, 0, next);
     memcpy(s->d_b_ih, s->d_b_hh, 2 * size * sizeof(REAL));
 }
 
@@ -288,8 +283,7 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
     ptrdiff_t states = batch * size, later = (steps - 1) * batch, weights = 3 * size * size;
     ptrdiff_t depth = factors_of(3 * size), summed = factors_of(later);
     REAL *values = malloc((states + 3 * later * size + weights) * sizeof(REAL));
-    factor *factors = factor_room(depth * (size + rows_read(batch)) + 3 * summed * size +
-                                  room_across(later, size));
+    factor *factors = factor_room(depth * (size + batch) + 4 * summed * size);
     if (!values || !factors) {
         free(values);
         free(factors);
@@ -299,7 +293,7 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
     s.d_gates = s.d_hidden + states;
     s.w_t = s.d_gates + 3 * later * size;
     s.of_step = s.of_w_t + depth * size;
-    s.of_gates = s.of_step + depth * rows_read(batch);
+    s.of_gates = s.of_step + depth * batch;
     s.of_hidden = s.of_gates + 3 * summed * size;
     memset(d_w_ih, 0, clients * inputs * 3 * size * sizeof(REAL));
     memset(d_b_ih, 0, clients * 3 * size * sizeof(REAL));
@@ -328,7 +322,6 @@ int CONCAT(gru_backward, NAME)(ptrdiff_t clients, ptrdiff_t steps, ptrdiff_t bat
         }
         client_backward(&g, &s, &next);
     }
-    release_tiles();
     free(values);
     free(factors);
     return 0;

@@ -2,8 +2,6 @@
  * memory bandwidth unused.
  */
 
-#ifndef TILES
-
 INLINE vec multiply_add(vec sum, factor left, factors right)
 {
 #ifdef BFLOAT16
@@ -44,8 +42,6 @@ INLINE void block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_
             sums[i][v] = s[i][v];
 }
 
-#endif
-
 INLINE void product_block(int rows, int vecs, ptrdiff_t depth, const factor *a, ptrdiff_t a_row,
                           ptrdiff_t a_step, const factor *b, ptrdiff_t n, REAL *c, int add,
                           struct fetch *fetch)
@@ -65,14 +61,13 @@ INLINE void columns(int vecs, ptrdiff_t m, ptrdiff_t depth, const factor *a, ptr
                     ptrdiff_t a_step, const factor *b, ptrdiff_t n, REAL *c, int add,
                     struct fetch *fetch)
 {
-    ptrdiff_t i = 0, rows = rows_at_once(m);
+    ptrdiff_t i = 0;
     for (; vecs == 2 && TALL > ROWS && m - i >= TALL && m - i != 2 * ROWS; i += TALL)
         product_block(TALL, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
-    for (; i + rows <= m; i += rows)
-        product_block(rows, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
-    for (; i < m; i += rows_at_end(m - i))
-        product_block(rows_at_end(m - i), vecs, depth, a + i * a_row, a_row, a_step, b, n,
-                      c + i * n, add, fetch);
+    for (; i + ROWS <= m; i += ROWS)
+        product_block(ROWS, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
+    for (; i < m; i++)
+        product_block(1, vecs, depth, a + i * a_row, a_row, a_step, b, n, c + i * n, add, fetch);
 }
 
 /* c (m, n) = a (m, depth) b (depth, n), or added to c; a as in `block`, the others in C order; n is

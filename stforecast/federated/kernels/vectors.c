@@ -13,7 +13,7 @@
 #define CONCAT(a, b) CONCAT_(a, b)
 #define INLINE static inline __attribute__((always_inline))
 
-#if defined(__AVX512F__) || defined(TILES)
+#ifdef __AVX512F__
 enum { BYTES = 64 };
 #elif defined(__AVX__)
 enum { BYTES = 32 };

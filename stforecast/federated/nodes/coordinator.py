@@ -12,6 +12,9 @@ No single node decides which round is the best, and so which models are kept: se
 If a folder is given, the server's state is saved after each round. A run that was ended continues
 after the last complete round, to which its nodes return.
 
+After the rounds of a run may follow `Refits`: the nodes then train on newer samples, and the rounds
+go on from the state that the settings select, with the method's own numbers.
+
 A node answers once a round. It first validates its clients as they were after the last round (with
 the server's new message), then trains. A round's validation loss is therefore known one round later
 than in one process, and early stopping ends the run one round later.
@@ -63,7 +66,9 @@ from stforecast.federated.nodes.reported import (
     bounded_nodes,
     most_improved,
 )
+from stforecast.federated.nodes.run_settings import Refits
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
+from stforecast.federated.nodes.summing import adds_up, rows_of
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -103,8 +108,10 @@ class Coordinator:
         folder: folder of the server's checkpoints; None keeps none.
         run: identity of the run, as JSON; a checkpoint of another run is refused.
         begin: the server's tensors before the first round; by default the method's initial ones.
+        refits: refits after the run; None for none.
 
     Attributes:
+        begun: by refit that has begun, the rounds done before it.
         uploads: how often a client was asked to train at most, repeated rounds included.
         token: random name of the run, by which nodes find their state of it again.
         resumed: whether the run goes on from a checkpoint.
@@ -128,11 +135,14 @@ class Coordinator:
         folder: Path | None = None,
         run: Mapping[str, Any] | None = None,
         begin: Mapping[str, Tensor] | None = None,
+        refits: Refits | None = None,
     ) -> None:
         self.method, self.link, self.begin = copy.copy(method), link, begin
         # Simulated slow clients would be late by so many rounds; nodes are late by themselves.
         self.method.training = dataclasses.replace(method.training, slow_rounds=1)
         self.folder, self.identity = folder, dict(run or {})
+        self.refits, self.begun = refits, list[int]()
+        self.best: State | None = None
         found = newest_sound(folder, self.identity) if folder else None
         self.token: str = found.notes["token"] if found else secrets.token_hex(8)
         self.patience = patience or Patience()
@@ -141,6 +151,7 @@ class Coordinator:
         self.server = Server(
             self.method, state, method.training.rounds, uplink=uplink, robust=robust, lag=1
         )
+        self.adds_up = adds_up(self.method, self.server.uplink)
         self.late = LateAnswers(self.method, link, self.membership)
         check_uploads(type(method), self.server.uplink, self.server.robust, secure)
         self.sums = NodeSums(secure, link, self.membership) if secure else None
@@ -148,7 +159,7 @@ class Coordinator:
         self._like: Like | None = None
         self._model = like_of(method.population.initial())
         self._n_empty, self._n_reported, self._lost_because = 0, 0, ""
-        self._told_few, self.uploads = False, 0
+        self._told_few, self.uploads, self._base = False, 0, 0
         self._best_scores: dict[int, Reported] = {}
         self._sent, self._end, self._told_bounded = 0, "", set[tuple[int, str]]()
         self.test_errors: dict[str, float] = {}
@@ -161,22 +172,61 @@ class Coordinator:
         """Train for all rounds of the settings; return the nodes' last answers, if they finish."""
         server = self.server
         if self.resumed:
-            known = event("resumed", round=server.state.round)
-            log.info("the run goes on after round %d", server.state.round, extra=known)
+            known = event("resumed", round=self.done)
+            log.info("the run goes on after round %d", self.done, extra=known)
         self.membership.gather()
         if not self.resumed:
             sizes = self.membership.known_sizes()
             first = initial_state(self.method, sizes, server.state.seed).server
             server.state.server = first if self.begin is None else dict(self.begin)
-        while not server.finished:
-            self.run_round()
-            self._save()
-            self._pass_on(server.reports[:-1], after_round)
-        self._end = "the last validation"
-        self._record_score(self._ask_round(torch.tensor([], dtype=torch.long)))
-        self._pass_on(server.reports, after_round)
+        names = self.refits.names if self.refits else ()
+        while True:
+            while not self._complete:
+                self.run_round()
+                self._save()
+                self._pass_on(server.reports[:-1], after_round)
+            self._end = "the last validation"
+            self._record_score(self._ask_round(torch.tensor([], dtype=torch.long)))
+            self._pass_on(server.reports, after_round)
+            if len(self.begun) == len(names):
+                break
+            self._begin_refit(names[len(self.begun)])
         self._end = "the end"
         return self._finish()
+
+    @property
+    def done(self) -> int:
+        """Number of rounds done, those of refits included."""
+        return len(self.server.reports)
+
+    @property
+    def _complete(self) -> bool:
+        """Whether all rounds of the run, or of the refit under way, are done."""
+        if not self.begun or self.refits is None:
+            return self.server.finished
+        return self.done - self.begun[-1] == self.refits.rounds + self.method.sums_first
+
+    def _begin_refit(self, name: str) -> None:
+        """Go over to a refit: from the selected round of the run, or from the last."""
+        assert self.refits
+        from_best = not self.begun and self.refits.select == "best" and self.best is not None
+        state, of = self.server.state, self.best if from_best else self.server.state
+        assert of
+        log.info("%s: the nodes train on newer samples", name, extra=event("refit", refit=name))
+        state.server, self._base = of.server, of.round
+        state.round = 0 if self.method.sums_first else of.round
+        self.begun.append(self.done)
+        self._end = ""
+        self._use_refit(name)
+        self.membership.enter(name, self.done)
+
+    def _use_refit(self, name: str) -> None:
+        """Use the method of refits from now on."""
+        assert self.refits
+        self.method = copy.copy(self.method)
+        self.method.training = dataclasses.replace(self.refits.training, slow_rounds=1)
+        self.server.method = self.late.method = self.method
+        self.membership.refit = name
 
     def _pass_on(
         self, complete: list[RoundReport], after_round: Callable[[RoundReport], None] | None
@@ -190,16 +240,16 @@ class Coordinator:
     def run_round(self) -> None:
         """Run one round with the connected nodes."""
         start, server = time.perf_counter(), self.server
-        if self.sums and not server.state.round and len(self.membership.numbers) < FEWEST:
+        if self.sums and not self.done and len(self.membership.numbers) < FEWEST:
             raise InputError("a single node is connected; secure aggregation needs at least two")
         n_awaited = self.late.awaited
-        self.membership.await_any(server.state.round)
+        self.membership.await_enough(self.done)
         self._tell_few()
         participants = server.participants().ids
         free = self.membership.numbers.keys() - self.late.busy()
         here = [i for node in free for i in self.membership.numbers[node]]
         self.uploads += 1
-        answers, merged = self._merged(self._ask_round(participants))
+        answers, merged = self._merged(self._ask_enough(participants))
         self._record_score(answers)
         self.membership.settle(self.late.busy())
         if merged is None:
@@ -212,6 +262,8 @@ class Coordinator:
             time.sleep(self.patience.poll)
             return
         server.accept(merged)
+        if self.begun and self.done == self.begun[-1] and self.method.sums_first:
+            server.state.round = self._base  # The sums are numbered 0.
         self._n_empty, self._lost_because = 0, ""
         trained = with_uploads(answers)
         n_asked = int(torch.isin(participants, torch.tensor(here)).sum())
@@ -224,7 +276,7 @@ class Coordinator:
         )
         server.report(
             RoundReport(
-                round=server.state.round,
+                round=self.done + 1,
                 train_loss=loss,
                 train_task_loss=task_loss,
                 validation_loss=math.nan,
@@ -254,7 +306,7 @@ class Coordinator:
 
     def _now(self) -> str:
         """Return what the nodes are asked for, in words."""
-        return self._end or f"round {self.server.state.round + 1}"
+        return self._end or f"round {self.done + 1}"
 
     def _tell_few(self) -> None:
         """Say once what parties can learn of each other if there are fewer than three."""
@@ -317,15 +369,25 @@ class Coordinator:
 
     def _lose_round(self, reason: str) -> None:
         """Report that a round is repeated, as its uploads cannot be used."""
-        round, self._lost_because = self.server.state.round + 1, reason
+        round, self._lost_because = self.done + 1, reason
         known = event("round_lost", round=round, reason=reason)
         log.warning("round %d is repeated: %s", round, reason, extra=known)
+
+    def _ask_enough(self, participants: Tensor) -> dict[int, Answer]:
+        """Return the answers to a round; nobody trains if fewer nodes are there than must be."""
+        n, fewest = len(self.membership.numbers), self.patience.min_parties
+        if n >= fewest:
+            return self._ask_round(participants)
+        self._lose_round(f"{n} nodes are connected, at least {fewest} must be")
+        return {}
 
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
         state, messages = self.server.state, {}
         session = self.sums.begin() if self.sums else {}
-        busy = set() if self._end else self.late.busy()
+        # Refits wait for all, so that each begins with no answer outstanding.
+        wait = bool(self._end or self.begun)
+        busy = set() if wait else self.late.busy()
         for node, numbers in self.membership.numbers.items():
             if node in busy:
                 continue
@@ -337,9 +399,12 @@ class Coordinator:
             stragglers.begin(self.method.training, state, began)
             best, parties = self.server.best_round, len(self.membership.numbers)
             about = {"task": "round", "run": self.token, "round": state.round, "train": train}
+            if self.begun:  # The last message of each part has a number of its own.
+                number = self.done + len(self.begun)
+                about |= {"round": number, "index": state.round, "refit": self.membership.refit}
             messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)
             self._sent += total_bytes(payload)
-        found = self.late.ask(messages, wait=bool(self._end))
+        found = self.late.ask(messages, wait)
         answers: dict[int, Answer] = {}
         for node, (message, of_node) in found.items():
             try:
@@ -347,7 +412,7 @@ class Coordinator:
                 answers[node] = (
                     check_advert(of_node, asked)
                     if self.sums
-                    else check_round(of_node, asked, self.server.uplink)
+                    else self._rows(check_round(of_node, asked, self.server.uplink, self.adds_up))
                 )
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
@@ -355,12 +420,19 @@ class Coordinator:
         usable = self.late.up_to_date(self._without_odd_shapes(answers), asked_of, state)
         return self._summed(self._without_outliers(usable))
 
+    def _rows(self, answer: Answer) -> Answer:
+        """Return an answer with a row for each client, also if the node sent their mean."""
+        if not self.adds_up:
+            return answer
+        sizes, grows = self.membership.sizes[answer.ids], self.method.sends_sums
+        return dataclasses.replace(answer, upload=rows_of(answer.upload, sizes, grows))
+
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Return the answers; under secure aggregation that of all together, unless it is lost."""
         if self.sums is None or not answers:
             return answers
         try:
-            everybody = self.sums.of_round(answers, self.server.state.round + 1, self._now())
+            everybody = self.sums.of_round(answers, self.done + 1, self._now())
         except SumLost as e:
             self._lose_sum(e)
             return {}
@@ -370,7 +442,7 @@ class Coordinator:
 
     def _lose_sum(self, why: SumLost) -> None:
         """Report that a sum is lost, and drop the nodes that spoilt it."""
-        round, self._lost_because = self.server.state.round + 1, str(why)
+        round, self._lost_because = self.done + 1, str(why)
         known = event("sum_lost", round=round, reason=str(why))
         log.warning("%s: the sum is lost: %s", self._now(), why, extra=known)
         for node in why.guilty:
@@ -388,7 +460,7 @@ class Coordinator:
             self._lose_sum(SumLost(reason))
             return
         name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
-        round = self.server.state.round + 1
+        round = self.done + 1
         known = event("left_out", node=node, round=round, reason=reason, strikes=strikes)
         log.warning("%s goes on without %s: %s", self._now(), name, reason, extra=known)
 
@@ -419,6 +491,8 @@ class Coordinator:
 
     def _record_score(self, answers: Mapping[int, Answer]) -> None:
         """Record the validation loss after the last round done, unless it is known already."""
+        if self.begun:  # Refits learn the validation part, too.
+            return
         of_node = {node: self._clients_of(node) for node in answers}
         sums = {
             node: Reported(*a.score, len(of_node[node]))
@@ -430,8 +504,17 @@ class Coordinator:
         if reports and scores and math.isnan(reports[-1].validation_loss):
             best = self.server.best_round is None or most_improved(scores, self._best_scores)
             self.server.record_score(self._mean("validation loss", sums), best)
+            if best and self.refits:
+                self.best = self._copy_of_server()
             # A node that came after the best round is compared with its own first score.
             self._best_scores = scores if best else scores | self._best_scores
+
+    def _copy_of_server(self) -> State:
+        """Return a copy of the server's part of the state."""
+        state = self.server.state
+        nobody = Clients({}, {}, {}, self.membership.sizes)
+        server = {name: t.clone() for name, t in state.server.items()}
+        return State(nobody, server, state.round, state.seed)
 
     def _finish(self) -> dict[int, Finished]:
         """Send the nodes the number of the best round; each keeps its own models."""
@@ -460,7 +543,7 @@ class Coordinator:
         if finished:
             try:
                 nodes, self.test_errors = sums.of_errors(
-                    finished, self.server.state.round + 1, self._now(), self.metrics
+                    finished, self.done + 1, self._now(), self.metrics
                 )
             except SumLost as e:
                 self._lose_sum(e)
@@ -479,11 +562,14 @@ class Coordinator:
             "uploads": self.uploads,
             "best_round": server.best_round,
             "best_scores": [[first, *score] for first, score in self._best_scores.items()],
+            "begun": self.begun,
+            "base": self._base,
+            "index": server.state.round,
         }
         checkpoint = Checkpoint(
             run=self.identity,
-            state=server.state,
-            best=None,
+            state=dataclasses.replace(server.state, round=self.done),
+            best=self.best,
             reports=server.reports,
             cohort_size=len(self.membership.sizes),
             notes=notes,
@@ -498,6 +584,9 @@ class Coordinator:
         self.uploads = notes["uploads"] + 1
         server.best_round, server.reports = notes["best_round"], found.reports
         self._best_scores = {first: Reported(*score) for first, *score in notes["best_scores"]}
-        server.state.server, server.state.round = found.state.server, found.state.round
+        server.state.server, server.state.round = found.state.server, notes["index"]
+        self.best, self.begun, self._base = found.best, notes["begun"], notes["base"]
+        if self.begun and self.refits:
+            self._use_refit(self.refits.names[len(self.begun) - 1])
         self._n_reported = max(0, len(found.reports) - 1)
         self.membership.restore(found.extra["declared"])

@@ -19,7 +19,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.stragglers import check_names, lateness_weight, moved
 from stforecast.federated.nodes.membership import Membership, event
-from stforecast.federated.nodes.messages import Answer, Link, Message
+from stforecast.federated.nodes.messages import Answer, Link, Message, index_of
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class LateAnswers:
         """
         training, current = self.method.training, {}
         for node, answer in answers.items():
-            upload, ids, late = answer.upload, answer.ids, state.round - asked[node].about["round"]
+            upload, ids, late = answer.upload, answer.ids, state.round - index_of(asked[node])
             if (training.slow_share or training.mixing) and len(ids):
                 check_names(self.method, state, ids, upload)
             if late and len(ids):

@@ -28,21 +28,33 @@ from data_prep.base.files import atomic_path
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.summing import means_of, summand_weights, weighted_sums
 from stforecast.federated.uploads import masking
 
 SUM = "sum"
 """Name of the masked vector in a message."""
 
 
+class TooFewParties(InputError):
+    """Raised for a sum over fewer nodes than this one wants; the server learns this name."""
+
+
 class Masker:
     """Answers the messages of a sum, each once and in their order.
 
     Only this user may read the folder, which holds the secrets of the latest sum; `member` is the
-    number of the node's first client.
+    number of the node's first client, and `fewest` are the nodes that each sum must be of.
     """
 
-    def __init__(self, folder: Path, member: int, settings: masking.SecureSums) -> None:
+    def __init__(
+        self, folder: Path, member: int, settings: masking.SecureSums, fewest: int = 2
+    ) -> None:
         self.folder, self.member, self.settings = folder, member, settings
+        self.fewest = fewest
+
+    def _least(self, n: int) -> int:
+        """Return how many of n nodes have to stay to the end of a sum."""
+        return max(self.settings.threshold(n), self.fewest)
 
     def begin(self, session: str, values: Mapping[str, Tensor]) -> dict[str, str]:
         """Keep the values to add up, in double precision, with new keys; return the public keys."""
@@ -78,8 +90,11 @@ class Masker:
         own_keys = tuple(masking.public(private[name]) for name in ("seal", "mask"))
         if peers.get(self.member) != own_keys:
             raise InputError("the server does not pass on the keys of this node as they are")
-        if len(peers) < 2 or min(peers) < 0:
-            raise InputError(f"a sum over {len(peers)} nodes would tell the values of this one")
+        if len(peers) < self.fewest or min(peers) < 0:
+            raise TooFewParties(
+                f"a sum over {len(peers)} nodes would tell others the values of this one; it takes "
+                f"part in sums over {self.fewest} or more"
+            )
         threshold, session = self.settings.threshold(len(peers)), notes["session"]
         own, mask = (masking.split(private[name], peers, threshold) for name in ("own", "mask"))
         sealed = {
@@ -140,10 +155,10 @@ class Masker:
 
     def _check_members(self, named: set[int], known: set[int], n: int) -> None:
         """Check that a sum over the members named by the server is large enough."""
-        if not {self.member} <= named <= known or len(named) < self.settings.threshold(n):
-            raise InputError(
+        if not {self.member} <= named <= known or len(named) < self._least(n):
+            raise TooFewParties(
                 f"the server asks for a sum over the nodes {sorted(named)!r:.60}; it takes at "
-                f"least {self.settings.threshold(n)} of {sorted(known)!r:.60}, with this one"
+                f"least {self._least(n)} of {sorted(known)!r:.60}, with this one"
             )
 
     def _save(self, notes: Mapping[str, Any], values: Mapping[str, Tensor]) -> None:
@@ -181,16 +196,30 @@ the metrics of forecasts."""
 
 def sums_of_round(answer: Message, trainer: Trainer) -> Payload:
     """Return what a node adds to a round's sum: `NUMBERS`, and its weighted uploads."""
-    about = answer.about
-    rows = torch.tensor(about["ids"], dtype=torch.long) - trainer.first
-    weights = summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+    about, weights = answer.about, weights_of(answer, trainer)
     known = not math.isnan(about["task_loss"])
-    task_loss = (about["task_loss"], len(rows)) if known else (0.0, 0)
+    task_loss = (about["task_loss"], len(weights)) if known else (0.0, 0)
     numbers = [float(weights.sum()), about["loss"], *task_loss, *about["score"]]
     return {
-        **weighted_sums(answer.payload, weights),
+        **{UPLOAD + name: t for name, t in weighted_sums(answer.payload, weights).items()},
         NUMBERS: torch.tensor(numbers, dtype=torch.float64),
     }
+
+
+def weights_of(answer: Message, trainer: Trainer) -> Tensor:
+    """Return the weights of a node's clients that trained, `(clients,)`."""
+    rows = torch.tensor(answer.about["ids"], dtype=torch.long) - trainer.first
+    return summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+
+
+def mean_of_round(answer: Message, trainer: Trainer) -> Message:
+    """Return a node's answer to a round with one row, the mean of its clients' uploads."""
+    weights = weights_of(answer, trainer)
+    if len(weights) < 2:  # Which is exact.
+        return answer
+    sums = weighted_sums(answer.payload, weights)
+    means = means_of(sums, answer.about["like"], float(weights.sum()))
+    return Message(answer.about, means)
 
 
 def sums_of_errors(
@@ -201,19 +230,8 @@ def sums_of_errors(
     return {ERRORS: torch.tensor(totals, dtype=torch.float64)}
 
 
-def masker_beside(folder: Path, first: int, settings: masking.SecureSums) -> Masker:
+def masker_beside(
+    folder: Path, first: int, settings: masking.SecureSums, fewest: int = 2
+) -> Masker:
     """Return the masker of a node, given the folder of its clients' state and its first client."""
-    return Masker(folder.parent / "secure-sum", first, settings)
-
-
-def summand_weights(sums: str, sizes: Tensor) -> Tensor:
-    """Return the clients' weights `(clients,)` in double precision, see `Method.sums`."""
-    return (sizes if sums == "samples" else torch.ones_like(sizes)).double()
-
-
-def weighted_sums(upload: Payload, weights: Tensor) -> Payload:
-    """Return the sums over the client axis, weighted by `weights` `(clients,)`."""
-    return {
-        UPLOAD + name: torch.tensordot(weights.to(t.device), t.double(), dims=1).cpu()
-        for name, t in upload.items()
-    }
+    return Masker(folder.parent / "secure-sum", first, settings, fewest)

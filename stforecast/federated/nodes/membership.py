@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,7 @@ class Membership:
         declared: `(clients,)` training samples as the nodes declare them.
         sizes: `(clients,)` training samples, at most `MOST_SAMPLES` times those of the median
             client; 0 for a client that never connected.
+        refit: name of the refit whose samples nodes count; empty in the run itself.
         strikes: by node, the rounds in a row that ended without a usable answer of it.
     """
 
@@ -95,6 +96,7 @@ class Membership:
         self._struck: dict[int, str] = {}
         self._suspensions: Counter[int] = Counter()
         self._not_before: dict[int, float] = {}
+        self.refit = ""
         self._refused: dict[int, str] = {}
         self._unusable: set[int] = set()
 
@@ -128,7 +130,8 @@ class Membership:
             raise InputError(
                 f"{len(self.numbers)} nodes have the {n} connected clients, at least "
                 f"{self.patience.min_parties} must; ",
-                Words("start more nodes or ask for fewer {min_parties}"),
+                Words("start more nodes, ask for fewer {min_parties}, with which two parties can "),
+                Words("compute each other's uploads, or for {plain_uploads}"),
             )
         known = event("gathered", clients=n)
         log.info("%d clients are connected, on %d nodes", n, len(self.numbers), extra=known)
@@ -146,16 +149,40 @@ class Membership:
             for n in here - self.numbers.keys() - self._unusable
             if self._not_before.get(n, now) <= now
         }
-        about = {"task": "join", "run": self.token, "clients": len(self.sizes), "round": round}
-        answers = self.link.knock({n: Message(about) for n in new}, self.patience.answer)
+        answers = self.link.knock(self._asked_to_join(new, round), self.patience.answer)
         for node in sorted(new & answers.keys()):
             self._join(node, answers[node], round)
         return sum(len(numbers) for numbers in self.numbers.values())
 
-    def await_any(self, round: int) -> None:
-        """Admit new nodes; if none is connected then, wait for one as long as for an answer."""
-        end = time.monotonic() + self.patience.answer
-        while not self.welcome(round) and time.monotonic() < end:
+    def _asked_to_join(self, nodes: Iterable[int], round: int) -> dict[int, Message]:
+        about = {"task": "join", "run": self.token, "clients": len(self.sizes), "round": round}
+        about |= {"refit": self.refit} if self.refit else {}
+        return {node: Message(about) for node in nodes}
+
+    def enter(self, refit: str, round: int) -> None:
+        """Ask all nodes for their samples in a refit; who gives none joins again later."""
+        self.refit, here = refit, self.numbers
+        answers = self.link.ask(self._asked_to_join(here, round), self.patience.answer)
+        self.numbers = {}
+        for node, numbers in here.items():
+            answer = answers.get(node, "silent")
+            try:
+                found, sizes = check_join(answer, len(self.sizes), self.numbers.values())
+            except Rejected as e:
+                known = event("lost", node=node, round=round + 1)
+                log.warning("round %d: lost node %d: %s", round + 1, node, e, extra=known)
+                continue
+            if found == numbers:
+                self.numbers[node] = numbers
+                self.declared[numbers.start : numbers.stop] = torch.tensor(sizes)
+        self._bound_sizes()
+
+    def await_enough(self, round: int) -> None:
+        """Admit new nodes; if there are too few then, wait for more as long as for an answer."""
+        end, fewest = time.monotonic() + self.patience.answer, self.patience.min_parties
+        while not self.welcome(round) or len(self.numbers) < fewest:
+            if time.monotonic() > end:
+                return
             time.sleep(self.patience.poll)
 
     def _join(self, node: int, answer: Message | str, round: int) -> None:

@@ -58,6 +58,11 @@ class Message:
     payload: Payload = field(default_factory=dict)
 
 
+def index_of(message: Message) -> int:
+    """Return the method's number of a round, from 0; refits go on with that of the best one."""
+    return int(message.about.get("index", message.about["round"]))
+
+
 class Link(Protocol):
     """The server's link to the nodes."""
 
@@ -102,7 +107,7 @@ class Answer:
 
     Attributes:
         ids: `(n,)` increasing numbers of the clients that trained.
-        upload: their upload, one row per client.
+        upload: their upload, one row per client, or one row with the mean of all.
         like: types and shapes of the upload.
         losses: sums over the clients of the mean local loss and of the task's alone.
         score: total and count of the validation score before training.
@@ -139,14 +144,12 @@ class Finished:
     Attributes:
         errors: mean test errors by metric, as the node reports them.
         targets: number of test targets.
-        model: whether the node saved a forecaster.
         has_best: whether the errors are those of the round that the settings select.
         keys: the node's public keys for the sum, under secure aggregation.
     """
 
     errors: dict[str, float]
     targets: int
-    model: bool
     has_best: bool = True
     keys: PublicKeys | None = None
 
@@ -189,8 +192,10 @@ def check_join(
 
 
 @untrusted
-def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> Answer:
-    """Return a node's checked answer to a round.
+def check_round(
+    answer: Message | str, asked: Sequence[int], uplink: Uplink, mean: bool = False
+) -> Answer:
+    """Return a node's checked answer to a round; its upload may be one row, the clients' `mean`.
 
     Nodes leave out clients whose values are not finite, so such an upload is rejected. A method may
     not record the task's loss, which is then NaN; neither this loss nor a validation score, which
@@ -204,8 +209,9 @@ def check_round(answer: Message | str, asked: Sequence[int], uplink: Uplink) -> 
     if not all(0 <= v < math.inf for v in score):
         raise Rejected(f"its validation score is {score}")
     trained = torch.tensor(ids, dtype=torch.long)
-    upload = _decoded(message.payload, like, len(ids), uplink) if ids else {}
-    sound = sound_clients(upload, n=len(ids))
+    rows = min(len(ids), 1) if mean else len(ids)
+    upload = _decoded(message.payload, like, rows, uplink) if ids else {}
+    sound = sound_clients(upload, n=rows)
     if not (sound.all() and math.isfinite(losses[0])):
         raise Rejected("it sent numbers that are not finite")
     if not (math.isnan(losses[1]) or 0 <= losses[1] < math.inf):
@@ -221,7 +227,7 @@ def check_finish(answer: Message | str) -> Finished:
     errors = {str(name): float(v) for name, v in about["errors"].items()}
     if not _is_count(targets):
         raise Rejected(f"it sent errors of {targets!r:.20} targets")
-    return Finished(errors, targets, bool(about.get("model")), about["has_best"] is True)
+    return Finished(errors, targets, about["has_best"] is True)
 
 
 def check_trained(about: Mapping[str, Any], asked: Collection[int]) -> tuple[list[int], Like]:

@@ -6,21 +6,28 @@ every message, or killed at any time: it continues from the newest intact checkp
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Method, overridden
+from data_prep.base.errors import InputError, some
 from stforecast.federated.core.state import State
-from stforecast.federated.core.tensors import take
+from stforecast.federated.core.tensors import Payload, without_prefix
 from stforecast.federated.engine.faults import reasons_of
-from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.masker import METRICS, masker_beside, sums_of_errors, sums_of_round
-from stforecast.federated.nodes.messages import FEW, Message, few_parties
+from stforecast.federated.engine.trainer import Trained, Trainer
+from stforecast.federated.nodes.masker import (
+    METRICS,
+    masker_beside,
+    mean_of_round,
+    sums_of_errors,
+    sums_of_round,
+)
+from stforecast.federated.nodes.messages import FEW, Message, few_parties, index_of
+from stforecast.federated.nodes.summing import adds_up, bounded
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     fingerprint,
@@ -33,10 +40,8 @@ from stforecast.federated.uploads.masking import SecureSums
 
 log = logging.getLogger(__name__)
 
-
-def behind_link(method: Method) -> Method:
-    """Make a method for a node's trainer: it broadcasts the rows that the node received."""
-    return overridden(method, broadcast=lambda server, to: take(server, to.ids))
+CANDIDATE = "candidate"
+"""Name of the state that may be the best, among those of a checkpoint."""
 
 
 class Node:
@@ -51,6 +56,13 @@ class Node:
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
         earlier: folder of these clients' states in a finished run, from which this one goes on.
+        fewest: parties that each secure sum must be of.
+        refit_trainer: makes the trainer of a refit, by its name.
+        select: whether refits go on from the `best` round of the run or from the `last`.
+
+    Attributes:
+        refit: name of the refit under way; empty in the run itself.
+        done: the last states of the run and of earlier refits, by `last` and the refits' names.
     """
 
     def __init__(
@@ -61,9 +73,15 @@ class Node:
         before: int | None = None,
         secure: SecureSums | None = None,
         earlier: Path | None = None,
+        fewest: int = 2,
+        refit_trainer: Callable[[str], Trainer] | None = None,
+        select: str = "best",
     ) -> None:
-        self.trainer, self.folder = trainer, folder
-        self.masker = masker_beside(folder, trainer.first, secure) if secure else None
+        self.trainer, self.folder, self.select = trainer, folder, select
+        self._refit_trainer, self._trainers = refit_trainer, {"": trainer}
+        self.refit, self.done = "", dict[str, State]()
+        self.masker = masker_beside(folder, trainer.first, secure, fewest) if secure else None
+        self.adds_up = adds_up(trainer.method, trainer.uplink)
         trainer.secret_noise = True  # The server knows the seed.
         data = trainer.train_data
         self.run = {
@@ -86,14 +104,38 @@ class Node:
 
     def _restore(self, found: Checkpoint) -> None:
         """Restore what `_save` wrote."""
-        trainer = self.trainer
-        trainer.restore(found.state)
+        notes = found.notes
+        self.refit, self.rounds = notes["refit"], found.state.round + 1
+        trainer = self.trainer = self._trainer_of(self.refit)
+        trainer.restore(dataclasses.replace(found.state, round=notes["index"]))
         trainer.cohort_size = found.cohort_size
-        self.rounds = found.state.round + 1
         self.best = trainer.copy(found.best) if found.best else None
-        if found.extra:
-            round, seed = found.notes["candidate"], trainer.state.seed
-            self.candidate = trainer.copy(State.from_flat(found.extra, round, seed))
+        for name, round in notes["states"].items():
+            flat = without_prefix(found.extra, f"{name}/")
+            self.done[name] = trainer.copy(State.from_flat(flat, round, trainer.state.seed))
+        self.candidate = self.done.pop(CANDIDATE, None)
+
+    def _trainer_of(self, refit: str) -> Trainer:
+        """Return the trainer of the run, or of a refit."""
+        if refit not in self._trainers:
+            if self._refit_trainer is None:
+                raise InputError(f"the server asks for the refit {refit!r:.40}, which is unknown")
+            self._trainers[refit] = self._refit_trainer(refit)
+            self._trainers[refit].secret_noise = True
+        return self._trainers[refit]
+
+    def _enter(self, message: Message) -> None:
+        """Go over to the refit that the server asks for, with the samples that it trains on."""
+        refit = message.about.get("refit", "")
+        if refit == self.refit:
+            return
+        last = self.trainer.ready()
+        self.done[self.refit or "last"] = self.trainer.copy(last)
+        from_best = not self.refit and self.select == "best" and self.has_best(message)
+        chosen = self.best if from_best else None
+        self.refit, self.candidate = refit, None
+        self.trainer = self._trainer_of(refit)
+        self.trainer.state = self.trainer.with_new_samples(chosen or last)
 
     def _go_on_from(self, folder: Path) -> None:
         """Begin with the clients' last state in a finished run, which had other samples."""
@@ -116,15 +158,18 @@ class Node:
         """Return whether the newest checkpoint on disk is the one this object last used."""
         return self._newest == self._newest_on_disk()
 
-    def join(self) -> Message:
+    def join(self, refit: str = "") -> Message:
         """List this node's clients and their numbers of samples, which a secure sum hides."""
-        sizes = self.trainer.train_data.sizes
+        sizes = self._trainer_of(refit).train_data.sizes
         sizes = torch.ones_like(sizes) if self.masker else sizes
         return Message({"first": self.trainer.first, "sizes": sizes.tolist()})
 
     def round(self, message: Message) -> Message:
         """Validate the clients with the message, then train those that it asks for."""
-        about, trainer = message.about, self.trainer
+        about = message.about
+        self._choose_best(about["best"])
+        self._enter(message)
+        trainer = self.trainer
         rows = {len(t) for t in message.payload.values()} - {len(trainer)}
         if rows or not set(about["train"]) <= set(trainer.numbers):
             raise InputError(
@@ -133,13 +178,12 @@ class Node:
             )
         if not about["round"] and about.get("parties", FEW) < FEW:
             log.warning(few_parties(about["parties"]))
-        self._choose_best(about["best"])
-        trainer.receive(message.payload, about["round"])
+        trainer.receive(message.payload, index_of(message))
         answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
         self.rounds = about["round"] + 1
         self._save()
         if self.masker is None:
-            return answer
+            return mean_of_round(answer, trainer) if self.adds_up else answer
         known = {name: answer.about[name] for name in ("ids", "like")}
         return self.masker.hide(message, sums_of_round(answer, trainer), known)
 
@@ -158,6 +202,7 @@ class Node:
             return Message({"score": score, "ids": [], "loss": 0.0, "task_loss": 0.0, "like": {}})
         first = self.trainer.first
         trained = self.trainer.train(torch.tensor(numbers) - first)
+        upload = self._bounded(trained) if self.adds_up else trained.upload
         if trained.failed:
             log.warning(
                 "left out %s", reasons_of({first + i: r for i, r in trained.failed.items()})
@@ -169,14 +214,31 @@ class Node:
             "task_loss": float(trained.task_loss.double().sum()),
             "like": trained.like,
         }
-        return Message(answer, trained.upload)
+        return Message(answer, upload)
+
+    def _bounded(self, trained: Trained) -> Payload:
+        """Return the clients' uploads with bounded norms; say whose were larger."""
+        sizes, grows = self.trainer.train_data.sizes, self.trainer.method.sends_sums
+        upload, rows = bounded(trained.upload, sizes.cpu()[trained.ids], grows)
+        if rows:
+            log.warning(
+                "round %d: the uploads of clients %s count with the largest norm that is usual on "
+                "this node; look at their data",
+                self.trainer.state.round + 1,
+                some((trained.ids[rows] + self.trainer.first).tolist()),
+            )
+        return upload
 
     def finish(self, message: Message) -> dict[str, State]:
-        """Return the clients' states: `last`, and `best` if this node was there in that round."""
+        """Return the clients' states: `last`, and `best` if this node was there in that round.
+
+        Those after refits follow.
+        """
         self._choose_best(message.about["best"])
         self._save()
-        last = self.trainer.ready()
-        return {"last": last, **({"best": self.best or last} if self.has_best(message) else {})}
+        states = {**self.done, self.refit or "last": self.trainer.ready()}
+        best = {"best": self.best or states["last"]} if self.has_best(message) else {}
+        return {"last": states.pop("last"), **best, **states}
 
     def has_best(self, message: Message) -> bool:
         """Return whether this node was there for the best round, so that it has its models."""
@@ -188,7 +250,6 @@ class Node:
         message: Message,
         errors: Mapping[str, float],
         targets: int,
-        model: bool,
         has_best: bool = True,
         metrics: Sequence[str] = METRICS,
     ) -> Message:
@@ -197,7 +258,7 @@ class Node:
         A secure sum hides those of the `metrics`, and those of another round than the one that the
         settings select (without `has_best`) do not count in it.
         """
-        known = {"model": model, "has_best": has_best}
+        known = {"has_best": has_best}
         if self.masker:
             return self.masker.hide(
                 message, sums_of_errors(errors, targets * has_best, metrics), known
@@ -209,15 +270,20 @@ class Node:
             self.best = self.candidate
 
     def _save(self) -> None:
-        c = self.candidate
+        state = self.trainer.state
+        states = self.done | ({CANDIDATE: self.candidate} if self.candidate else {})
         checkpoint = Checkpoint(
             run=self.run,
-            state=self.trainer.state,
+            state=dataclasses.replace(state, round=max(0, self.rounds - 1)),
             best=self.best,
             reports=[],
             cohort_size=self.trainer.cohort_size,
-            notes={"candidate": c.round} if c else {},
-            extra=c.flat() if c else {},
+            notes={
+                "refit": self.refit,
+                "index": state.round,
+                "states": {name: of.round for name, of in states.items()},
+            },
+            extra={f"{n}/{name}": t for n, of in states.items() for name, t in of.flat().items()},
         )
         # The server counts the rounds done, and may ask for one less than this node has seen.
         save_checkpoint(checkpoint, self.folder, lambda round, newest: is_spaced(round + 1, newest))

@@ -24,6 +24,7 @@ from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, 
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Finished, Link
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
+from stforecast.federated.nodes.summing import means_of, rows_of
 from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -105,7 +106,9 @@ class NodeSums:
         numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
         if not _plausible(numbers, len(ids)):
             raise SumLost("some node's masked values were not those that it had to send")
-        upload = _means(sums, like, numbers["weight"], len(ids)) if len(ids) else {}
+        totals = {name: sums[UPLOAD + name] for name in like}
+        mean = means_of(totals, like, numbers["weight"]) if len(ids) else {}
+        upload = rows_of(mean, torch.ones(len(ids)))
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
         score = (numbers["score"], numbers["scored"])
         return Answer(ids, upload, like, (numbers["loss"], task_loss), score, up)
@@ -172,13 +175,3 @@ def _plausible(numbers: Mapping[str, float], n_clients: int) -> bool:
     return all(v >= 0 and v.is_integer() for v in whole) and (
         numbers["weight"] >= n_clients and numbers["task_losses"] in (0, n_clients)
     )
-
-
-def _means(sums: Payload, like: Like, weight: float, n: int) -> Payload:
-    """Return the mean upload as that of n clients, in the uploads' types."""
-    means = {}
-    for name, (dtype, *_) in like.items():
-        mean, kind = sums[UPLOAD + name] / weight, getattr(torch, dtype)
-        mean = mean if kind.is_floating_point else mean.round()
-        means[name] = mean.to(kind).expand(n, *mean.shape)
-    return means

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.core.training import FURTHER_RATES, Training
+from stforecast.federated.core.training import Training
 from stforecast.federated.engine.stragglers import check_lateness
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.membership import Patience
@@ -22,6 +22,23 @@ from stforecast.federated.uploads.masking import SecureSums
 
 LIMITS = ("start", "answer", "enough", "strikes", "min_parties")
 """Fields of `Patience` in the run's configuration."""
+
+
+@dataclass(frozen=True)
+class Refits:
+    """Rounds after those of a run, which train on newer samples of the nodes, too.
+
+    Attributes:
+        names: what messages call each refit, in their order; empty for none.
+        training: settings of these rounds.
+        rounds: rounds of each, and one more for methods that begin with sums.
+        select: whether the first goes on from the `best` round of the run or from the `last`.
+    """
+
+    names: tuple[str, ...]
+    training: Training
+    rounds: int
+    select: Literal["best", "last"]
 
 
 class OwnClients(Protocol):
@@ -37,12 +54,15 @@ class OwnClients(Protocol):
     identity: Mapping[str, Any]
     select: str
 
-    def finish(
-        self, states: Mapping[str, State], folder: Path
-    ) -> tuple[dict[str, float], int, bool]:
+    def refit_trainer(self, name: str) -> Trainer:
+        """Return the clients' trainer in a refit, before its first round."""
+        raise InputError(f"the server asks for the refit {name!r:.40}, which this run has not")
+
+    def finish(self, states: Mapping[str, State], folder: Path) -> tuple[dict[str, float], int]:
         """Evaluate and save the models of the states `last` and, if it is known, `best`.
 
-        Returns mean test errors by name, the number of targets, and whether a model was saved.
+        Those after refits follow, by their names.
+        Returns mean test errors by name, and the number of targets.
         """
         ...
 
@@ -91,6 +111,11 @@ class FederationSettings(ABC):
     def chosen(self) -> Any:
         """`config` as server and nodes use it, which both record."""
         return self.config
+
+    @property
+    def refits(self) -> Refits | None:
+        """Refits after the run, if there are any."""
+        return None
 
     @abstractmethod
     def build_method(self) -> Method:
@@ -144,7 +169,7 @@ class FederationSettings(ABC):
 
     def check(self) -> None:
         """Refuse what nodes do not support; a kind may refuse more."""
-        self._check_method()
+        self.check_method()
         n, patience = self.n_clients, self.patience
         if n < 1:
             raise InputError(f"clients is {n}; a federation has at least one")
@@ -158,9 +183,21 @@ class FederationSettings(ABC):
                 f"min_parties is {patience.min_parties}, but the federation has {n} "
                 f"clients, and so no more nodes; give at most {n}"
             )
+        drawn = drawn_clients(self.config.training, n)
+        if patience.min_parties > drawn:
+            raise InputError(
+                Words(
+                    "{participation} draws {} of {} in each round, which belong to fewer nodes "
+                    "than the {} that must train; give a larger share, or fewer {min_parties}",
+                    drawn,
+                    counted(n, "client"),
+                    patience.min_parties,
+                    participation=self.config.training.participation,
+                )
+            )
         check_owners(self.owners, n)
 
-    def _check_method(self) -> None:
+    def check_method(self) -> None:
         """Check that the method trains in rounds, and that its settings allow for lost uploads."""
         config, method = self.config, self.method
         if method is None or method.pooled or "rounds" in method.unread:
@@ -205,15 +242,16 @@ class FederationSettings(ABC):
     def continued(self, after: str, out: Path, rounds: int) -> Self:
         """Return the settings of some further rounds at the learning rate of refits."""
         assert self.method
-        training = self.config.training
         training = dataclasses.replace(
-            training,
-            rounds=rounds + self.method.sums_first,
-            schedule="constant",
-            lr=FURTHER_RATES[training.schedule] * training.lr,
+            self.config.training.further, rounds=rounds + self.method.sums_first
         )
         config = dataclasses.replace(self.config, training=training)
         return dataclasses.replace(self, config=config, after=after, out=str(out.resolve()))
+
+
+def drawn_clients(training: Training, n: int) -> int:
+    """Return how many of n clients a round draws."""
+    return max(1, round(training.participation * n))
 
 
 def check_owners(owners: Mapping[int, range], n_clients: int) -> None:

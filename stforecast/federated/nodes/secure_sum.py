@@ -87,8 +87,7 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
 def check_finish_advert(answer: Message | str) -> Finished:
     """Return a node's answer at the end, without its errors."""
     about = message_of(answer).about
-    model, has_best = bool(about.get("model")), about["has_best"] is True
-    return Finished({}, 0, model, has_best, keys=_keys(about))
+    return Finished({}, 0, about["has_best"] is True, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:
@@ -198,6 +197,7 @@ class SecureSum:
         self.fewest = max(self.threshold, fewest, FEWEST)
         self.bytes_up = self.bytes_down = 0
         self.left: dict[int, str] = {}
+        self._first_reason = ""
         self.complaints: dict[int, set[int]] = {}
         self.liars: set[int] = set()
 
@@ -219,7 +219,8 @@ class SecureSum:
 
     def _need(self, did: str, n: int) -> None:
         if n < self.fewest:
-            raise SumLost(f"{n} nodes {did}; a secure sum takes {self.fewest}")
+            why = f" ({self._first_reason:.200})" if self._first_reason else ""
+            raise SumLost(f"{n} nodes {did}{why}; a secure sum takes {self.fewest}")
 
     def _share(self) -> dict[int, Dealt]:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
@@ -328,6 +329,7 @@ class SecureSum:
                 found[self.members[node]] = check(self.members[node], answer)
             except Rejected as e:
                 self.left[node] = task
+                self._first_reason = self._first_reason or f"{self.name(node)}: {e}"
                 known = event("left_sum", node=node, task=task, reason=str(e))
                 log.warning("%s leaves the sum at %r: %s", self.name(node), task, e, extra=known)
         return found

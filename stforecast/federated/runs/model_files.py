@@ -88,8 +88,6 @@ def read_description(path: Path, saver: str) -> dict[str, Any]:
         below = sorted(path.parent.glob(f"**/model/{path.name}"))
         if below:
             remedy += f", such as {below[0].parents[1]}"
-        elif (path.parent / "metrics.csv").exists():
-            remedy += "; on a federation's node, some methods leave none (docs/federation.md)"
         raise no_file(path, "model", remedy)
     return read_json(path, FORMAT, remedy)
 

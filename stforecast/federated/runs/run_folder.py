@@ -400,7 +400,7 @@ def write_csv(
                     path,
                     min(marked),
                 )
-            _marked(some, marked).to_csv(
+            _in_full(_marked(some, marked)).to_csv(
                 file,
                 index=False,
                 header=some is first,
@@ -408,6 +408,13 @@ def write_csv(
                 sep=separator,
                 decimal=decimal,
             )
+
+
+def _in_full(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose large numbers of single precision are written with all digits."""
+    single = table.select_dtypes("float32")
+    large = single.columns[(single.abs() >= 2**24).any()]
+    return table.astype(dict.fromkeys(large, "float64")) if len(large) else table
 
 
 def _texts(table: pd.DataFrame) -> pd.Index:

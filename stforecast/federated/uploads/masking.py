@@ -19,9 +19,10 @@ secret, fewer tell nothing of it. The secret is the value at 0 of a random polyn
 has no secret sharing, and that of PyCryptodome takes 16 bytes only.
 
 Vectors are of fixed-point integers, which can be masked and added up without rounding. A value x is
-sent as the integer nearest to 2²⁸ x, modulo 2⁶⁴. So a sum over n members differs from the exact sum
-by at most n / 2²⁹, and a mean of weight w by n / (2²⁹ w). Each member's values are below 2³⁵ / n in
-size, so that no sum overflows.
+sent as the integer nearest to 2²⁸ x, modulo 2⁶⁴. The sum of the integers is exact, and is returned
+as a double, of 53 bits. So a sum s over n members differs from the exact sum of their values by at
+most n / 2²⁹ + |s| / 2⁵³; where s is near the limit, the second part is 2⁻¹⁸. A mean of weight w
+differs by a w-th of it. Each member's values are below 2³⁵ / n in size, so that no sum overflows.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -39,7 +41,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from data_prep.base.errors import InputError, needing
+from data_prep.base.errors import InputError, Words, needing
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.tensors import Payload
 
@@ -216,8 +218,15 @@ class SecureSums(CheckedOptions):
 
         >>> [SecureSums().threshold(n) for n in (2, 3, 4, 50)]
         [2, 2, 3, 26]
+        >>> SecureSums(0.58).threshold(50)
+        30
         """
-        return max(2, math.floor(self.secure_threshold * n) + 1)
+        # As it is written: in binary, .58 of 50 is less than 29.
+        return max(2, math.floor(Fraction(str(self.secure_threshold)) * n) + 1)
+
+
+class ValuesTooLarge(InputError):
+    """Raised for values that no secure sum can hold; the server learns the name of this class."""
 
 
 def length(shapes: Shapes) -> int:
@@ -238,7 +247,8 @@ def to_vector(values: Mapping[str, Tensor], shapes: Shapes, n: int) -> Tensor:
     Missing ones are 0. The sum has n summands.
 
     Raises:
-        InputError: if a tensor is not in `shapes`, not finite, or too large.
+        InputError: if a tensor is not in `shapes`.
+        ValuesTooLarge: if values are not finite, or too large.
 
     >>> to_vector({"b": torch.tensor([0.5])}, {"a": [2], "b": [1]}, n=2)
     tensor([        0,         0, 134217728])
@@ -247,9 +257,10 @@ def to_vector(values: Mapping[str, Tensor], shapes: Shapes, n: int) -> Tensor:
         if list(t.shape) != shapes.get(name):
             raise InputError(f"the sum has no {name} of shape {list(t.shape)}, as this node has")
         if not (t.abs() < 2.0 ** (63 - FRACTION) / n).all():
-            raise InputError(
+            raise ValuesTooLarge(
                 f"{name} has a sum of size {t.abs().max():.3g}; secure aggregation over {n} nodes "
-                f"takes finite ones below {2.0 ** (63 - FRACTION) / n:.3g}"
+                f"takes finite ones below {2.0 ** (63 - FRACTION) / n:.3g}; ",
+                Words("a smaller {lr} may keep them there"),
             )
     nothing = torch.zeros((), dtype=torch.float64)
     parts = [

@@ -18,9 +18,12 @@ Its accounting needs the extra `privacy` (dp-accounting, maintained by Google).
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -32,6 +35,8 @@ from torch import Tensor
 from data_prep.base.errors import InputError, needing
 from stforecast.federated.core.options import CheckedOptions, Probability, ReadIf
 from stforecast.federated.core.tensors import Like, Payload, client_sums, with_axes
+
+log = logging.getLogger(__name__)
 
 NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
 
@@ -217,36 +222,90 @@ def _rows(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1, width)
 
 
-NOT_COVERED = ("numbers of samples", "validation losses and the choice of the best round")
+NOT_COVERED = (
+    "numbers of samples",
+    "which clients trained, and which failed",
+    "training losses",
+    "validation losses and the choice of the best round",
+    "test errors and their numbers of targets",
+)
 """What every run shares without noise."""
 
 
-def epsilon(uplink: Uplink, uploads: int) -> float:
-    """Return ε of a client that sent so many uploads, at δ = `uplink.privacy_delta`.
+@dataclass
+class Sent:
+    """Uploads that have left each client of a federation, at most.
+
+    Attributes:
+        uplink: how they were processed.
+        uploads: how many.
+    """
+
+    uplink: Uplink
+    uploads: int = 0
+
+
+_OPEN: ContextVar[tuple[list[Sent], ...]] = ContextVar("open counts of uploads", default=())
+
+
+@contextmanager
+def counting_uploads() -> Iterator[list[Sent]]:
+    """Collect the counts of all federations that begin within the context."""
+    found: list[Sent] = []
+    token = _OPEN.set((*_OPEN.get(), found))
+    try:
+        yield found
+    finally:
+        _OPEN.reset(token)
+
+
+def count_uploads(sent: Sent) -> Sent:
+    """Add a count, which may still grow, to all that are being collected; return it."""
+    for found in _OPEN.get():
+        found.append(sent)
+    return sent
+
+
+def epsilon(uplink: Uplink, uploads: int | Sequence[Sent]) -> float:
+    """Return ε of a client that sent these uploads, at δ = `uplink.privacy_delta`.
+
+    Args:
+        uplink: settings of the uploads.
+        uploads: a number of uploads of these settings, or uploads of several settings.
 
     Raises:
         InputError: if the accountant is not installed.
     """
     with needing("privacy", "privacy accounting needs dp-accounting"):
         import dp_accounting
+    of = [Sent(uplink, uploads)] if isinstance(uploads, int) else uploads
     # Uploads with Gaussian noise are together as private as one with less: Dong et al., 2022.
-    noise = uplink.noise_std / (2 * uplink.clip) / math.sqrt(uploads)
+    squares = [s.uploads * (2 * s.uplink.clip / s.uplink.noise_std) ** 2 for s in of if s.uploads]
+    noise = 1 / math.sqrt(math.fsum(squares))
     return float(dp_accounting.get_epsilon_gaussian(noise, uplink.privacy_delta))
 
 
 def guarantee(
-    uplink: Uplink, uploads: int, of: str, shared: Sequence[str] = ()
+    uplink: Uplink, uploads: int | Sequence[Sent], of: str, shared: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Return the entry `privacy` of a run's results; empty without the Gaussian mechanism.
 
+    It is also empty, with a warning, if any upload left without the mechanism, as candidates of
+    a sweep over `clip` or `noise` may.
+
     Args:
         uplink: settings of the uploads.
-        uploads: number of a client's uploads.
+        uploads: number of a client's uploads, or all that left.
         of: what of a client is protected.
         shared: what else crosses clients without noise.
     """
-    if not uplink.private or not uploads:
+    sent = [Sent(uplink, uploads)] if isinstance(uploads, int) else uploads
+    n = sum(s.uploads for s in sent)
+    if not uplink.private or not n:
         return {}
-    found = {"epsilon": epsilon(uplink, uploads), "delta": uplink.privacy_delta}
-    about = {"of": of, "uploads": uploads, "not_covered": [*NOT_COVERED, *shared]}
+    if plain := sum(s.uploads for s in sent if not s.uplink.private):
+        log.warning("no ε is reported: %d of %d uploads left without clipping and noise", plain, n)
+        return {}
+    found = {"epsilon": epsilon(uplink, sent), "delta": uplink.privacy_delta}
+    about = {"of": of, "uploads": n, "not_covered": [*NOT_COVERED, *shared]}
     return {"privacy": {**found, **about}}

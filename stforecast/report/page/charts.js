@@ -67,7 +67,8 @@ class Charts {
   // Draws a chart without the methods that are switched off.
   show(name, traces, ofLayout, words) {
     const place = this.section.querySelector(`[data-chart="${name}"]`);
-    place.setAttribute("role", "img");
+    // Not an image: that has no buttons inside.
+    place.setAttribute("role", "group");
     place.setAttribute("aria-label", words);
     const drawn = traces.filter((trace) => !this.hidden.has(trace.meta));
     Plotly.react(place, drawn, ofLayout, CONFIG);

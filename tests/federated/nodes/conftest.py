@@ -14,7 +14,8 @@ from stforecast.federated.nodes.coordinator import Coordinator
 from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
-from stforecast.federated.nodes.node import Node, behind_link
+from stforecast.federated.nodes.node import Node
+from stforecast.federated.nodes.received import behind_link
 
 QUICK = Patience(start=0.2, answer=1, poll=0.01)
 
@@ -61,7 +62,7 @@ class Nodes(Link):
         if task == "finish":
             started.finish(message)
             errors, has_best = {"mse": (node + 1) / 2, "mae": 0.25}, started.has_best(message)
-            return started.report(message, errors, 4, True, has_best)
+            return started.report(message, errors, 4, has_best)
         return started.round(message)
 
     def _post(self, message):

@@ -35,7 +35,7 @@ def close(a, b):
 
 def assert_equal_rounds(reports, expected, *, bytes_too=True):
     names = ["round", "train_loss", "train_task_loss", "validation_loss", "participants"]
-    names += ["bytes_up", "bytes_down"] if bytes_too else []
+    names += ["bytes_down"] if bytes_too else []
     for report, other in zip(reports, expected, strict=True):
         for name in names:
             found, wanted = getattr(report, name), getattr(other, name)
@@ -62,6 +62,28 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     assert_equal_rounds(coordinator.server.reports, federation.reports)
     close(coordinator.server.state.server, federation.state.server)
     assert_equal_clients(link.factories, federation.state)
+    of_three = METHODS[name].sums != "none"  # Each node sends the mean of its clients.
+    for report, one_process in zip(coordinator.server.reports, federation.reports, strict=True):
+        assert 5 * report.bytes_up == (3 if of_three else 5) * one_process.bytes_up
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "rows"),
+    [
+        (FedAvg, {}, [1, 1, 1]),
+        (FedAvg, {"uplink": Uplink("gaussian", noise_std=0.1, clip=1.0)}, [1, 1, 1]),
+        (FedAvg, {"uplink": Uplink(bits=8)}, [2, 1, 2]),
+        (FedAvg, {"slow_share": 0.2}, [1, 1, 1]),
+        (FedAvg, {"slow_share": 0.2, "mixing": 0.5}, [2, 1, 2]),
+        (Fuels, {}, [2, 1, 2]),
+    ],
+)
+def test_a_node_s_uploads_are_added_up_before_they_leave(method, settings, rows, federate, split):
+    """Where each is quantised or mixed by itself, or the server compares them, they are not."""
+    coordinator, link = split(federate(method, SIZES, rounds=1, **settings), SHARES)
+    coordinator.run()
+    sent = [m.payload for m in link.messages if m.payload and "task" not in m.about]
+    assert [{len(t) for t in payload.values()} for payload in sent] == [{n} for n in rows]
 
 
 @pytest.mark.repeats
@@ -144,10 +166,10 @@ def test_the_server_cannot_compute_the_noise_of_a_node(noise, federate, split):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("method", [FedAvg, Fuels])
-def test_the_server_guards_itself_alike(method, federate, split):
+@pytest.mark.parametrize(("method", "shares"), [(FedAvg, (1,) * 5), (Fuels, SHARES)])
+def test_the_server_guards_itself_alike(method, shares, federate, split):
     federation = federate(method, SIZES, robust=Robust("clip"))
-    coordinator, link = split(federation, SHARES)
+    coordinator, link = split(federation, shares)
     coordinator.run()
     federation.run()
     assert_equal_rounds(coordinator.server.reports, federation.reports)
@@ -205,7 +227,7 @@ def test_only_payloads_cross(method, federate, split):
         assert set(message.about) <= {
             "task", "run", "clients", "round", "train", "best", "parties",
             "first", "sizes", "ids", "score", "loss", "task_loss", "like", "targets", "errors",
-            "model", "has_best",
+            "has_best",
         }  # fmt: skip
     assert crossed > 0
 
@@ -373,6 +395,32 @@ def test_parties_are_told_what_two_can_learn_and_a_minimum_is_kept(
         with pytest.raises(InputError, match=said):
             coordinator.run()
         assert len(coordinator.server.reports) == len(shares) - 2
+
+
+def test_a_round_waits_for_the_fewest_parties(federate, split, logged):
+    """Node 1 is lost in round 2 for some looks of the server's; nobody trains meanwhile."""
+    patience = Patience(0.2, 5, 0.001, min_parties=3)
+    coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES, patience=patience)
+    looks = []
+
+    def absent(node, round):
+        looks.extend([round] if node == 1 and round == 1 else [])
+        return node == 1 and round == 1 and len(looks) < 9
+
+    link.absent = absent
+    coordinator.run()
+    assert "round 2: lost node 1 (clients 2 to 2)" in logged()
+    assert "is repeated" not in logged()
+    assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5]
+
+
+def test_without_the_fewest_parties_nobody_trains_and_the_run_ends(federate, split):
+    patience = Patience(0.2, 0.01, 0.001, min_parties=3)
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES, patience=patience)
+    link.absent = lambda node, round: node == 1 and round > 0
+    with pytest.raises(InputError, match="in a row: 2 nodes are connected, at least 3 must be"):
+        coordinator.run()
+    assert not [m for m in link.messages if m.about.get("round", 0) and "train" in m.about]
 
 
 @pytest.mark.sampled(2)

@@ -351,8 +351,8 @@ ENDS = {
 
 @pytest.mark.parametrize("forged", ENDS.values(), ids=ENDS)
 def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
-    finished = {n: Finished(HONEST, 10, True) for n in range(4)}
-    finished[LIAR] = Finished({**HONEST, **forged}, 2**31 - 1, True)
+    finished = {n: Finished(HONEST, 10) for n in range(4)}
+    finished[LIAR] = Finished({**HONEST, **forged}, 2**31 - 1)
     errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert errors == pytest.approx(HONEST)
     assert (left_out.keys(), doubtful) == ({LIAR}, {})
@@ -365,9 +365,7 @@ def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
 def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
     """In silence, the errors move by at most a factor of `MOVED`, whatever a node claims."""
     lie = {name: factor * v for name, v in HONEST.items()}
-    finished = {n: Finished(HONEST, 10, True) for n in range(n - 1)} | {
-        n: Finished(lie, targets, True)
-    }
+    finished = {n: Finished(HONEST, 10) for n in range(n - 1)} | {n: Finished(lie, targets)}
     errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert left_out == {}
     moved = max(errors["mse"] / HONEST["mse"], HONEST["mse"] / errors["mse"])
@@ -381,7 +379,7 @@ def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
 
 
 def test_of_two_nodes_nobody_can_tell_who_lies():
-    finished = {0: Finished(HONEST, 10, True), 1: Finished({"mse": 99.0, "mae": 0.3}, 10**6, True)}
+    finished = {0: Finished(HONEST, 10), 1: Finished({"mse": 99.0, "mae": 0.3}, 10**6)}
     errors, *named = mean_test_errors(finished, {0: 9, 1: 9})
     assert errors["mse"] == pytest.approx(99, rel=1e-3)
     assert named == [{}, {}]

@@ -151,8 +151,8 @@ def test_nonsense_at_joining_is_rejected(about):
 
 def test_a_last_answer_is_read():
     errors = {"mse": 1.5, "mape": 0.2}
-    found = check_finish(Message({"targets": 7, "errors": errors, "model": True, "has_best": True}))
-    assert found == Finished(errors, 7, True)
+    found = check_finish(Message({"targets": 7, "errors": errors, "has_best": True}))
+    assert found == Finished(errors, 7)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=8,
 )
-names = [*GOOD, "first", "sizes", "targets", "errors", "model", "has_best"]
+names = [*GOOD, "first", "sizes", "targets", "errors", "has_best"]
 abouts = st.dictionaries(st.sampled_from(names), json_values)
 
 

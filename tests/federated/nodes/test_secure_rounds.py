@@ -59,7 +59,7 @@ def test_numbers_are_those_of_one_process(name, federate, split, stacked, module
         for n, t in federation.state.clients.flat().items():
             close(own[n], t[node.trainer.numbers.start : node.trainer.numbers.stop])
     assert coordinator.test_errors == {"mse": 1.0, "mae": 0.25}  # 12 / 12 and 3 / 12.
-    assert all(f.model and not f.errors for f in finished.values())
+    assert all(not f.errors for f in finished.values())
 
 
 def test_the_mean_is_that_of_plain_averaging_within_the_quantisation(double, federate, split):
@@ -109,7 +109,7 @@ def test_the_server_learns_neither_samples_nor_losses_nor_uploads_of_a_node(fede
         assert set(message.payload) <= {SUM}
         assert set(message.about) <= {
             "first", "sizes", "ids", "like", "keys", "sealed", "checks", "own", "unusable",
-            "shares", "model", "has_best",
+            "shares", "has_best",
         }  # fmt: skip
         assert message.about.get("sizes", [1]) == [1] * len(message.about.get("sizes", [1]))
     masked = [m.payload[SUM] for m in answers if m.payload]

@@ -133,6 +133,12 @@ def test_below_the_threshold_the_sum_is_lost_and_nobody_is_guilty(task, members)
     assert e.value.guilty == set()
 
 
+def test_values_that_no_sum_can_hold_are_named_as_the_reason(tmp_path, values):
+    members = Members(tmp_path, [{**of, "a": of["a"] + 1e12} for of in values])
+    with pytest.raises(SumLost, match="10: a has a sum of size 1e"):
+        members.sum().run()
+
+
 def test_a_higher_threshold_needs_more_nodes(tmp_path, values):
     members = Members(tmp_path, values, threshold=0.8)
     members.spoil = lose(("unmask", 1))

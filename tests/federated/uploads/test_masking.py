@@ -111,9 +111,15 @@ def test_masked_vectors_have_the_sum_of_the_vectors_and_the_masks_of_their_own(n
 SHAPES = {"a": [2], "b": [], "c": [1, 2]}
 
 
+MOST = 2.0 ** (63 - sums.FRACTION) / 6
+"""Limit of the values of six members."""
+
+VALUES = st.floats(-1e6, 1e6) | st.floats(-MOST, MOST, exclude_min=True, exclude_max=True)
+
+
 @settings(max_examples=100)
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=5, max_size=5), min_size=1, max_size=6))
-def test_a_sum_is_exact_to_the_resolution(rows):
+@given(st.lists(st.lists(VALUES, min_size=5, max_size=5), min_size=1, max_size=6))
+def test_a_sum_is_exact_to_the_resolution_and_that_of_doubles(rows):
     """Against exact fractions, within the bound that the module gives."""
     total = 0
     for row in rows:
@@ -125,7 +131,7 @@ def test_a_sum_is_exact_to_the_resolution(rows):
     flat = [*found["a"].tolist(), found["b"].item(), *found["c"].flatten().tolist()]
     for value, column in zip(flat, zip(*rows, strict=True), strict=True):
         exact = sum(map(Fraction, column))
-        rounding = abs(exact) / 2**52  # Of the sum as a double.
+        rounding = abs(Fraction(value)) / 2**53
         assert (
             abs(Fraction(value) - exact) <= Fraction(len(rows), 2 ** (sums.FRACTION + 1)) + rounding
         )
@@ -138,6 +144,14 @@ def test_the_bound_is_reached():
     assert error == 4 * half
 
 
+def test_near_the_limit_the_resolution_of_doubles_is_part_of_the_error():
+    """With 53 bits, 2³⁵ has neighbours at a distance of 2⁻¹⁸."""
+    values = [torch.tensor(x, dtype=torch.float64) for x in (2.0**34 - 2.0**-18, 0.75 * 2.0**-18)]
+    vector = sum(sums.to_vector({"b": x}, {"b": []}, 2) for x in values)
+    error = sums.from_vector(vector, {"b": []})["b"].item() - (2.0**34 - 2.0**-18)
+    assert abs(error - 0.75 * 2.0**-18) > 2 / 2 ** (sums.FRACTION + 1)
+
+
 def test_the_largest_values_do_not_overflow_and_larger_ones_are_refused():
     n = 4
     most = 2.0 ** (63 - sums.FRACTION) / n
@@ -145,7 +159,7 @@ def test_the_largest_values_do_not_overflow_and_larger_ones_are_refused():
     vector = n * sums.to_vector({"b": below}, {"b": []}, n)
     assert sums.from_vector(vector, {"b": []})["b"] == n * below
     for value in (most, torch.nan, -torch.inf):
-        with pytest.raises(InputError, match="takes finite ones below"):
+        with pytest.raises(sums.ValuesTooLarge, match="takes finite ones below"):
             sums.to_vector({"b": torch.tensor(value, dtype=torch.float64)}, {"b": []}, n)
 
 
@@ -163,5 +177,6 @@ def test_other_tensors_than_those_of_the_sum_are_refused():
 @pytest.mark.parametrize(("share", "wanted"), [(0.5, [2, 2, 3, 3]), (0.7, [2, 3, 3, 4])])
 def test_more_than_the_share_of_the_nodes_has_to_stay(share, wanted):
     assert [sums.SecureSums(share).threshold(n) for n in (2, 3, 4, 5)] == wanted
+    assert sums.SecureSums(0.58).threshold(50) == 30  # .58 * 50 is 28.999… in doubles.
     with pytest.raises(InputError, match=r"secure_threshold is 0\.4"):
         sums.SecureSums(0.4)

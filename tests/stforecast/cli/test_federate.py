@@ -35,7 +35,7 @@ def test_the_app_holds_what_was_typed(tmp_path):
         "--rounds", 9, "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
         "--strikes", 4, "--min-parties", 3,
     )  # fmt: skip
-    assert done.output == f"begin it with: flwr run {app} --stream\n"
+    assert done.output.splitlines()[-1] == f"begin it with: flwr run {app} --stream"
     project = tomllib.loads((app / "pyproject.toml").read_text())
     run = RunSettings.from_run_config(project["tool"]["flwr"]["app"]["config"])
     assert run.config.method == "fuels"
@@ -69,6 +69,10 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         (["--enough", "-1"], "enough is -1; it must be 0 or more"),
         (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
         (["--min-parties", "0"], "min_parties is 0; it must be positive"),
+        (
+            ["--participation", "0.2"],
+            "participation=0.2 draws 1 of 7 clients in each round, .* fewer min_parties",
+        ),
         (["--min-parties", "8"], "min_parties is 8, but the federation has 7 clients.*"),
         *[
             ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
@@ -181,6 +185,85 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     assert run.secure.secure_threshold == 0.6
 
 
+def written(tmp_path, *words):
+    """Write an app; return what was said, and its settings."""
+    common = ("--out", tmp_path / "app", "--results", tmp_path)
+    said = type_in(*words, *common)
+    assert not said.exit_code, said.output
+    return said.output, read_app(tmp_path / "app")
+
+
+TWO = ("--node", "1=0-3", "--node", "2=4-6")
+
+
+@pytest.mark.parametrize(
+    ("words", "fewest"),
+    [
+        ((), 3),
+        (("--min-parties", 5), 5),
+        (("--allow-disclosure", "--min-parties", 2), 2),
+        (("--allow-disclosure", *TWO), 2),
+        (("--method", "fedavg", *TWO), 2),
+        (("--method", "fedavg", "--secure-aggregation", "--secure-threshold", 0.7), 3),
+    ],
+)
+def test_uploads_are_masked_by_default(words, fewest, tmp_path):
+    said, run = written(tmp_path, "--clients", 7, *words)
+    assert run.secure
+    assert run.patience.min_parties == fewest
+    assert said.startswith("uploads are added up under masks: the server learns only sums over ")
+    assert f"sums over {fewest} nodes or more; in return there is no --robust" in said
+    assert ("each can then compute the other's upload" in said) == (fewest == 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "refused"),
+    [
+        (("--plain-uploads",), "sees the mean upload of each node's clients", True),
+        (("--robust", "median"), "--robust median compares uploads", True),
+        (("--bits", 8), "sees each client's upload", True),
+        (("--method", "protoridge"), "its server needs how the prototypes", True),
+        (("--method", "fedavg", "--slow-share", 0.2), "leave out --slow-share", False),
+        (("--method", "fuels"), "its server compares the clients' prototypes", False),
+    ],
+)
+def test_what_cannot_be_masked_is_plain_and_its_disclosure_is_said(words, why, refused, tmp_path):
+    said, run = written(tmp_path, "--clients", 7, *words)
+    assert run.secure is None
+    assert run.patience.min_parties == 1
+    assert said.startswith("uploads are plain: the server sees ")
+    assert why in said
+    assert ("nodes refuse this run, except those with allow_disclosure" in said) == refused
+
+
+def test_a_single_party_has_nobody_to_add_up_with(tmp_path):
+    _, run = written(tmp_path, "--clients", 1)
+    assert run.secure is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--clients", 2), ("--clients", 7, *TWO), ("--clients", 7, "--min-parties", 2),
+     ("--clients", 2, "--plain-uploads"), ("--clients", 2, "--method", "protoridge")],
+)  # fmt: skip
+def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(words, tmp_path):
+    common = ("--out", tmp_path / "app", "--results", tmp_path)
+    with pytest.raises(InputError, match=r"two parties may .* give allow_disclosure"):
+        type_in(*words, *common)
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--plain-uploads", "--secure-aggregation"), ("--plain-uploads", "--secure-threshold", 0.7),
+     ("--bits", 8, "--secure-threshold", 0.7)],
+)  # fmt: skip
+def test_options_that_exclude_each_other_are_refused(words, tmp_path):
+    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    assert type_in(*words, *common).exit_code == 2
+    assert not (tmp_path / "app").exists()
+
+
 def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
     type_in(
         "--method", "fuels", "--clients", 2, "--out", tmp_path / "app", "--results",
@@ -194,7 +277,9 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
         Checkpoint({}, state, None, [], 1, {"token": "a" * 16}), tmp_path / "first"
     )
     written.rename(tmp_path / "first" / "last")
-    assert type_in(*words).output == f"begin it with: flwr run {tmp_path / 'more'} --stream\n"
+    said = type_in(*words).output
+    assert said.startswith("uploads are plain: the server sees each client's upload")
+    assert said.endswith(f"begin it with: flwr run {tmp_path / 'more'} --stream\n")
     before, after = (read_app(tmp_path / name) for name in ("app", "more"))
     assert (after.after, after.out, after.owners) == (
         "a" * 16, str(tmp_path / "next"), before.owners

@@ -2,6 +2,8 @@
 
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import openpyxl
@@ -227,3 +229,39 @@ def test_tables_for_a_spreadsheet(stforecast, town, tmp_path):
     assert plan["probability"].between(0, 1).all()
     page = (tmp_path / "csv" / "report.html").read_text()
     assert "The coming 3 hours" in page
+
+
+def test_an_infinite_bound_names_its_cell():
+    from stforecast.cli.predict import forecast_sentence
+    from stforecast.forecasting.tables import Interval
+
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]}, pd.date_range("2024", periods=2))
+    table.attrs = {"service": "net", "units": "1"}
+    lower, upper = table - 1, table.add([1, np.inf])
+    lower.attrs["coverage"] = 0.9
+    said = forecast_sentence(Path("f.csv"), table, Interval(lower, upper))
+    assert said.endswith("mean width 2 without 1 cell whose bounds are infinite, such as b")
+
+
+def test_large_numbers_of_single_precision_are_written_with_all_digits(tmp_path):
+    from stforecast.federated.runs.run_folder import write_csv
+
+    table = pd.DataFrame({"a": np.array([51653410816, 1], "f4"), "b": np.array([0.1, 2], "f4")})
+    write_csv(table, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().split() == ["a,b", "51653410816.0,0.1", "1.0,2.0"]
+
+
+def test_of_cells_that_are_surely_beyond_the_threshold_the_worst_is_named():
+    from stforecast.cli.predict import beyond
+
+    plan = pd.DataFrame(
+        {
+            "headroom": [-1.0, -3.0, -9.0],
+            "steps_above": [2, 5, 5],
+            "max_time": "noon",
+            "highest_probability": [1.0, 0.999, 0.996],
+        },
+        ["a", "b", "c"],
+    )
+    side = SimpleNamespace(beyond="above", worst="max")
+    assert beyond(SimpleNamespace(plan=plan, side=side)).endswith("at one step: 100% of cell c")

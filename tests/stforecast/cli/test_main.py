@@ -622,7 +622,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["run", "--data", FILE, "--out", "b", "--rounds", "0"], "rounds is 0; it must be"),
         (["run", "--method", "solo", "--model", "x"], "unknown model 'x'; choose one of"),
         (["prepare"], "Missing command. See: stforecast prepare --help"),
-        (["prepare", "rome"], "unknown data set 'rome'; choose one of: abilene, auckland-"),
+        (["prepare", "rome"], "unknown data set 'rome'; choose one of: auckland-"),
         (["plot", "pie", "."], "unknown figure 'pie'; choose one of: bars, calibration, cdf"),
         (["plot", "cdf", "nowhere", "--out", "a.png"], "nowhere: no finished run here"),
         (

@@ -95,7 +95,55 @@ def test_health_metrics_and_the_description(client):
         assert answer.json() == {"error": f"nothing at {path}; /openapi.json lists what there is"}
     answer = client.post("/forecast")
     assert answer.status_code == 405
-    assert answer.json() == {"error": "POST of /forecast; this service only answers GET"}
+    assert answer.json() == {"error": "POST of /forecast; this service only answers GET and HEAD"}
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_head_is_answered_as_get_without_the_body(client):
+    for path in ("/forecast", "/forecast?format=csv", "/health", "/metrics", "/cells?x=1"):
+        got, head = client.get(path), client.head(path)
+        assert head.status_code == got.status_code
+        assert head.headers["content-type"] == got.headers["content-type"]
+        assert head.content == b""
+    assert client.head("/nothing").status_code == 404
+
+
+def test_health_fails_where_a_run_in_service_is_late(client, run):
+    assert client.get("/health").status_code == 200  # A run that never was in service.
+    (run / "service.toml").write_text("[monitor]\nlate_hours = 36\n")
+    answer = client.get("/health")
+    assert (answer.status_code, answer.json()["status"]) == (503, "late")
+    assert "late_hours is 36" in answer.json()["problem"]
+    (run / "service.toml").write_text("[monitor]\nlate_hours = 0\n")
+    assert client.get("/health").status_code == 200
+
+
+def test_the_description_has_limits_media_and_refusals_as_they_are(client):
+    found = client.get("/openapi.json").json()
+    forecast = found["paths"]["/forecast"]["get"]
+    (steps,) = [p["schema"] for p in forecast["parameters"] if p["name"] == "steps"]
+    assert (steps["minimum"], steps["maximum"]) == (1, 30)
+    assert set(forecast["responses"]["200"]["content"]) == {"application/json", "text/csv"}
+    for status in ("400", "404", "422"):
+        schema = forecast["responses"][status]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": "#/components/schemas/Refusal"}
+    assert list(found["paths"]["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
+
+
+@pytest.mark.slow
+def test_no_request_that_the_description_allows_is_answered_otherwise(run):
+    schemathesis = pytest.importorskip("schemathesis", reason="`pip install schemathesis` fuzzes")
+    hypothesis = pytest.importorskip("hypothesis")
+    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(ForecastService(run)))
+    often = hypothesis.settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    for operation in operations:
+
+        def check(case):
+            case.call_and_validate()
+
+        often(hypothesis.given(operation.as_strategy())(check))()
+    assert len(operations) == 4
 
 
 def test_a_token_is_asked_for_except_by_health(run):

@@ -117,3 +117,20 @@ def test_steps_before_the_series_are_its_own_and_missing(cube):
 def test_select_names_a_cell_that_is_not_there(cube):
     with pytest.raises(InputError, match=r"a small town: 1 of the 2 cells .* missing, e\.g\. 44"):
         as_series(cube, "sms").select(np.array([11, 44]))
+
+
+def test_cells_are_ordered_by_the_numbers_in_their_names():
+    times = pd.date_range("2024-01-01", periods=3, freq="h")
+    cells = ["c10", "b", "c9", "c1"]
+    series = as_series(pd.DataFrame(np.arange(12.0).reshape(3, 4), times, cells))
+    ordered = series.ordered()
+    assert ordered.cells.tolist() == ["b", "c1", "c9", "c10"]
+    assert ordered.values[0].tolist() == [1.0, 3.0, 2.0, 0.0]
+    assert ordered.ordered() is ordered
+
+
+def test_units_of_a_frame_are_those_of_its_attributes():
+    times = pd.date_range("2024-01-01", periods=3, freq="h")
+    table = pd.DataFrame({"a": [1.0, 2.0, 3.0]}, times)
+    table.attrs["units"] = "GB"
+    assert as_series(table).units == "GB"

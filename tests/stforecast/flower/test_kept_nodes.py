@@ -7,8 +7,10 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
+from stforecast.federated.nodes.disclosure import DisclosureRefused
+from stforecast.federated.nodes.masker import TooFewParties
 from stforecast.federated.nodes.messages import Message
-from stforecast.federated.uploads.masking import SecureSums
+from stforecast.federated.uploads.masking import SecureSums, new_key, public
 from stforecast.flower import worker
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve
@@ -117,6 +119,53 @@ def test_a_node_that_requires_secure_aggregation_joins_a_run_that_has_it(federat
     run, link, _ = federation("fedavg", secure=SecureSums())
     link.configs[0]["require-secure-aggregation"] = True
     assert ask(run, link, Message(JOIN)).about["sizes"] == [1]
+
+
+SHORT = {"extra_lags": "2,24"}
+"""Lags within the fixture's ten days."""
+
+
+@pytest.mark.attack("readings computed from uploads")
+@pytest.mark.parametrize("method", ["fedlean", "protoridge"])
+def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
+    """Before it reads its data; its owner may allow it."""
+    run, link, _ = federation(method, **SHORT)
+    with pytest.raises(DisclosureRefused, match="attacks computed the node's readings"):
+        ask(run, link, Message(JOIN))
+    assert made == []
+    link.configs[0]["allow-disclosure"] = True
+    assert ask(run, link, Message(JOIN)).about["first"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "secure", "warned"),
+    [("fuels", None, True), ("fedavg", None, True), ("fedavg", SecureSums(), False)],
+)
+def test_a_node_warns_of_what_nobody_has_measured(method, secure, warned, federation, caplog):
+    run, link, _ = federation(method, secure=secure)
+    ask(run, link, Message(JOIN))
+    said = f"the run takes plain uploads of {method}; nobody has measured what they give up"
+    assert (said in caplog.text) == warned
+
+
+def shared_with(run, link, parties):
+    """The answer of a node to the first message of a sum over so many parties."""
+    asked = asked_in(0).about | {"train": [0], "session": "s"}
+    keys = ask(run, link, Message(asked)).about["keys"]
+    others = {str(i): [public(new_key()).hex() for _ in range(2)] for i in range(1, parties)}
+    peers = {"0": [keys["seal"], keys["mask"]], **others}
+    about = {"task": "share", "run": TOKEN, "session": "s", "peers": peers, "shapes": {}}
+    return ask(run, link, Message(about))
+
+
+@pytest.mark.attack("readings computed from uploads")
+def test_a_node_is_in_no_sum_of_two_that_gives_its_readings_up(federation, made):
+    run, link, _ = federation("fedlean", secure=SecureSums(), **SHORT)
+    assert len(shared_with(run, link, 3).about["sealed"]) == 2
+    with pytest.raises(TooFewParties, match="it takes part in sums over 3 or more"):
+        shared_with(run, link, 2)
+    link.configs[0]["allow-disclosure"] = True
+    assert len(shared_with(run, link, 2).about["sealed"]) == 1
 
 
 def test_few_nodes_are_kept(federation, made, monkeypatch):

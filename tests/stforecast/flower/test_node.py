@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 import tomllib
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from stforecast.flower.server_app import mean_test_errors, prepare_continuation,
 from stforecast.flower.settings import RunSettings, parse_owner, read_run, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.methods import METHODS
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"
@@ -72,11 +72,12 @@ def test_errors_and_rounds_are_those_of_one_process(method, secure, federation, 
     others = ["seconds", "bytes_up", "bytes_down"] if secure else ["seconds"]
     rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns=others)
     expected = forecaster.rounds_.drop(columns=others)
+    if not secure and METHODS[method].sums != "none":  # Two nodes send means, not three clients.
+        expected["bytes_up"] *= 2 / 3
     pd.testing.assert_frame_equal(rounds, expected, rtol=1e-4, check_dtype=False)
-    if about["models"]:
-        left = describe(tmp_path / "a.federation" / RUN)
-        assert (left.kind, left.about["service"]) == ("a federation's run on a node", "internet")
-        assert left.next_command.startswith("stforecast federate check ")
+    left = describe(tmp_path / "a.federation" / RUN)
+    assert (left.kind, left.about["service"]) == ("a federation's run on a node", "internet")
+    assert left.next_command.startswith("stforecast federate check ")
     assert "round 2: 3 of 3 clients" in (tmp_path / "server" / "server.log").read_text()
 
 
@@ -132,35 +133,131 @@ def test_clients_that_need_other_nodes_cells_are_refused(clients, federation):
         RunSettings.from_run_config(run.as_run_config())
 
 
-@pytest.mark.sampled(3)
+OF_METHOD = {
+    "fedtrees": TREES,
+    "fedlean": {"extra_lags": "2-6", "calendar": "day", "refit": "never"},
+    "protoridge": {"extra_lags": "2-6", "calendar": "day", "refit": "never"},
+    "fedpm": {"closeness": 24, "epochs": 1, "model": "patch_transformer"},
+    "fedda": {"warmup_epochs": 2},
+    "fedda_clusters": {"warmup_epochs": 2},
+}
+"""Settings of methods that the common ones do not suit."""
+
+RUNNABLE = [n for n, kind in METHODS.items() if not kind.pooled and "rounds" not in kind.unread]
+
+
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
-    ("method", "target"), [("fuels", "level"), ("fedavg", "change"), ("fedrep", "day")]
+    ("method", "settings"),
+    [
+        *((name, OF_METHOD.get(name, {})) for name in RUNNABLE),
+        ("fedavg", {"target": "change"}),
+        ("fedrep", {"target": "day"}),
+        ("fedlean", {"clients": "all", "extra_lags": "2-6", "calendar": "day"}),
+    ],
 )
 def test_each_node_keeps_a_forecaster_that_needs_no_server(
-    method, target, federation, cube, tmp_path
+    method, settings, federation, cube, tmp_path
 ):
-    run, link, forecaster = federation(method, target=target)
-    assert serve(link, run)["models"] == 2
-    expected = forecaster.fit(cube).predict(cube, steps=3)
+    """Its forecasts are those of one process, also once it was trained further without a server."""
+    whole = settings.get("clients") == "all"
+    firsts = {"firsts": (0, 1), "n_clients": 2} if whole else {}
+    run, link, _ = federation(method, **firsts, **settings)
+    assert serve(link, run)["nodes"] == 2
+    shared = {**run.config.flat(), "clients": "operator" if whole else "cell"}
+    forecaster = Forecaster.recorded(shared)
+    owned = cube.assign_coords(operator=("cell", ["a", "b", "b"]))
+    expected = forecaster.fit(owned).predict(owned, steps=3)
+    for name, (first, end) in SHARES.items():
+        folder, data = tmp_path / f"{name}.federation" / RUN, tmp_path / f"{name}.nc"
+        own = Forecaster.load(folder)
+        assert own.config.method == method
+        found = own.predict(data, steps=3)
+        if method != "protoridge":  # Each node draws its own groups.
+            pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4, atol=1e-4)
+        again = own.learn_all(data)
+        assert again.predict(data, steps=3).notna().all(axis=None)
+        saved = Forecaster.load(again.save(tmp_path / f"{name}-again"))
+        pd.testing.assert_frame_equal(saved.predict(data, 3), again.predict(data, 3))
+
+
+def in_one_process(run, cube):
+    """The same run in one process."""
+    return Forecaster.recorded({**run.config.flat(), "clients": "cell"}).fit(cube)
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fedlean", {**OF_METHOD["fedlean"], "intervals": "conformal", "refit": "final"}),
+        *(
+            (name, {**OF_METHOD.get(name, {}), "refit": "final"})
+            for name in RUNNABLE
+            if name != "protoridge"
+        ),
+        ("fedavg", {"refit": "once", "select": "last"}),
+        ("fedrep", {"refit": "final", "split": "days:7,0,3"}),
+    ],
+)
+def test_refits_are_those_of_one_process(method, settings, federation, cube, tmp_path):
+    """Errors, forecasts and bounds; with moments or the best round, sums first or not."""
+    run, link, _ = federation(method, refit_rounds=2, **settings)
+    about = serve(link, run)
+    forecaster = in_one_process(run, cube)
+    pooled = forecaster.evaluate().query("client == 'all' and horizon == 'all' and split == 'test'")
+    wanted = pooled[pooled["selection"] == run.config.run.select].set_index("metric")["value"]
+    assert about["test"]["mse"] == pytest.approx(wanted["mse"], rel=1e-4)
+    refits = pd.read_csv(tmp_path / "server" / "refits.csv").groupby("refit", sort=False)
+    assert refits["round"].count().tolist() == forecaster.refits_["rounds"].tolist()
+    expected, bounds = forecaster.predict(cube, 3), forecaster.predict_interval(cube, 3)
     for name, (first, end) in SHARES.items():
         own = Forecaster.load(tmp_path / f"{name}.federation" / RUN)
-        assert own.config.method == "solo"
-        found = own.predict(tmp_path / f"{name}.nc", steps=3)
+        data = tmp_path / f"{name}.nc"
+        found = own.predict(data, 3)
+        pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4, atol=1e-4)
+        last = "2013-11-11" if settings["refit"] == "final" else "2013-11-09 00"
+        assert own.model_.trained_on["last"].startswith(last)
+        if bounds:
+            upper = own.predict_interval(data, 3).upper
+            pd.testing.assert_frame_equal(upper, bounds.upper.iloc[:, first:end], rtol=1e-4)
+
+
+KILLED = {
+    "before a refit": lambda about: about.get("refit") and about["task"] == "join",
+    "within it": lambda about: about.get("index") == 3,
+    "before the last": lambda about: "all" in about.get("refit", "") and about["task"] == "join",
+    "at the end": lambda about: about["task"] == "finish",
+}
+"""When the server is killed, by what it asks a node for."""
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("secure", [None, SecureSums()])
+@pytest.mark.parametrize("when", KILLED)
+def test_a_server_that_is_killed_in_refits_goes_on(
+    when, secure, federation, cube, tmp_path, monkeypatch
+):
+    """Also under secure aggregation, at any place; the numbers stay those of one process."""
+    run, link, _ = federation("fedavg", secure=secure, refit="final", refit_rounds=2)
+    honest, killed = link.answer, []
+
+    def answer(run, config, message):
+        if KILLED[when](message.about) and not killed:
+            killed.append(when)
+            raise KeyboardInterrupt
+        return honest(run, config, message)
+
+    link.answer = answer
+    with pytest.raises(KeyboardInterrupt):
+        serve(link, run)
+    monkeypatch.setattr("secrets.token_hex", lambda n: TOKEN)
+    assert serve(link, run)["nodes"] == 2
+    expected = in_one_process(run, cube).predict(cube, 3)
+    for name, (first, end) in SHARES.items():
+        own = Forecaster.load(tmp_path / f"{name}.federation" / RUN)
+        found = own.predict(tmp_path / f"{name}.nc", 3)
         pd.testing.assert_frame_equal(found, expected.iloc[:, first:end], rtol=1e-4)
-
-
-def test_a_model_that_is_no_plain_one_is_not_saved(federation, tmp_path, caplog):
-    run, link, _ = federation("perfedavg")
-    caplog.set_level(logging.INFO)
-    assert serve(link, run)["models"] == 0
-    folder = tmp_path / "a.federation" / RUN
-    assert not (folder / "model").exists()
-    assert f"the run has ended; {folder} holds metrics.csv, but no model/: the me" in caplog.text
-    with pytest.raises(InputError, match=r"no model here .* some methods leave none"):
-        Forecaster.load(folder)
-    about = describe(folder)
-    assert about.kind == "a federation's run on a node"
-    assert "metrics.csv" in about.about["files"]
 
 
 def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
@@ -259,8 +356,7 @@ def test_an_unknown_task_is_refused(federation):
         ("ridge", {}, "ridge does not train in rounds"),
         ("central", {}, "central does not train in rounds"),
         ("fuels", {"scale": "global"}, "no node knows the others' values"),
-        ("fuels", {"refit": "daily"}, "neither refit nor calibrate"),
-        ("fuels", {"intervals": "conformal"}, "neither refit nor calibrate"),
+        ("fuels", {"refit": "daily"}, "nodes refit before the test part and after it"),
         ("fuels", {"engine": "ray"}, "engine is 'ray': each node trains its clients in one pr"),
         ("fuels", {"target": "validation"}, "no validation data to choose it"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
@@ -350,10 +446,10 @@ def test_the_app_folder_holds_the_run(federation, tmp_path):
 
 def test_errors_are_pooled_by_targets(caplog):
     words = {
-        1: Finished({"mse": 1.0, "mae": 2.0}, 10, False),
-        2: Finished({"mse": 2.0, "mae": 4.0}, 30, False),
-        3: Finished({"mse": 2.0}, 30, False),
-        4: Finished({"mse": 2.0, "mae": 4.0}, 0, False),
+        1: Finished({"mse": 1.0, "mae": 2.0}, 10),
+        2: Finished({"mse": 2.0, "mae": 4.0}, 30),
+        3: Finished({"mse": 2.0}, 30),
+        4: Finished({"mse": 2.0, "mae": 4.0}, 0),
     }
     errors, left_out, doubtful = mean_test_errors(words, {1: 10, 2: 30, 3: 10, 4: 10})
     assert errors == {"mse": 1.75, "mae": 3.5}
@@ -363,7 +459,7 @@ def test_errors_are_pooled_by_targets(caplog):
 
 
 def test_a_node_without_any_error_counts_if_errors_have_a_limit():
-    words = {n: Finished({"error_rate": e}, 10, True) for n, e in enumerate((0.0, 0.0, 0.9, 1.2))}
+    words = {n: Finished({"error_rate": e}, 10) for n, e in enumerate((0.0, 0.0, 0.9, 1.2))}
     errors, left_out, _ = mean_test_errors(words, dict.fromkeys(words, 10), ["error_rate"])
     assert errors == {"error_rate": pytest.approx(0.3)}
     assert left_out == {3: "its test error_rate is 1.2"}

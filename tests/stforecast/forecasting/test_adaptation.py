@@ -81,7 +81,7 @@ def test_only_the_last_days_train_and_the_steps_before_are_inputs(fitted, table)
     """Ridge reads three days back, so two days depend on the last five."""
     forecaster, new = fitted("ridge", scale="global"), table[[33]]
     older, inputs = new.copy(), new.copy()
-    older.iloc[: 24 * 5], inputs.iloc[24 * 5 : 24 * 6] = 1.0, 1.0
+    older.iloc[: 24 * 5], inputs.iloc[24 * 5 : 24 * 6] = 300.0, 300.0
     same, other = (forecaster.adapt(h, 2).predict(new) for h in (older, inputs))
     expected = forecaster.adapt(new, 2).predict(new)
     np.testing.assert_allclose(same, expected, rtol=1e-9)

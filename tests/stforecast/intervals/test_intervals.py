@@ -15,7 +15,7 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
 from stforecast.forecasting.config import read_by
 from stforecast.intervals.bands import Bands, IntervalOptions, clip, widened
-from stforecast.intervals.calibration import Forecasts, calibrate
+from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
 from stforecast.intervals.radii import ErrorScale
 from stforecast.methods import METHODS
 from stforecast.metrics.interval import pair_coverages
@@ -79,7 +79,7 @@ def test_limits_are_scored_as_the_targets_of_their_values():
 def test_only_data_that_were_never_negative_have_a_lowest_value():
     ramp = np.arange(240.0)
     settings = Forecaster("last_value").asked.data
-    lowest = [settings.limits(prepared(data).non_negative).lower for data in (ramp, ramp - 1)]
+    lowest = [settings.limits(prepared(data).non_negative).lower for data in (ramp, ramp - 2)]
     assert lowest == [0, -np.inf]
     assert prepared(150 - ramp).non_negative, "what follows training is not read"
 
@@ -480,7 +480,7 @@ def series_of_all_kinds(n):
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("horizon", [1, 24, 96, pytest.param(336, marks=pytest.mark.slow)])
 def test_bounds_are_as_far_as_errors_were(horizon):
-    table = series_of_all_kinds(3 * horizon + 300)
+    table = series_of_all_kinds(3 * horizon + 300).sort_index(axis=1)
     settings = {"split": "steps:0.35,0.33,0.32", "horizon": horizon, "intervals": "normalised"}
     forecaster = Forecaster("last_value", quantiles="0.05,0.5,0.95", **settings).fit(table)
     tested, ahead = forecaster.test_forecasts(), forecaster.predict_interval(table)
@@ -522,3 +522,11 @@ def test_far_bounds_are_warned_of(cube, caplog):
     forecaster.predict_interval(cube)
     assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
     assert "of cell 22, whose values are" in caplog.text
+
+
+def test_renewed_radii_widen_at_once_and_narrow_halfway():
+    before, newer, expected = ([4.0, 2.0, np.inf], [2.0, 5.0, 3.0], [3.0, 5.0, 3.0])
+    found = Calibration(*[np.array(before).reshape(1, 3, 1)] * 2).renewed(
+        Calibration(*[np.array(newer).reshape(1, 3, 1)] * 2)
+    )
+    assert found.radius.ravel().tolist() == found.most.ravel().tolist() == expected

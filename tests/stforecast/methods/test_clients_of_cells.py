@@ -116,13 +116,10 @@ CELLS = {
 @pytest.mark.parametrize("model", CELLS)
 def test_a_client_does_not_depend_on_the_number_of_cells_of_others(model, owned):
     """Operator B holds one cell, A two: B's tables are padded, and nothing of them is used."""
-    order = [1, 0, 2]  # B is the first client in both.
-    both = forecasts(
-        "solo", owned.isel(cell=order), clients="operator", **{**CELLS[model], "model": model}
-    )
-    alone = forecasts(
-        "solo", owned.isel(cell=[1]), clients="operator", **{**CELLS[model], "model": model}
-    )
+    ordered = owned.isel(cell=[1, 0, 2]).assign_coords(cell=[1, 2, 3])  # B is the first in both.
+    options = {**CELLS[model], "model": model, "clients": "operator"}
+    both = forecasts("solo", ordered, **options)
+    alone = forecasts("solo", ordered.isel(cell=[0]), **options)
     np.testing.assert_allclose(both[:1], alone, rtol=1e-4)
 
 

@@ -460,7 +460,7 @@ def test_a_triangle_becomes_a_matrix_and_noise_cannot_make_the_map_explode():
     row, column = torch.triu_indices(3, 3)
     assert symmetric(matrix[row, column], 3).equal(matrix)
     noisy = torch.diag(torch.tensor([1.0, -1.0]))
-    assert solve(noisy, torch.ones(2, 1), 1.0)[1].item() == pytest.approx(1.0)
+    assert solve(noisy, torch.ones(2, 1), 1.0)[1].item() == pytest.approx(0.5)  # 1 / (2 · 1)
 
 
 def test_a_round_sends_products_once_and_the_network_after(table):
@@ -587,3 +587,13 @@ def test_forecasts_of_means_have_the_sum_of_the_values_where_these_are_skewed():
         bias[forecast] = (y_hat - y).mean(axis=(1, 2))
     assert (bias["median"] < -0.05).all()
     assert (abs(bias["mean"]) < 0.02).all()
+
+
+def test_noise_raises_the_ridge_and_exact_products_do_not():
+    """With eigenvalue -2 the penalty is 4; without noise, the set one counts."""
+    noisy = torch.diag(torch.tensor([1.0, 3.0, -2.0], dtype=torch.float64))
+    moments = torch.ones(3, 1, dtype=torch.float64)
+    found = solve(noisy, moments, ridge=1.0).flatten()
+    torch.testing.assert_close(found[1:], torch.tensor([1 / 7, 1 / 4], dtype=torch.float64))
+    exact = solve(noisy.abs(), moments, ridge=1.0).flatten()
+    torch.testing.assert_close(exact[1:], torch.tensor([1 / 4, 1 / 3], dtype=torch.float64))

@@ -12,6 +12,8 @@ from stforecast import Forecaster
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.federated.core.state import Participants
+from stforecast.federated.engine.trainer import Trainer
+from stforecast.forecasting.trained_method import client_samples
 from stforecast.methods import protoridge
 from stforecast.methods.fedlean import LEARNT, MAP, OWN, RelativeInputs, n_linear
 from stforecast.methods.protoridge import FEWEST, PROTOTYPES, ROUNDS
@@ -151,6 +153,23 @@ def test_groups_have_some_windows_each(table):
     assert counts[2].sum() == 5 * FEWEST + 3
     assert set(counts[2].tolist()) == {FEWEST, FEWEST + 1}
     assert counts[3].tolist() == [200] * 5
+
+
+@pytest.mark.attack("groups computed from the seed")
+def test_on_a_node_nobody_else_can_compute_the_groups(table):
+    """The server knows the seed, and so all that one process draws by it."""
+    forecaster = fitted(table)
+    config, method = forecaster.config, predictor(forecaster).method
+    data = prepare(as_series(table), config.window, SMALL["split"], "cell")
+    samples = client_samples(method, data, data.split.train, data.split.validation)
+    trainer = Trainer(method, *samples, seed=config.run.seed)
+    sent = []
+    for secret in (False, False, True, True):
+        trainer.secret_noise = secret
+        sent.append(trainer.train(torch.arange(3)).upload[PROTOTYPES])
+    assert torch.equal(sent[0], sent[1])
+    assert not torch.allclose(sent[2], sent[0])
+    assert not torch.allclose(sent[2], sent[3])
 
 
 def test_a_client_sends_its_prototypes_once_and_keeps_no_network(table, tmp_path):

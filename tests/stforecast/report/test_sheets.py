@@ -33,7 +33,7 @@ def test_data_sheet_counts_gaps_and_names_blank_cells(tested, gappy):
     assert internet["blank cells"] == "0"
     assert (sms["zeros"], sms["blank cells"]) == ("100.0 %", "all")
     assert found.facts["units"] == "MB"
-    assert found.facts["too large to be believed"] == "3 readings: 3 of cell 2"
+    assert found.facts["not believed"] == "3 readings: 3 of cell 2"
     assert found.facts["steps"] == "6 of 1 hour"
     assert found.facts["extent"] == "2013-11-01 01:00 to 2013-11-01 06:00, local time (Europe/Rome)"
     assert found.checksums == {"a.txt": "sha256:12"}

@@ -1,6 +1,8 @@
 import html
 import json
+import re
 import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -11,9 +13,9 @@ from scipy.stats import ks_2samp
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast.cli.main import main
-from stforecast.cli.options import ALARM
+from stforecast.service.delivery import end_of
 from stforecast.service.folder import last_state, read_state
-from stforecast.service.monitor import METRICS, TABLE, _drift, _late, _stuck, monitor
+from stforecast.service.monitor import ALARM, METRICS, TABLE, _drift, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
 from stforecast.service.update import update
 
@@ -45,7 +47,7 @@ def test_errors_by_span_are_those_of_the_values_that_came(watched):
     scale = issued["seasonal_mae"].to_numpy()[:, None, None]
     assert watch.errors[1].mase == pytest.approx(np.nanmean(np.abs(error) / scale))
     assert watch.errors[7].bias == pytest.approx(np.nanmean(error))
-    assert watch.errors[28].n == 72 - 15
+    assert watch.errors[28].n == 72 - 15 - 24  # What cell b repeats does not count.
     by_cell = pd.read_csv(watched / "service" / TABLE)
     assert by_cell["cell"].tolist() == ["a", "b", "c"]
     np.testing.assert_allclose(by_cell["bias_7d"], np.nanmean(error, axis=(1, 2)), atol=1e-4)
@@ -57,7 +59,8 @@ def test_missing_stuck_and_late_records(watched):
     watch = monitor(watched, MORNING)
     cells = watch.cells.set_index("cell")
     assert cells["missing"].tolist() == [0, 0, 15 / 24]
-    assert cells["stuck"].tolist() == [0, 24, 0]
+    assert cells["state"].tolist() == ["", "stuck", ""]
+    assert cells["since"].tolist() == ["", "2024-02-11 00:00:00", ""]
     assert watch.late_hours == 4.0
     assert monitor(watched, MORNING + pd.Timedelta(days=2)).late_hours == 52.0
 
@@ -75,42 +78,32 @@ def test_a_cell_without_recent_or_earlier_values_has_no_drift():
 
 
 @pytest.mark.parametrize(
-    ("known", "steps"),
-    [([1, 2, 2, 2], 3), ([2, 2, 2], 3), ([1, 2], 0), ([1, 0, 0, 0], 0), ([], 0),
-     ([3, np.nan, 3, 3], 3)],
-)  # fmt: skip
-def test_a_stuck_value(known, steps):
-    assert _stuck(np.array(known, dtype=float)) == steps
-
-
-@pytest.mark.parametrize(
     ("table", "begin"),
     [
         (
-            "missing_share = 0.5\ncells_share = 0",
+            "missing_share = 0.5\nstuck_hours = 30\ncells_share = 0",
             "1 of 3 cells lack more than 50% of the last day: c",
         ),
-        (
-            "stuck_hours = 20\ncells_share = 0",
-            "1 of 3 cells have reported one value for more than 20 hours: b",
-        ),
+        ("name_cells = true", "1 cell stuck: b since 2024-02-11 00:00"),
+        ("cells_share = 0.3", "1 of 3 cells are broken (silent, zero, stuck, wild): b"),
         ("late_hours = 3", "the last records ended 4.0 hours ago; late_hours is 3"),
         ("most_mase = 0.01", "the error of the last 7 days is "),
         ("most_bias = 1e-9", "forecasts of the last 7 days were "),
-        ("drift = 0.0001\ncells_share = 0", "3 of 3 cells have drifted"),
+        ("drift = 0.0001\nstuck_hours = 30\ncells_share = 0", "3 of 3 cells have drifted"),
     ],
 )
 def test_each_threshold_has_its_alarm(watched, table, begin):
     off = "most_mase = 0\nmost_bias = 0\ncoverage_below = 0\nlate_hours = 0\nmissing_share = 1\n"
-    off += "stuck_hours = 0\ndrift = 0\n"
+    off += "drift = 0\nname_cells = false\ncells_share = 1\n"
     kept = [line for line in off.splitlines() if line.split(" = ")[0] not in table]
     (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n" + "\n".join([*kept, table]))
-    (alarm,) = monitor(watched, MORNING).alarms
-    assert alarm.startswith(begin)
+    found = [one for one in monitor(watched, MORNING).alarms if one.startswith(begin)]
+    assert len(found) == 1
 
 
 def test_the_command_ends_with_the_alarm_and_its_line(watched, capsys):
     off = "missing_share = 1\ncells_share = 1\nmost_mase = 0\nmost_bias = 0\ncoverage_below = 0\n"
+    off += "name_cells = false\n"
     (watched / "service.toml").write_text(f"{RULE}\n[monitor]\n{off}")
     times = ("2024-02-12T03:00", 0), ("2024-02-12T05:00+02:00", 0), ("2024-02-14T03:00", ALARM)
     for late, code in times:
@@ -135,9 +128,35 @@ def test_metrics_are_those_that_prometheus_reads(watched):
     text = (watched / "service" / METRICS).read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-    assert found["stforecast_service_late_hours"] == 4.0
-    assert found['stforecast_service_scored_values{days="1"}'] == 57
+    ended = pd.Timestamp("2024-02-11 23:00", tz="UTC").timestamp()
+    assert found["stforecast_service_records_end_timestamp_seconds"] == ended
+    assert found['stforecast_service_cells{state="stuck"}'] == 1
+    assert found['stforecast_service_scored_values{days="1"}'] == 33
     assert text.count("# TYPE stforecast_service_mase gauge") == 1
+
+
+def units_and_kinds(text):
+    """Faults of metrics, by Prometheus's rules of names: base units, totals are counters."""
+    kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+    helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+    named = {re.match(r"[a-z_:]+", line)[0] for line in text.splitlines() if line[0] != "#"}
+    odd = r"(^|_)(hours?|minutes?|days?|ms|milliseconds?|kb|kilobytes?|percent|share)(_|$)"
+    found = [f"{n} has no help or type" for n in named if n not in kinds or n not in helped]
+    found += [f"{n} is not in base units" for n in named if re.search(odd, n)]
+    return found + [f"{n} is no {kinds[n]}" for n in kinds
+                    if n.endswith("_total") != (kinds[n] == "counter")]  # fmt: skip
+
+
+def test_metrics_have_base_units_and_a_dead_job_is_seen(watched):
+    watch = monitor(watched, MORNING)
+    text = watch.metrics()
+    assert units_and_kinds(text) == []
+    assert units_and_kinds("# TYPE a_late_hours gauge\na_late_hours 1\n") != []
+    updated = float(re.search(r"last_update_timestamp_seconds (\d\S*)", text)[1])
+    assert abs(updated - (last_state(watched) / "state.json").stat().st_mtime) < 0.01
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, text=True)
+        assert done.returncode == 0
 
 
 def test_records_of_a_local_clock_are_late_by_hours_that_passed():
@@ -147,7 +166,8 @@ def test_records_of_a_local_clock_are_late_by_hours_that_passed():
         license="none", time_zone="Europe/Rome", clock="local",
     )  # fmt: skip
     # They end at 01:00; summer time begins at 02:00, which is 01:00 in UTC.
-    assert _late(cube, pd.Timestamp("2026-03-29 04:00")) == 4.0
+    ended = end_of(cube, pd.Timedelta(hours=1))
+    assert pd.Timestamp("2026-03-29 04:00", tz="UTC") - ended == pd.Timedelta(hours=4)
 
 
 def test_before_the_first_update_records_are_watched_and_nothing_is_scored(service, tmp_path):
@@ -191,10 +211,15 @@ def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_
     watch = monitor(watched, MORNING, tmp_path / "service.html")
     text = html.unescape((tmp_path / "service.html").read_text())
     assert watch.alarms
-    order = [*(f"Alarm: {alarm}." for alarm in watch.alarms), "Forecasts of the last days"]
-    order += ["Updates, the last first", "Cells, the highest MASE first"]
+    order = [*(f"Alarm: {alarm}." for alarm in watch.alarms), "State of 2024-02-12 03:00 UTC."]
+    order += ["Counters that are not fine", "Forecasts of the last days", "Updates, the last first"]
+    order += ["Cells, those that are not fine first"]
     assert sorted(order, key=text.index) == order
-    worst = watch.cells.sort_values("mase_7d", ascending=False)["cell"].tolist()
-    assert sorted(worst, key=lambda cell: text.index(f'data-cell="{cell}"')) == worst
+    assert '<span class="mark stuck">stuck</span>' in text
+    assert " --now 2024-02-12T03:00 --page " in text  # The command makes the same page again.
+    table = text[text.index("Cells, those that are not fine first") :]
+    fine = watch.cells[watch.cells["cell"] != "b"].sort_values("mase_7d", ascending=False)["cell"]
+    worst = ["b", *fine]
+    assert sorted(worst, key=lambda cell: table.index(f'data-cell="{cell}"')) == worst
     assert "less than 2 days were forecast" in text
     assert "bias: mean of forecast less value" in text

@@ -1,0 +1,250 @@
+"""Read the cells of a workbook in one pass over its XML, in memory bounded by the file's size.
+
+openpyxl reads the description of a workbook: names, formats and where its parts are. Its own reader
+of cells takes several times as long, and pads a sheet up to the last cell that has a format.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from xml.parsers import expat
+
+from data_prep.base.errors import InputError, needing
+from data_prep.base.limits import CHUNK, allowed_memory, check_expansion, most_from
+
+DESCRIPTION = 2**24
+"""Most bytes of a part that describes a workbook, such as its styles."""
+
+CELL, ROW = 48, 64
+"""Bytes of memory of a cell and of a row."""
+
+Area = tuple[int, int, int, int]
+"""First column, first row, last column and last row, from 1."""
+
+
+_Handler = TypeVar("_Handler", bound="_Parts")
+
+
+class Book:
+    """An open workbook.
+
+    Attributes:
+        sheets: the part of each sheet with cells, by name.
+    """
+
+    def __init__(self, path: Path, reader: Any) -> None:
+        self._path, self._reader, self._room = path, reader, 0
+        found = reader.parser.find_sheets()
+        parts = {sheet.name: rel.target for sheet, rel in found if "chartsheet" not in rel.Type}
+        self.sheets = {n: part for n, part in parts.items() if part in reader.valid_files}
+
+    def rows(self, name: str) -> tuple[list[tuple[Any, ...]], list[Area]]:
+        """Return the rows of a sheet up to its last value, and its merged areas.
+
+        Formulas give the values that were stored with them. A row ends with its last value.
+
+        Raises:
+            InputError: if the cells take far more memory than the file's size.
+        """
+        self._room = min(most_from(self._path), allowed_memory() // 2)
+        strings = self._package_part(self._reader.package)
+        texts = self._parse(strings, _Texts(self._take)).found if strings else []
+        cells = self._parse(self.sheets[name], _Cells(self._reader.wb, texts, self._take))
+        return cells.rows, cells.merged
+
+    def _package_part(self, package: Any) -> str | None:
+        from openpyxl.xml.constants import SHARED_STRINGS
+
+        found = package.find(SHARED_STRINGS)
+        return None if found is None else str(found.PartName)[1:]
+
+    def _parse(self, part: str, handler: _Handler) -> _Handler:
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler, parser.EndElementHandler = handler.start, handler.end
+        parser.CharacterDataHandler = handler.text
+        parser.StartDoctypeDeclHandler = _refuse_doctype
+        with self._reader.archive.open(part) as file:
+            while content := file.read(CHUNK):
+                parser.Parse(content)
+        parser.Parse(b"", True)
+        return handler
+
+    def _take(self, n_bytes: int) -> None:
+        """Count memory that is taken."""
+        self._room -= n_bytes
+        if self._room < 0:
+            most = most_from(self._path)
+            check_expansion(most - self._room, self._path, f"{self._path.name}: its cells")
+
+
+@contextmanager
+def open_book(path: Path) -> Iterator[Book]:
+    """Open a workbook whose parts unpack to no more than a valid file of its size."""
+    what = f"{path.name}: Excel files need openpyxl"
+    with needing("excel", what, ", or save the table as .csv"):
+        from openpyxl.reader.excel import ExcelReader
+        from openpyxl.styles.stylesheet import apply_stylesheet
+    with zipfile.ZipFile(path) as parts:
+        sizes = {part.filename: part.file_size for part in parts.infolist()}
+    check_expansion(sum(sizes.values()), path, f"{path.name}: unpacked, it")
+    for name, size in sizes.items():
+        of_cells = name.startswith("xl/worksheets/") or name.endswith("sharedStrings.xml")
+        if size > DESCRIPTION and name.endswith((".xml", ".rels")) and not of_cells:
+            raise InputError(
+                f"{path.name}: {name} has {size / 1e6:.0f} MB, expected less than "
+                f"{DESCRIPTION / 1e6:.0f}; save the sheet as .csv"
+            )
+    reader = ExcelReader(path, read_only=True, data_only=True, keep_links=False)
+    with reader.archive:
+        reader.read_manifest()
+        reader.read_workbook()
+        apply_stylesheet(reader.archive, reader.wb)
+        yield Book(path, reader)
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise InputError("a workbook with a document type, which none has; save it again")
+
+
+class _Parts:
+    """Texts between tags; of a phonetic guide, none."""
+
+    def __init__(self, take: Callable[[int], None]) -> None:
+        self.take = take
+        self.parts: list[str] = []
+        self.reading = self.guide = False
+
+    def start(self, tag: str, about: dict[str, str]) -> None:
+        """Begin an element."""
+
+    def end(self, tag: str) -> None:
+        """End an element."""
+
+    def text(self, text: str) -> None:
+        """Take a text."""
+        if self.reading and not self.guide:
+            self.parts.append(text)
+
+
+class _Texts(_Parts):
+    """The texts that cells share, `found`."""
+
+    def __init__(self, take: Callable[[int], None]) -> None:
+        super().__init__(take)
+        self.found: list[str] = []
+
+    def start(self, tag: str, about: dict[str, str]) -> None:
+        tag = tag.rpartition(":")[2]
+        self.guide |= tag == "rPh"
+        self.reading = tag == "t"
+
+    def end(self, tag: str) -> None:
+        tag, self.reading = tag.rpartition(":")[2], False
+        self.guide &= tag != "rPh"
+        if tag == "si":
+            text = "".join(self.parts).replace("x005F_", "")
+            self.parts.clear()
+            self.take(CELL + len(text))
+            self.found.append(text)
+
+
+class _Cells(_Parts):
+    """The values of a sheet's cells, `rows`, and its areas `merged`."""
+
+    def __init__(self, book: Any, texts: list[str], take: Callable[[int], None]) -> None:
+        super().__init__(take)
+        from openpyxl.utils import range_boundaries
+        from openpyxl.utils.datetime import from_excel, from_ISO8601
+
+        self.book, self.texts = book, texts
+        self._area, self._from_serial, self._from_iso = range_boundaries, from_excel, from_ISO8601
+        self.rows: list[tuple[Any, ...]] = []
+        self.merged: list[Area] = []
+        self._row: list[Any] = []
+        self._about: dict[str, str] = {}
+        self._at = self._column = 0
+        self._columns: dict[str, int] = {}
+        self._times: dict[tuple[str, str], Any] = {}
+
+    def start(self, tag: str, about: dict[str, str]) -> None:
+        tag = tag.rpartition(":")[2]
+        if tag == "c":
+            self._about = about
+        elif tag in ("v", "t"):
+            self.reading = True
+        elif tag == "row":
+            self._at = int(float(about.get("r", self._at + 1)))
+            self._row, self._column = [], 0
+        elif tag == "rPh":
+            self.guide = True
+        elif tag == "mergeCell":
+            self.merged.append(self._area(about["ref"]))
+            self.take(CELL)
+
+    def end(self, tag: str) -> None:
+        tag = tag.rpartition(":")[2]
+        if tag == "c":
+            self._end_cell()
+        elif tag in ("v", "t"):
+            self.reading = False
+        elif tag == "row":
+            self._end_row()
+        elif tag == "rPh":
+            self.guide = False
+
+    def _end_cell(self) -> None:
+        about, place = self._about, self._about.get("r")
+        self._column = self._column + 1 if place is None else self._column_of(place)
+        if not self.parts:
+            return
+        text = "".join(self.parts)
+        self.parts.clear()
+        gap = self._column - 1 - len(self._row)
+        if gap < 0:
+            raise InputError(f"cell {place} comes after a later one of its row; save it again")
+        self._row += [None] * gap
+        self._row.append(self._value(text, about.get("t", "n"), about.get("s", "0")))
+
+    def _column_of(self, place: str) -> int:
+        letters = place.rstrip("0123456789")
+        if letters not in self._columns:
+            self._columns[letters] = self._area(f"{letters}1")[0]
+        return self._columns[letters]
+
+    def _end_row(self) -> None:
+        if not self._row:  # A format alone is nothing that has to be read.
+            return
+        gap = self._at - 1 - len(self.rows)
+        if gap < 0:
+            raise InputError(f"row {self._at} comes after a later one; save it again")
+        self.take(ROW + CELL * len(self._row) + 8 * gap)
+        self.rows += [()] * gap
+        self.rows.append(tuple(self._row))
+
+    def _value(self, text: str, kind: str, style: str) -> Any:
+        if kind == "n":
+            if int(style) in self.book._date_formats:
+                return self._time(text, style)
+            return float(text) if "." in text or "e" in text.lower() else int(text)
+        if kind == "s":
+            return self.texts[int(text)]
+        if kind == "b":
+            return bool(int(text))
+        return self._from_iso(text) if kind == "d" else text
+
+    def _time(self, text: str, style: str) -> Any:
+        """Return the time that a number of days is, which many cells share."""
+        if (text, style) not in self._times:
+            span = int(style) in self.book._timedelta_formats
+            try:
+                time = self._from_serial(float(text), self.book.epoch, timedelta=span)
+            except (OverflowError, ValueError):
+                time = "#VALUE!"
+            self.take(2 * CELL)
+            self._times[text, style] = time
+        return self._times[text, style]

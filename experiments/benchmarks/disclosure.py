@@ -1,0 +1,276 @@
+"""Measure how near attacks on a method's uploads come to the readings of real cells.
+
+The attacker is the server, or all nodes but one, and knows everything but the readings: code,
+settings, seed, calendar and numbers of windows. It attacks the first upload alone. What it finds is
+compared with a guess from public knowledge: the mean week of the other cells. See
+`experiments.benchmarks.inversion` for the attacks; `python -m experiments.docs` makes a table of
+docs/security.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from experiments.benchmarks.frame import Results, benchmark
+from experiments.benchmarks.inversion import (
+    Products,
+    Victims,
+    closeness,
+    mean_readings,
+    solved,
+    weekly_guess,
+    zscored,
+)
+from stforecast.bench.tables import markdown
+from stforecast.federated.core.state import generator
+from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
+from stforecast.methods.protoridge import ProtoRidge
+
+RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
+"""Days of records and steps ahead."""
+
+SUMMED = (3, 9, 25, 30)
+"""Cells of a sum: of one node, or of three or ten nodes under secure aggregation."""
+
+FEW, STEPS = 2, 60
+"""Cells of the sum whose quadratic equations are solved, too, and steps of the solver."""
+
+SENDS = {
+    "fedlean": "mean products of inputs and targets, then a network",
+    "fedtrees": "sums of products, counts and histograms",
+    "protoridge": "mean windows of groups",
+    "fedda": "mean windows of a week, then a network",
+}
+"""Methods that are attacked, and what they send."""
+
+
+class Found(NamedTuple):
+    """What an attack found: readings `(steps, cells)`, the truth, and the guess."""
+
+    found: Tensor
+    truth: Tensor
+    guess: Tensor
+
+
+Attack = tuple[tuple[str, int], tuple[str, Found]]
+"""The upload and its number of cells, what is sought in it, and what was found."""
+
+
+@benchmark("disclosure.csv")
+def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
+    """Attack the first uploads of methods that send sums or means.
+
+    Args:
+        results: gets a row for each attack.
+        *data: tables of hourly readings, a column for each cell.
+        quick: whether to attack 14 days of records, one step ahead, alone.
+    """
+    logging.disable()  # Nodes warn of few samples.
+    try:
+        for path, (days, horizon) in itertools.product(data, QUICK if quick else RUNS):
+            table = pd.read_csv(path, index_col=0, parse_dates=True)
+            if days * 24 > len(table):
+                continue
+            for method in SENDS:
+                victims = Victims.of(table.iloc[: 24 * days, : max(SUMMED)], method, horizon)
+                about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
+                results.add(*rows_of(attacks(victims, method), method, about))
+        for path in () if quick else data[:1]:
+            results.add(*rows_of_few(path))
+    finally:
+        logging.disable(logging.NOTSET)
+    return disclosure_table(pd.DataFrame(results.rows))
+
+
+def rows_of(
+    found: Iterable[Attack], method: str, about: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Return a row for each attack on uploads."""
+    for (upload, cells), (of, each) in found:
+        measured, guessed = (closeness(x, each.truth) for x in (each.found, each.guess))
+        yield {
+            "method": method, **about, "upload": upload, "cells": cells, "of": of, "uploads": 1,
+            **measured, **{f"guess {name}": value for name, value in guessed.items()},
+            "verdict": verdict(measured, guessed),
+        }  # fmt: skip
+
+
+def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the row of the attack on the readings of each cell of a sum of few."""
+    (days, horizon), *_ = QUICK
+    table = pd.read_csv(path, index_col=0, parse_dates=True).iloc[: 24 * days, : max(SUMMED)]
+    victims = Victims.of(table, "fedlean", horizon)
+    found = each_of_few(victims, weekly_guess(victims.readings))
+    about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
+    return rows_of([(("sum", FEW), ("cell", found))], "fedlean", about)
+
+
+def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
+    """Return in a word what an attack discloses, against a guess.
+
+    `readings`: a tenth more of them within .01 standard deviations, or half more within .1. `some`:
+    a tenth more within .1, or less than half of the unexplained variance. Otherwise `little`.
+    """
+    exact, near = (found[f"within {x}"] - guess[f"within {x}"] for x in (".01", ".1"))
+    if exact >= 0.1 or near >= 0.5:
+        return "readings"
+    unexplained = [1 - max(of["correlation"], 0) ** 2 for of in (found, guess)]
+    return "some" if near >= 0.1 or unexplained[0] < unexplained[1] / 2 else "little"
+
+
+def attacks(victims: Victims, method: str) -> Iterator[Attack]:
+    """Attack the cells' uploads, and their sums where the server needs no more."""
+    truth = victims.readings
+    guess = weekly_guess(truth)
+    if method in MEANS:
+        found = MEANS[method](victims, guess)
+        yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
+        return
+    sizes = [n for n in SUMMED if n <= truth.shape[1]]
+    groups = [*([i] for i in range(3)), *(list(range(n)) for n in sizes)]
+    guesses = torch.stack([guess[:, group].mean(1) for group in groups], dim=1)
+    means = mean_readings([products_of(victims, group) for group in groups], guesses)
+    yield ("plain", 1), ("cell", Found(means[:, :3], truth[:, :3], guess[:, :3]))
+    for place, cells in enumerate(sizes, start=3):
+        mean, mean_guess = means[:, [place]], guesses[:, [place]]
+        each = zscored(mean).expand(-1, cells)
+        yield ("sum", cells), ("cell", Found(each, truth[:, :cells], guess[:, :cells]))
+        whole = truth[:, :cells].mean(1, keepdim=True)
+        yield ("sum", cells), ("sum", Found(mean, whole, mean_guess))
+
+
+def each_of_few(victims: Victims, guess: Tensor) -> Found:
+    """Solve for each cell of a sum of few, in the order that fits best."""
+    truth, products = victims.readings[:, :FEW], products_of(victims, list(range(FEW)))
+    mean = products.mean_reading(guess[:, :FEW].mean(1, keepdim=True))
+    noise = torch.randn(len(mean), FEW, generator=generator(0), dtype=mean.dtype)
+    found = products.each_reading(mean + 0.3 * noise, STEPS, every=3)
+    orders = map(list, itertools.permutations(range(FEW)))
+    best = max(orders, key=lambda order: closeness(found[:, order], truth)["correlation"])
+    return Found(found[:, best], truth, guess[:, :FEW])
+
+
+def products_of(victims: Victims, cells: list[int]) -> Products:
+    """Return what the attacker knows of the summed products of some cells."""
+    inputs, window, upload = victims.inputs, victims.data.window, victims.sent
+    relative, n = "products" in upload, len(victims.inputs.newest)
+    lags, one = inputs.steps.shape[1], torch.ones(n, 1, dtype=torch.float64)
+    if relative:
+        size = upload["moments"].shape[1]
+        gram = torch.stack([symmetric(t.double(), size) for t in upload["products"][cells]]).sum(0)
+        moment = upload["moments"][cells, :, : window.horizon].double().sum(0)
+        weights = torch.cat([one, calendar_basis(inputs.known, n_cycles(window))], dim=1)
+        known = [0, *range(1 + lags, lags + weights.shape[1])]
+    else:
+        gram, moment = (upload[name][cells].double().sum(0) / n for name in ("gram", "moment"))
+        weights = torch.cat([inputs.known, one], dim=1)
+        known = list(range(lags, len(gram)))
+    free = [i for i in range(len(gram)) if i not in known]
+    whole = torch.cat([gram, moment], dim=1)
+    wanted = [*free, *range(len(gram), whole.shape[1])]
+    u, s, v = torch.linalg.svd(weights / n, full_matrices=False)
+    rank = int((s > 1e-8 * s[0]).sum())
+    linear = whole[known][:, wanted].mT @ (v[:rank].mT / s[:rank])
+    scaled = torch.zeros(inputs.n, dtype=torch.float64)
+    scaled[victims.data.split.fit] = 1
+    scaled /= scaled.sum()
+    quadratic = whole[free][:, wanted]
+    return Products(inputs, relative, u[:, :rank].mT, linear, quadratic, scaled, len(cells))
+
+
+def by_groups(victims: Victims, guess: Tensor) -> Tensor:
+    """Solve for readings of three cells from the mean windows of groups that are known.
+
+    Nodes draw their groups in secret. This is what follows for who finds them.
+    """
+    inputs, horizon = victims.inputs, victims.data.window.horizon
+    n, lags = inputs.steps.shape
+    assert isinstance(victims.method, ProtoRidge)
+    groups = victims.method._groups(victims.cohort(), n)
+    sent, found = victims.sent["prototypes"].double(), []
+    places = [*range(1, 1 + lags), *range(sent.shape[2] - horizon, sent.shape[2])]
+    for i in range(3):
+        of_lags, _, targets = inputs.means(shares(groups[i]), relative=True)
+        equations = torch.cat([of_lags, targets]).flatten(0, 1)
+        equations = torch.cat([equations, torch.ones(1, inputs.n) / inputs.n])
+        values = torch.cat([sent[i][:, places].mT.flatten(), torch.zeros(1)])
+        found.append(solved(equations, values[:, None], guess[:, [i]]))
+    return torch.cat(found, dim=1)
+
+
+def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
+    """Solve for readings of three cells from the mean windows of each hour of a week.
+
+    They are z-scored with a mean and deviation that the attacker does not need.
+    """
+    inputs, sent = victims.inputs, victims.sent
+    n, week = len(inputs.newest), 24 * 7
+    last = max(n // week - 1, 0)
+    key = (torch.arange(n) // week).clamp(max=last) * 24 + victims.samples.tensors["slot"][0]
+    lags, _, targets = inputs.means(shares(key), relative=False)
+    generators, m, found = victims.cohort().generators, sent["profile"].shape[1], []
+    for i in range(3):
+        drawn = torch.randint(m, (sent["x"].shape[1],), generator=generators[i])
+        equations = torch.cat([lags[:, drawn].flatten(0, 1), targets[0]])
+        values = torch.cat([sent["x"][i].mT.flatten(), sent["profile"][i]]).double()
+        found.append(solved(equations, values[:, None], guess[:, [i]], noise=1e-5))
+    return zscored(torch.cat(found, dim=1))
+
+
+def shares(group: Tensor) -> Tensor:
+    """Return the weight of each window in the mean of its group, `(groups, windows)`."""
+    of_groups = torch.nn.functional.one_hot(group).mT.double()
+    return of_groups / of_groups.sum(1, keepdim=True)
+
+
+MEANS: Mapping[str, Callable[[Victims, Tensor], Tensor]] = {
+    "protoridge": by_groups,
+    "fedda": by_weeks,
+}
+"""Attacks on methods that send means of windows."""
+
+
+def disclosure_table(rows: pd.DataFrame) -> str:
+    """Tabulate the worst verdict of each method and kind of upload."""
+    plain = rows[rows["upload"] == "plain"]
+    table = []
+    for method, sends in SENDS.items():
+        own = rows[(rows["method"] == method) & (rows["upload"] == "sum")]
+        of_plain = worst(plain[plain["method"] == method])
+        of_cell = own[own["of"] == "cell"]
+        sums = [worst(of_cell[of_cell["cells"] == n]) for n in sorted(of_cell["cells"].unique())]
+        counts = sorted(of_cell["cells"].unique())
+        table.append(
+            {
+                "method": f"`{method}`",
+                "sends first": sends,
+                "plain upload of a cell": of_plain,
+                "each cell, from a sum": "; ".join(
+                    f"{n} cells: {found}" for n, found in zip(counts, sums, strict=True)
+                )
+                or "cannot be summed",
+                "two parties": f"each other's sum: {worst(own[own['of'] == 'sum']) or of_plain}",
+            }
+        )
+    return markdown(table)
+
+
+def worst(rows: pd.DataFrame) -> str:
+    """Return the worst verdict of some rows, and the largest share within .1; empty without any."""
+    if rows.empty:
+        return ""
+    order = ("readings", "some", "little")
+    found = min(rows["verdict"], key=order.index)
+    of_verdict = rows[rows["verdict"] == found]
+    row = of_verdict.loc[of_verdict["within .1"].idxmax()]
+    return f"{found} ({row['within .1']:.0%}, guess {row['guess within .1']:.0%})".replace(
+        "%", " %"
+    )

@@ -1,0 +1,377 @@
+"""A delivery as a whole, compared with what was expected of it before it is believed.
+
+Where readings are not as expected, causes that lie in the delivery are tried: another unit, one
+value for all, another zone, columns that changed places. A delivery is doubtful if one of them
+explains its readings far better than the world does: they are as expected once it is undone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.base.errors import counted, in_minutes, some
+from data_prep.cube import local_time, step_of
+from stforecast.service.expected import (
+    Expected,
+    Usual,
+    Values,
+    expect,
+    spread,
+    usual_of_forecasts,
+    usual_of_weeks,
+)
+from stforecast.service.folder import ServiceState
+from stforecast.service.judge import SPAN, readings_of
+from stforecast.service.records import append
+
+FACTORS = {
+    8.0: "bits for bytes", 10.0: "", 60.0: "seconds for minutes, or minutes for hours",
+    100.0: "", 1000.0: "such as kB for B", 1024.0: "such as KiB for B",
+    3600.0: "seconds for hours", 1e6: "such as MB for B", 2.0**20: "such as MiB for B",
+    1e9: "such as GB for B",
+}  # fmt: skip
+"""Factors between units, and what they are between; also upside down."""
+
+LEAST_FACTOR = 5.0
+"""Factor, or its reciprocal, from which a level of all cells may be of another unit."""
+
+FEW_CELLS, LEAST_OF_FEW = 4, 20.0
+"""Cells below which that factor must be larger: a few may well move together."""
+
+SPREAD, LEAST_SPREAD, MOST_SPREAD = 1.2, 0.08, 0.15
+"""How far apart the factors of cells may be: in what is usual, but at least and at most so far, as
+a logarithm."""
+
+ALIKE = 1.5
+"""Factor within which cells have the same."""
+
+MOST_CELLS = 0.7
+"""Share of the expected sum whose cells have a common factor."""
+
+HOURS = 12
+"""Hours by which another zone moves a day, at most."""
+
+MOVED_SUM, MOVED_ALL, MOVED_CELLS = 0.5, 0.85, 0.75
+"""Share of the error of all cells' sum, and of all readings, that is left at most once a day is
+moved back, and share of the cells that are then nearer to what was expected."""
+
+SWAPPED, SWAPPED_ODD = 0.5, 0.6
+"""Share of the error of swapped cells that is left at most in each other's places, and share of the
+odd cells that they are at least."""
+
+FEWEST = 6
+"""Steps of a delivery below which neither zone nor order of the columns is judged."""
+
+AS_EXPECTED, SUM_STAYS = 0.7, 2.0
+"""Mean error of swapped cells in their places, in half widths, and that of the sum of all cells, in
+what is usual; both at most."""
+
+MOST_SWAPPED = 500
+"""Cells that are tried in each other's places."""
+
+
+NEAR, ANYWHERE = pd.Timedelta(hours=1), pd.Timedelta(hours=14)
+"""How far the last step may end after the present, in a known zone and where none is known."""
+
+AS_IT_IS = "if it is right, give it again with --accept"
+
+CORRECT = "correct it and give it again; " + AS_IT_IS
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why a delivery is not believed.
+
+    Attributes:
+        kind: unit, constant, zone, swapped, future or cadence.
+        reason: what is odd, and what explains it.
+        remedy: what to do.
+        factor: what to multiply its values by; 1 if that does not help.
+    """
+
+    kind: str
+    reason: str
+    remedy: str = CORRECT
+    factor: float = 1.0
+
+
+def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timestamp) -> Doubt | None:
+    """Find that records have other steps, or end after the present (UTC)."""
+    step = step_of(history)
+    if records.sizes["time"] > 1 and step_of(records) != step:
+        own, other = in_minutes(step), in_minutes(step_of(records))
+        reason = f"it has steps of {other}, those of the history have {own}"
+        remedy = "prepare it with that step, such as by --resample, and give the cube"
+        return Doubt("cadence", reason, remedy)
+    ahead = end_of(records, step) - present
+    zone = str(records.attrs.get("time_zone", "UTC"))
+    if ahead <= (ANYWHERE if zone == "UTC" else NEAR):
+        return None
+    long = (
+        f"{ahead / pd.Timedelta(days=1):,.1f} days" if ahead > 2 * ANYWHERE else in_minutes(ahead)
+    )
+    return Doubt("future", f"it ends at {local_time(records)[-1]}, {long} from now")
+
+
+def end_of(records: xr.Dataset, step: pd.Timedelta) -> pd.Timestamp:
+    """Return the end of the last step in UTC."""
+    local = records.attrs.get("clock") == "local"
+    end = records.indexes["time"][-1] + step
+    zone = records.attrs.get("time_zone", "UTC") if local else "UTC"
+    placed = end.tz_localize(zone, ambiguous=True, nonexistent="shift_forward")
+    return pd.Timestamp(placed.tz_convert("UTC"))
+
+
+def doubt_of_values(
+    state: ServiceState, records: xr.Dataset, name: str, issued: xr.Dataset, before: xr.Dataset
+) -> Doubt | None:
+    """Find what explains new records better than the world does; None if they are as expected.
+
+    Args:
+        state: the state before them.
+        records: a cube with the steps of the history.
+        name: name of the records in messages.
+        issued: the forecasts made before, that of the coming span among them.
+        before: the run's `tested` forecasts.
+    """
+    service = state.service
+    empty = state.history.assign({service: state.history[service] * np.nan})
+    given = readings_of(append(empty, records, name)[0], issued)
+    known = readings_of(state.history, issued).reindex(given.index)
+    n_known = state.history.sizes["time"]
+    differs = given.notna() & ~np.isclose(given, known, rtol=1e-9)
+    rows = np.flatnonzero(differs.any(axis=1))
+    step = step_of(state.history)
+    day = max(round(pd.Timedelta(days=1) / step), 1)
+    rows = rows[rows >= n_known - SPAN * day]
+    if not len(rows):
+        return None
+    hour = round(pd.Timedelta(hours=1) / step) if step <= pd.Timedelta(hours=1) else 0
+    begin, end = int(rows[0]), int(rows[-1]) + 1
+    first = max(n_known - SPAN * day, 0)
+    until = given.index[0] + step * (end - 1 + HOURS * hour)
+    lead = min(HOURS * hour, begin - first)
+    believed = readings_of(state.believed, issued)
+    of_weeks = usual_of_weeks(believed, day)
+    usual = usual_of_forecasts(before, state.issued)
+    if of_weeks.total < usual.total:  # The model is no good, or its horizon is far.
+        issued, usual = issued.isel(time=slice(0)), of_weeks
+    expected = expect(issued, believed.iloc[first:], until)
+    # What is known of other steps need not be expected.
+    was = believed.to_numpy()[first:]
+    others = np.isfinite(was)
+    others[begin - first : end - first] = False
+    expected.values[: len(was)] = np.where(others, was, expected.values[: len(was)])
+    delivery = Delivery(
+        given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
+        [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
+        digit_of(was),
+    )  # fmt: skip
+    return next(delivery.doubts(), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """Readings of a delivery beside what was expected of them.
+
+    Attributes:
+        readings: `(steps, cells)`, NaN where it has none.
+        expected: what was expected from `HOURS` before its first step to `HOURS` after its last.
+        lead: steps of `expected` before the first reading.
+        hour: steps of an hour; 0 if steps are longer.
+        cells: ids of the cells.
+        usual: how far readings usually are from what was expected of them.
+        lowest: lowest reading of the history.
+        digit: last digit of the history's readings.
+    """
+
+    readings: Values
+    expected: Expected
+    lead: int
+    hour: int
+    cells: list[str]
+    usual: Usual
+    lowest: float
+    digit: float = 0.0
+
+    @property
+    def own(self) -> Values:
+        """What was expected of its readings, `(steps, cells)`."""
+        return self.expected.values[self.lead : self.lead + len(self.readings)]
+
+    def doubts(self) -> Iterator[Doubt]:
+        """Yield what explains the delivery better than the world does."""
+        for find in (_of_one_value, _in_another_unit, _moved, _swapped):
+            if (found := find(self)) is not None:
+                yield found
+
+
+def _of_one_value(of: Delivery) -> Doubt | None:
+    """Find that all readings are one value, which neither was expected nor is usual."""
+    known = of.readings[np.isfinite(of.readings)]
+    both = np.isfinite(of.readings) & np.isfinite(of.own)
+    if len(known) < FEWEST or (known != known[0]).any() or not both.any():
+        return None
+    error, size = np.abs(of.readings - of.own)[both].sum(), np.abs(of.own[both]).sum()
+    if error <= size / 2 and known[0] >= of.lowest:
+        return None
+    return Doubt("constant", f"all {counted(len(known), 'reading')} are {known[0]:g}")
+
+
+def _in_another_unit(of: Delivery) -> Doubt | None:
+    """Find a common factor of most cells."""
+    both = np.isfinite(of.readings) & np.isfinite(of.own)
+    seen, expected = (np.where(both, v, 0.0).sum(axis=0) for v in (of.readings, of.own))
+    asked = (expected > 0) & (seen > 0)
+    if not asked.any():
+        return None
+    factors, weights = seen[asked] / expected[asked], expected[asked]
+    order = np.argsort(factors)
+    middle = np.searchsorted(weights[order].cumsum(), weights.sum() / 2)
+    factor = float(factors[order][middle])
+    if max(factor, 1 / factor) < (LEAST_FACTOR if len(seen) >= FEW_CELLS else LEAST_OF_FEW):
+        return None
+    alike = np.abs(np.log(factors / factor)) < math.log(ALIKE)
+    if weights[alike].sum() < MOST_CELLS * expected[expected > 0].sum():
+        return None
+    # The world moves cells by different factors.
+    if spread(np.log(factors)) > np.clip(SPREAD * of.usual.spread, LEAST_SPREAD, MOST_SPREAD):
+        return None
+    named, what = _named(factor, of.readings, of.digit)
+    n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
+    reason = f"values of {n} are about {_times(named)} what was expected"
+    remedy = f"if its unit is another, give it again with --factor {1 / named:.10g}; {AS_IT_IS}"
+    return Doubt("unit", reason + (f" ({what})" if what else ""), remedy, 1 / named)
+
+
+def _named(factor: float, readings: Values, digit: float) -> tuple[float, str]:
+    """Return the nearest factor between units, and what it is; the factor itself if none is near.
+
+    Of 1000 and 1024, and of their squares, that one is taken by which the readings can be divided
+    to have no more digits than the history, by default 1000.
+
+    >>> _named(1010.0, 1024 * np.array([[3.0, 7.0]]), 1.0)[0]
+    1024.0
+    """
+    known = {sign: what for f, what in FACTORS.items() for sign in (f, 1 / f)}
+    off = {f: abs(math.log(f / factor)) for f in known}
+
+    def order(f: float) -> tuple[bool, bool, bool, float]:
+        divides = _in_digits(readings / f, digit)
+        return off[f] > math.log(ALIKE), not divides, max(f, 1 / f) in (2.0**10, 2.0**20), off[f]
+
+    nearest = min(off, key=order)
+    if off[nearest] > math.log(ALIKE):
+        return float(f"{factor:.2g}"), ""
+    return nearest, known[nearest]
+
+
+def digit_of(readings: Values) -> float:
+    """Return the last digit that all readings have, such as 0.01; 0 if there are more than six."""
+    digits = (10.0**-n for n in range(7))
+    return next((digit for digit in digits if _in_digits(readings, digit)), 0.0)
+
+
+def _in_digits(readings: Values, digit: float) -> bool:
+    """Return whether all readings are multiples of a digit."""
+    known = readings[np.isfinite(readings)] / digit if digit else np.array([0.5])
+    return bool(np.allclose(known, np.round(known), rtol=1e-9, atol=1e-4))
+
+
+def _times(factor: float) -> str:
+    return f"{factor:g} times" if factor > 1 else f"1/{1 / factor:g} of"
+
+
+def _moved(of: Delivery) -> Doubt | None:
+    """Find that the day is moved by whole hours."""
+    if len(of.readings) < FEWEST * max(of.hour, 1):
+        return None
+    found = {hours: fit for hours in range(-HOURS, HOURS + 1) if (fit := _fit(of, hours))}
+    best = min(found, key=lambda h: (found[h].all * found[h].sum, abs(h)), default=0)
+    if not best or 0 not in found:
+        return None
+    was, would = found[0], found[best]
+    better = float((would.cells < was.cells).mean())
+    all_better = would.all <= MOVED_ALL * was.all and better >= MOVED_CELLS
+    if would.sum > MOVED_SUM * was.sum or not all_better:
+        return None
+    way = "late" if best > 0 else "early"
+    reason = f"the day is {counted(abs(best), 'hour')} too {way}, as if times were of another zone"
+    return Doubt("zone", reason)
+
+
+class _Fit(NamedTuple):
+    """Errors by what was expected: of all readings, of the sum of all cells, and of each cell."""
+
+    all: float
+    sum: float
+    cells: Values
+
+
+def _fit(of: Delivery, hours: int) -> _Fit | None:
+    """Return how readings fit to what was expected hours before; None if that is not known."""
+    n, begin = len(of.readings), of.lead - hours * of.hour
+    other = of.expected.values[max(begin, 0) : begin + n]
+    if not of.hour or begin < 0 or len(other) < n:
+        return None
+    # A time at which nothing ever is reported, such as at night, is expected to have nothing.
+    cells = np.isfinite(of.readings).sum(axis=0) > np.isfinite(of.own).sum(axis=0) / 2
+    seen, expected = (np.nan_to_num(v[:, cells]) for v in (of.readings, other))
+    error, size = seen - expected, np.abs(expected).sum()
+    by_cell = np.abs(error).sum(axis=0)
+    return (
+        _Fit(by_cell.sum() / size, np.abs(error.sum(axis=1)).sum() / size, by_cell)
+        if size
+        else None
+    )
+
+
+def _swapped(of: Delivery) -> Doubt | None:
+    """Find cells that are as expected in each other's places."""
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
+    n = len(of.readings)
+    both = np.isfinite(of.readings) & np.isfinite(of.own)
+    if n < FEWEST or of.readings.shape[1] < 2:
+        return None
+    error = np.where(both, of.readings - of.own, 0.0).sum(axis=1)
+    if np.abs(error).sum() > SUM_STAYS * of.usual.total * np.where(both, of.own, 0.0).sum():
+        return None  # Cells that change places leave their sum as it is.
+    width = np.where(of.readings > of.own, of.expected.above[of.lead : of.lead + n],
+                     of.expected.below[of.lead : of.lead + n])  # fmt: skip
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.where(both, np.abs(of.readings - of.own) / width, 0.0).sum(axis=0) / both.sum(
+            axis=0
+        )
+    # A cell that always was 0 has no width.
+    odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
+    if len(odd) < 2:
+        return None
+    scale = np.where(both, width, 0.0).sum(axis=0)[odd] / both.sum(axis=0)[odd]
+    seen = np.where(np.isfinite(of.readings), of.readings, of.own)[:, odd]
+    cost = np.stack([_mean(np.abs(seen - of.own[:, [c]])) / s
+                     for c, s in zip(odd, scale, strict=True)])  # fmt: skip
+    _, place = linear_sum_assignment(cost)
+    at = np.arange(len(odd))
+    moved = place != at
+    before, after = cost[at, at], cost[at, place]
+    fits = moved & (after < SWAPPED * before)
+    # On a holiday many cells are odd, and a few are so as others usually are.
+    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > AS_EXPECTED:
+        return None
+    names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
+    return Doubt("swapped", f"cells are as expected in other places: {some(names)}")
+
+
+def _mean(values: Values) -> Values:
+    """Return the mean over steps of what is known; infinite (but a number) if nothing is."""
+    n = np.isfinite(values).sum(axis=0)
+    total: Values = np.where(np.isfinite(values), values, 0.0).sum(axis=0)
+    return np.where(n > 0, total / np.fmax(n, 1), 1e9)

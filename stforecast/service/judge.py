@@ -1,0 +1,181 @@
+"""The readings of a service beside what was expected: broken counters and the day's anomalies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from data_prep.cube import local_time, observed, step_of
+from stforecast.forecasting.results import ForecastRun
+from stforecast.service.cells import Found, find_states, in_words
+from stforecast.service.expected import Expected, Values, expect, measure, tested
+from stforecast.service.folder import ServiceState
+from stforecast.service.scores import target_times
+from stforecast.service.settings import MonitorOptions
+
+SPAN = 35
+"""Last days of a history whose readings are compared with what was expected of them."""
+
+NEAREST, MOST_OTHERS = 8, 500
+"""Neighbours of a cell, and others that are asked where places are unknown."""
+
+COLUMNS = (
+    "cell", "begin", "end", "hours", "readings", "seen", "expected", "lower", "upper", "one_in",
+    "neighbours", "of",
+)  # fmt: skip
+"""Columns of the list of anomalies."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What the readings of a service were, beside what was expected of them.
+
+    Attributes:
+        readings: all readings (time × cell), NaN where missing, on the clock of the history.
+        local: local time of each.
+        expected: what was expected of the last `SPAN` days.
+        rarity: how rare these were, `(last steps, cells)`: one in so many.
+        found: the states of the cells.
+        day: steps of a day.
+    """
+
+    readings: pd.DataFrame
+    local: pd.DatetimeIndex
+    expected: Expected
+    rarity: Values
+    found: Found
+    day: int
+
+    def since(self, steps: Values) -> Values:
+        """Return the local times of steps as text; empty for -1."""
+        return np.where(steps >= 0, self.local.astype(str).to_numpy()[steps], "")
+
+    @property
+    def broken(self) -> list[str]:
+        """What is said of the cells whose readings count as missing."""
+        state = np.where(self.found.state == "drifted", "", self.found.state)
+        said = in_words(
+            self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
+        )
+        return [f"{one}; its readings count as missing" for one in said]
+
+    @property
+    def n_judged(self) -> int:
+        """Number of readings of the last day that could be judged."""
+        return int(np.isfinite(self.rarity[-self.day :]).sum())
+
+
+def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
+    """Return the readings (time × cell) of the cells that are forecast."""
+    values = observed(history, str(issued.attrs["service"])).sel(cell=issued["cell"])
+    return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
+
+
+class Rarity(NamedTuple):
+    """How rare readings are, `(last steps, cells)`: one in so many.
+
+    Attributes:
+        expected: what was expected of them.
+        listed: by what was expected.
+        surely: by that and by the weeks before, since a forecast may be wrong, too.
+    """
+
+    expected: Expected
+    listed: Values
+    surely: Values
+
+
+def rarity_of(
+    before: xr.Dataset, issued: xr.Dataset, readings: pd.DataFrame, believed: pd.DataFrame
+) -> Rarity:
+    """Return how rare the last readings are; those of the last day by those before it.
+
+    Args:
+        before: the run's `tested` forecasts.
+        issued: the forecasts made in service, with what is believed as `y`.
+        readings: all readings (time × cell).
+        believed: the same without those of broken counters.
+    """
+    day = max(round(pd.Timedelta(days=1) / (readings.index[1] - readings.index[0])), 1)
+    recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
+    expected, weeks = (expect(one, recent) for one in (issued, issued.isel(time=slice(0))))
+    begin = np.datetime64(readings.index[-1] - pd.Timedelta(days=1))
+    earlier = xr.DataArray(target_times(issued) <= begin, dims=("time", "horizon"))
+    y = issued["y"].where(earlier).transpose("cell", "time", "horizon")
+    known = recent.to_numpy(copy=True)
+    known[len(known) - day :] = np.nan
+    scale = measure(before, issued.assign(y=y), weeks, known)
+    listed = scale.rarity(expected, seen)
+    return Rarity(expected, listed, np.fmin(listed, scale.rarity(weeks, seen)))
+
+
+def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions) -> Judged:
+    """Compare the readings of a service with what was expected of them."""
+    readings, before = readings_of(state.history, state.issued), tested(run)
+    day = max(round(pd.Timedelta(days=1) / step_of(state.history)), 1)
+    begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end
+    believed = readings
+    for _ in range(2):  # What is broken is no measure of what follows it.
+        rare = rarity_of(before, state.issued, readings, believed)
+        in_service = np.asarray(rare.expected.times > begun - pd.Timedelta(days=1))
+        found = find_states(
+            readings.to_numpy(), rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
+            day, options.stuck_hours, options.anomaly_in,
+        )  # fmt: skip
+        if not found.broken.any():
+            break
+        believed = readings.mask(found.broken)
+    return Judged(readings, local_time(state.history), rare.expected, rare.listed, found, day)
+
+
+def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFrame:
+    """Return the anomalies of the last day, a row for each spell of a cell, the rarest first.
+
+    `seen`, `expected` and the bounds are of the spell's rarest reading. `neighbours` counts those
+    of the nearest cells, or of all others where places are unknown, with anomalies at that time.
+    """
+    n = min(judged.day, len(judged.rarity))
+    rarity, expected = judged.rarity[-n:], judged.expected.of(slice(-n, None))
+    readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
+    with np.errstate(invalid="ignore"):
+        odd: Values = np.asarray(rarity >= one_in)
+    near = _neighbours(state) if odd.any() else None
+    cells = state.issued["cell"].to_numpy()
+    hours, rows = pd.Timedelta(hours=1), []
+    step = local[1] - local[0] if n > 1 else hours
+    for cell in np.flatnonzero(odd.any(axis=0)):
+        assert near is not None
+        steps = np.flatnonzero(odd[:, cell])
+        for spell in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
+            at = spell[np.argmax(rarity[spell, cell])]
+            value = expected.values[at, cell]
+            others = np.atleast_1d(odd[spell].any(axis=0))[near[cell]]
+            rows.append((
+                cells[cell], local[spell[0]], local[spell[-1]] + step,
+                len(spell) * step / hours, len(spell), readings[at, cell], value,
+                value - expected.below[at, cell], value + expected.above[at, cell],
+                rarity[at, cell], int(others.sum()), len(others),
+            ))  # fmt: skip
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    return found.sort_values("one_in", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _neighbours(state: ServiceState) -> np.ndarray:
+    """Return the places of each cell's neighbours, `(cells, neighbours)`: the nearest, or all."""
+    from scipy.spatial import cKDTree  # They are slow to import.
+
+    from stforecast.plots.cell_map import find_places
+
+    n = state.issued.sizes["cell"]
+    found, everyone = find_places(state.issued, state.history), np.arange(n)
+    if found.kind == "tiles" or n <= NEAREST:
+        few = everyone[: MOST_OTHERS + 1]
+        return np.array([few[few != i][:MOST_OTHERS] for i in everyone]).reshape(n, -1)
+    near = cKDTree(np.stack([found.east, found.north], axis=1)).query(
+        np.stack([found.east, found.north], axis=1), NEAREST + 1
+    )[1]
+    return np.array([row[row != i][:NEAREST] for i, row in zip(everyone, near, strict=True)])

@@ -1,0 +1,96 @@
+"""The benchmark of disclosure: attacks that must succeed, and verdicts that methods declare."""
+
+import pandas as pd
+import pytest
+import torch
+
+from experiments.benchmarks import disclosure
+from experiments.benchmarks.inversion import Victims, closeness, solved, weekly_guess
+from experiments.site.guides import FEDERATION
+from stforecast.methods import METHODS
+
+
+def table(days, cells):
+    """Return hourly readings of cells that share a day, with noise of their own."""
+    rng = torch.Generator().manual_seed(0)
+    day = torch.arange(24 * days)[:, None] * 2 * torch.pi / 24
+    values = 50 + 10 * day.sin() + 5 * torch.randn(24 * days, cells, generator=rng)
+    times = pd.date_range("2024-01-01", periods=24 * days, freq="h")
+    return pd.DataFrame(values.numpy(), times, [f"c{i}" for i in range(cells)])
+
+
+@pytest.fixture(scope="module")
+def victims():
+    return Victims.of(table(14, 9), "fedlean", 1)
+
+
+def test_a_plain_upload_of_fedlean_gives_up_the_readings_of_a_cell(victims):
+    guess = weekly_guess(victims.readings)
+    found = disclosure.products_of(victims, [2]).mean_reading(guess[:, [2]])
+    near = closeness(found, victims.readings[:, [2]])
+    assert near["within .01"] > 0.99
+    assert (
+        disclosure.verdict(near, closeness(guess[:, [2]], victims.readings[:, [2]])) == "readings"
+    )
+
+
+def test_the_sum_over_cells_gives_up_their_mean_and_not_each_cell_by_linear_equations(victims):
+    truth, cells = victims.readings, list(range(9))
+    guess = weekly_guess(truth).mean(1, keepdim=True)
+    mean = disclosure.products_of(victims, cells).mean_reading(guess)
+    assert closeness(mean, truth.mean(1, keepdim=True))["within .01"] > 0.99
+    assert closeness(mean.expand(-1, 9), truth)["within .01"] < 0.1
+
+
+@pytest.mark.parametrize("name", ["fedtrees", "protoridge", "fedda"])
+def test_what_the_attacker_assumes_of_inputs_is_what_the_method_reads(name):
+    victims = Victims.of(table(14, 3), name, 1)
+    inputs, truth = victims.inputs, torch.nn.functional.pad(victims.readings, (0, 0, 0, 1))
+    x = victims.samples.tensors["x"].double().permute(1, 2, 0)
+    lags = inputs.steps.shape[1]
+    torch.testing.assert_close(truth[inputs.steps], x[:, :lags], rtol=1e-4, atol=1e-4)
+    profile = x[:, x.shape[1] - inputs.profile.shape[1] :]
+    found = torch.einsum("wpt,tc->wpc", inputs.profile, truth[:-1])
+    torch.testing.assert_close(found, profile, rtol=1e-4, atol=1e-4)
+
+
+def test_equations_decide_where_they_can_and_the_guess_elsewhere():
+    equations = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0]], dtype=torch.float64)
+    found = solved(equations, torch.tensor([[2.0], [3], [5]]).double(), torch.ones(3, 1).double())
+    torch.testing.assert_close(found[:, 0], torch.tensor([2.0, 3, 1]).double())
+
+
+@pytest.mark.parametrize(
+    ("exact", "near", "r", "verdict"),
+    [(0.15, 0.3, 0.9, "readings"), (0.02, 0.7, 0.9, "readings"), (0.02, 0.35, 0.9, "some"),
+     (0.02, 0.2, 0.96, "some"), (0.02, 0.2, 0.9, "little")],
+)  # fmt: skip
+def test_a_verdict_follows_from_the_numbers_and_the_guess(exact, near, r, verdict):
+    names = ("within .01", "within .1", "correlation")
+    guess = dict(zip(names, (0.02, 0.18, 0.88), strict=True))
+    assert disclosure.verdict(dict(zip(names, (exact, near, r), strict=True)), guess) == verdict
+
+
+def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it():
+    rows = pd.read_csv(FEDERATION / "disclosure.csv").query("upload == 'plain'")
+    found = set(rows[rows["verdict"] == "readings"]["method"])
+    assert found == {name for name, method in METHODS.items() if method.discloses == "readings"}
+
+
+@pytest.mark.slow
+@pytest.mark.attack("disclosure")
+def test_products_of_readings_give_each_of_two_summed_cells():
+    victims = Victims.of(table(14, 4), "fedlean", 1)
+    found, truth, guess = disclosure.each_of_few(victims, weekly_guess(victims.readings))
+    assert closeness(found, truth)["correlation"] > closeness(guess, truth)["correlation"]
+
+
+@pytest.mark.slow
+@pytest.mark.attack("disclosure")
+def test_linear_equations_of_a_sum_over_nine_cells_come_no_nearer_to_a_cell_than_their_mean(
+    victims,
+):
+    truth, guess = victims.readings, weekly_guess(victims.readings).mean(1, keepdim=True)
+    found = disclosure.products_of(victims, list(range(9))).mean_reading(guess).expand(-1, 9)
+    mean = closeness(truth.mean(1, keepdim=True).expand(-1, 9), truth)
+    assert closeness(found, truth)["correlation"] < mean["correlation"] + 0.01

@@ -1,0 +1,115 @@
+"""What a delivery is, as a whole: believed, or held back with the way on."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from in_service import DAYS, values, write
+
+from data_prep.cube import open_cube
+from stforecast.cli.main import main
+from stforecast.service.delivery import _named, digit_of
+from stforecast.service.folder import last_state, read_state
+from stforecast.service.held import held_back
+from stforecast.service.monitor import HELD as ALARM_OF_HELD
+from stforecast.service.monitor import monitor
+from stforecast.service.update import CODES, HELD, update
+
+DAY = values().iloc[24 * DAYS : 24 * (DAYS + 1)]
+PRESENT = pd.Timestamp("2024-02-12 03:00")
+
+
+def moved(hours):
+    return DAY.set_axis(DAY.index + pd.Timedelta(hours=hours))
+
+
+def history(run):
+    return read_state(last_state(run)).history["load"].to_numpy()
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    ("day", "kind", "reason"),
+    [
+        (DAY * 1000, "unit", "3 of 3 cells are about 1000 times what was expected"),
+        (DAY / 1024, "unit", "about 1/1"),
+        (DAY * 0 - 1, "constant", "all 72 readings are -1"),
+        (DAY * 0, "constant", "all 72 readings are 0"),
+        (DAY * 0 + 77, "constant", "all 72 readings are 77"),
+        (DAY.iloc[::2], "cadence", "steps of 120 minutes, those of the history have 60 minutes"),
+        (moved(24 * 30), "future", "it ends at 2024-03-11 23:00:00"),
+        (moved(5), "zone", "5 hours too late"),
+        (DAY.set_axis(["c", "b", "a"], axis=1), "swapped", "a as c"),
+    ],
+)  # fmt: skip
+def test_what_a_delivery_cannot_be_is_held_back_and_forecasts_go_on(
+    service, tmp_path, day, kind, reason
+):
+    run, _ = service
+    path = write(day.rename_axis("Station", axis=1).rename_axis("When"), tmp_path / "odd.csv")
+    done = update(run, path, now=PRESENT)
+    assert (done.action, done.about["kind"]) == (HELD, kind)
+    assert reason in done.about["reason"]
+    assert len(history(run)) == 24 * DAYS  # Nothing of it was taken.
+    assert np.isfinite(done.forecast.to_numpy()).all()
+    assert str(done.forecast.index[-1])[:10] >= "2024-02-11"  # The coming day is forecast.
+    (held,) = held_back(run)
+    with open_cube(held.kept) as kept:
+        assert kept.sizes["time"] == len(day)  # Nothing of it is lost.
+    watch = monitor(run, PRESENT)
+    assert watch.code == ALARM_OF_HELD
+    assert held.reason in watch.alarms[0]
+
+
+def test_the_ways_on_take_it_and_release_what_was_held(service, tmp_path, capsys):
+    run, day = service
+    wrong = str(write(DAY * 1000, tmp_path / "kb.csv"))
+    for options, action, level in (
+        ([], HELD, None),
+        (["--factor", "0.001"], "went on", 1),
+        (["--accept"], "went on", 1000),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["update", str(run), "--new", wrong, *options])
+        shown = capsys.readouterr()
+        assert (end.value.code or 0) == CODES[action]
+        assert json.loads(shown.out)["action"] == action
+        assert bool(held_back(run)) == (action == HELD)
+        if level:
+            np.testing.assert_allclose(history(run)[-24:], level * DAY.to_numpy(), rtol=1e-6)
+        else:
+            assert "--factor 0.001" in shown.err
+            assert "--accept" in shown.err
+    # The right file of the same day releases it, too.
+    update(run, wrong)
+    update(run, day(DAYS))
+    assert held_back(run) == []
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("factor", [0.3, 2.0])
+def test_a_level_that_moved_is_believed(service, tmp_path, factor):
+    run, _ = service
+    done = update(run, write(DAY * factor, tmp_path / "moved.csv"))
+    assert done.action == "went on"
+    np.testing.assert_allclose(history(run)[-24:], factor * DAY.to_numpy(), rtol=1e-6)
+
+
+def test_a_factor_that_is_none_is_refused(service, capsys):
+    run, day = service
+    for factor in ("0", "-1", "nan"):
+        with pytest.raises(SystemExit) as end:
+            main(["update", str(run), "--new", str(day(DAYS)), "--factor", factor])
+        assert end.value.code == 2
+        assert "--factor" in capsys.readouterr().err
+
+
+def test_of_near_factors_that_one_is_named_that_divides_all_readings():
+    counts = np.array([[3.0, 5.0], [7.0, np.nan]])
+    assert _named(1010.0, counts * 1024, 1.0)[0] == 1024
+    assert _named(1020.0, counts * 1000, 1.0)[0] == 1000
+    assert _named(1020.0, counts * 1024, 0.0)[0] == 1000  # Which one, no digit says.
+    assert _named(1 / 59, counts / 60, 1.0)[0] == pytest.approx(1 / 60)
+    assert _named(37.0, counts * 37, 1.0)[0] == 37
+    assert [digit_of(counts / f) for f in (1, 10, 1000, 1024 * 3)] == [1, 0.1, 0.001, 0]
