@@ -24,8 +24,6 @@ from data_prep.base.errors import InputError, Words
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from stforecast.flower.port import Port
-
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""
 
@@ -37,9 +35,6 @@ SMALL = 2**16
 
 PATIENCE = 60.0
 """Seconds that the SuperLink may take; nodes wait for 30."""
-
-MEDIA = "application/protobuf"
-"""Type of all that nodes send."""
 
 SIGNED = ("flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers of a node's key, of its signature and of the time that is signed."""
@@ -92,62 +87,46 @@ class Admitted:
 
 
 def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
-    """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would."""
+    """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would.
+
+    It relies on a server that limits headers and bodies, as `make_server` does.
+    """
     import httpx
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
 
-    from stforecast.flower.port import port_of
+    from stforecast.service.port import port_of
 
     passes = ALL if everything else NODES
-    # httpx's client would read the headers as often as there are headers, to find cookies.
-    behind = httpx.AsyncHTTPTransport(
+    client = httpx.AsyncClient(
+        base_url=f"https://{superlink}",
         verify=ssl.create_default_context(cafile=authority),
         limits=httpx.Limits(max_connections=None),
+        timeout=None if everything else PATIENCE,
         trust_env=False,
     )
-    timeout = dict.fromkeys(("connect", "read", "write"), None if everything else PATIENCE)
     admitted = Admitted()
 
-    def refused(status: int) -> Response:
-        return Response(status_code=status, headers={"connection": "close"})
-
     async def pass_on(request: Request) -> Response:
-        path, body = request.scope["path"], bytearray()
+        path, size = request.scope["path"], int(request.headers.get("content-length", 0))
         if not passes.fullmatch(path):
-            return refused(404)
-        if not everything and not (
-            request.headers.get("content-type") == MEDIA and all(map(request.headers.get, SIGNED))
-        ):
-            return refused(401)  # The SuperLink would write two lines for each.
-        size = int(request.headers.get("content-length", 0))
-        known = everything or (size > SMALL and admitted.has_sent(request))
-        most = LARGEST if known else SMALL
-        try:
-            if size <= most:
-                async for part in request.stream():
-                    body += part
-                return await answer_to(request, path, bytes(body))
-        except ClientDisconnect:
-            return refused(400)  # Nobody gets it.
-        # Flower tries again later, when the SuperLink may have accepted the key.
-        return refused(413 if known else 503)
-
-    async def answer_to(request: Request, path: str, body: bytes) -> Response:
+            return Response(status_code=404)
+        if size > SMALL and not everything and not admitted.has_sent(request):
+            # Flower tries again, and heartbeats let the SuperLink accept the key until then.
+            return Response(status_code=503, headers={"connection": "close"})
         headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
-        asked = httpx.Request("POST", f"https://{superlink}{path}", headers=headers, content=body)
-        asked.extensions = {"timeout": timeout}
         try:
-            answer = await behind.handle_async_request(asked)
-        except httpx.HTTPError:
-            return refused(503)
+            body = await request.body()
+            asked = client.build_request("POST", path, content=body, headers=headers)
+            answer = await client.send(asked, stream=True)
+        except (ClientDisconnect, httpx.HTTPError):
+            return Response(status_code=502)
         admitted.note(request, answer.status_code)
-        port = port_of(request.scope)
-        if port and answer.status_code < 400:
+        if answer.status_code < 400 and (port := port_of(request.scope)):
             port.known = True
-        found = StreamingResponse(parts_of(answer, port), answer.status_code)
+        found = StreamingResponse(parts_of(answer, request), answer.status_code)
         found.raw_headers = [
             (k.lower(), v)
             for k, v in answer.headers.raw
@@ -155,13 +134,13 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
         ]
         return found
 
-    async def parts_of(answer: Any, port: Port | None) -> AsyncIterator[bytes]:
+    async def parts_of(answer: Any, request: Request) -> AsyncIterator[bytes]:
         try:
             async for part in answer.aiter_raw():
                 yield part
         except httpx.HTTPError:
-            if port:
-                port.break_off("the SuperLink did not answer to the end")
+            if port := port_of(request.scope):
+                port.cut_off("the SuperLink did not answer to the end")
         finally:  # Also if the one that asked has gone.
             await answer.aclose()
 

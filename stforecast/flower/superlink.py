@@ -198,7 +198,7 @@ class FederationServer(CheckedOptions):
     @contextlib.contextmanager
     def _gate(self, address: str, keys: Keys) -> Iterator[None]:
         """Listen for nodes within the context."""
-        from stforecast.flower.port import make_server
+        from stforecast.service.port import make_server
 
         try:
             gate = make_server(

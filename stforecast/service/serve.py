@@ -428,7 +428,8 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         last = pd.DatetimeIndex(series.calendar.local_times(np.array([len(series.values) - 1])))
         return {
             "status": "late" if late else "stale" if service.problem else "ok",
-            "problem": late or (service.problem if request.state.known else service.problem and IN_LOG),
+            "problem": late
+            or (service.problem if request.state.known else service.problem and IN_LOG),
             "method": forecaster.config.method,
             "cells": len(series.cells),
             "history_until": last[0].isoformat(),
@@ -467,7 +468,7 @@ def check_port(host: str, port: int) -> None:
 
 def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
     """Serve a run until Ctrl-C or SIGTERM."""
-    from stforecast.flower.port import make_server
+    from stforecast.service.port import make_server
 
     check_address(host, token)
     check_port(host, port)

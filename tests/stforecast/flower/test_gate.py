@@ -1,6 +1,9 @@
 """The gate of a federation's server passes on what nodes send, and nothing else."""
 
 import asyncio
+from base64 import b64encode
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +13,7 @@ from stforecast.flower.supernode import HOST, free_port
 
 pytestmark = pytest.mark.attack("strangers at the port")
 
-NOBODY = 503
+NOBODY = 502
 """The answer of a gate that would pass a message on, if somebody were behind it."""
 
 
@@ -19,7 +22,7 @@ def ask(tmp_path):
     """Sends a request, by its decoded path as a server does, and returns the answer's status."""
     pytest.importorskip("flwr", reason="needs the extra flower")
 
-    def send(path, method="POST", body=b"", key=True, **settings):
+    def send(path, method="POST", body=b"", **settings):
         app = gate.make_gate(f"{HOST}:{free_port()}", make_keys(tmp_path).authority, **settings)
         said = []
 
@@ -30,11 +33,9 @@ def ask(tmp_path):
             said.append(message)
 
         length = (b"content-length", str(len(body)).encode())
-        signed = [(name.encode(), b"a") for name in gate.SIGNED] if key else []
-        headers = [(b"content-type", gate.MEDIA.encode()), length, *signed]
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": [(b"host", b"a.org"), *headers],
+            "query_string": b"", "headers": [(b"host", b"a.org"), length],
         }  # fmt: skip
         asyncio.run(app(scope, receive, answer))
         return said[0]["status"]
@@ -56,12 +57,37 @@ def test_all_but_the_calls_of_nodes_is_refused(ask, path):
     assert ask(path) == 404
 
 
-def test_a_node_passes_up_to_a_size_and_by_one_method(ask, monkeypatch):
+def test_a_node_passes_by_one_method_and_a_stranger_up_to_a_size(ask):
     assert ask("/v1/fleet/pull-messages", body=b"x") == NOBODY
     assert ask("/v1/fleet/pull-messages", method="GET") == 405
-    assert ask("/v1/fleet/pull-messages", key=False) == 401
-    monkeypatch.setattr(gate, "LARGEST", 9)
-    assert ask("/v1/control/start-run", body=b"0123456789", everything=True) == 413
+    assert ask("/v1/fleet/push-object", body=bytes(gate.SMALL)) == NOBODY
+    assert ask("/v1/fleet/push-object", body=bytes(gate.SMALL + 1)) == 503
+
+
+def signed_by(asymmetric, private, public):
+    time = datetime.now(UTC).isoformat()
+    signature = asymmetric.sign_message(private, time.encode())
+    values = (b64encode(public), b64encode(signature), time.encode())
+    return SimpleNamespace(headers=dict(zip(gate.SIGNED, map(bytes.decode, values), strict=True)))
+
+
+def test_large_bodies_are_of_those_whose_key_the_superlink_accepts():
+    asymmetric = pytest.importorskip("flwr.supercore.primitives.asymmetric")
+    node, other = (
+        (asymmetric, private, asymmetric.public_key_to_bytes(public))
+        for private, public in (asymmetric.generate_key_pairs() for _ in range(2))
+    )
+    admitted = gate.Admitted()
+    admitted.note(signed_by(*node), 401)
+    assert not admitted.has_sent(signed_by(*node))
+    admitted.note(signed_by(*node), 200)
+    assert admitted.has_sent(signed_by(*node))
+    assert not admitted.has_sent(signed_by(*other))
+    assert not admitted.has_sent(signed_by(*other[:2], node[2])), "a key without its owner"
+    admitted.note(signed_by(*other[:2], node[2]), 401)
+    assert admitted.has_sent(signed_by(*node)), "others cannot shut a node out"
+    admitted.note(signed_by(*node), 401)
+    assert not admitted.has_sent(signed_by(*node))
 
 
 def test_an_open_gate_lets_the_command_flwr_pass(ask):
