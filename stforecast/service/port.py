@@ -133,7 +133,7 @@ class Port(H11Protocol):
     def _time(self) -> None:
         """Limit the time for a head or body that has begun to be waited for."""
         waits = self.conn.their_state
-        if waits is self._waits:
+        if waits is self._waits or self.transport.is_closing():
             return
         self._waits = waits
         if self._timer:
